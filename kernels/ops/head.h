@@ -16,6 +16,9 @@ namespace stagecoach::kernels {
 
 class HeadOp;
 
+// Of HeadShape::tile_rows.
+inline constexpr int64_t kHeadTileGranule = 128;
+
 struct HeadShape {
   using Op = HeadOp;
 
@@ -24,6 +27,9 @@ struct HeadShape {
   int64_t classes = 1;   // C
   // P: rows of a sample, whose loss is their mean. R is a multiple of it.
   int64_t positions = 1;
+  // Rows whose logits are in memory at once, at most: a multiple of kHeadTileGranule. 0: as many as
+  // are fast. Sums over rows are formed tile by tile.
+  int64_t tile_rows = 0;
 };
 
 // The logits z = x w^T and their softmax cross-entropy (kernels/ops/loss.h) as one operation. The

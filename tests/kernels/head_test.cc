@@ -5,41 +5,53 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
-#include <utility>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::head_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CheckAvailable;
 using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::Magnitudes;
+using ::stagecoach::testing::OpBackends;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpResults;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::Precision;
 using ::stagecoach::testing::PrecisionOf;
 using ::stagecoach::testing::RandomLabels;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::RoundedTo;
+using ::stagecoach::testing::StoredBound;
+using ::stagecoach::testing::StoredBounds;
 using ::stagecoach::testing::ToDouble;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::IsNan;
+using ::testing::Le;
 
 struct Problem {
-  explicit Problem(const HeadShape& shape_in) : shape(shape_in), valid_rows(shape_in.rows) {
-    x = RandomNormal(shape.rows * shape.features, 1);
-    w = RandomNormal(shape.classes * shape.features, 2);
+  Problem(const HeadShape& shape_in, DType type_in)
+      : shape(shape_in), type(type_in), valid_rows(shape_in.rows) {
+    x = RoundedTo(type, RandomNormal(shape.rows * shape.features, 1));
+    // Such that logits are about normal.
+    std::vector<float> weights = RandomNormal(shape.classes * shape.features, 2);
+    for (float& weight : weights) weight /= std::sqrt(static_cast<float>(shape.features));
+    w = RoundedTo(type, std::move(weights));
     labels = RandomLabels(shape.rows, shape.classes, 3);
     dw = RandomNormal(shape.classes * shape.features, 4);
   }
@@ -53,75 +65,11 @@ struct Problem {
   LossTerms terms() const { return {valid_rows / shape.positions, scale}; }
 
   HeadShape shape;
+  DType type;
   int64_t valid_rows;
   float scale = 0.125F;
   std::vector<float> x, w, dw;
   std::vector<int32_t> labels;
-};
-
-struct Gradients {
-  Tensor result, dx, dw;
-};
-
-enum class Pass { kSplit, kFused };
-
-class OnDevice {
- public:
-  explicit OnDevice(const Problem& problem, int threads = 1)
-      : problem_(problem), shape_(problem.shape), device_(threads) {
-    auto op = device_.ops().Create(shape_);
-    EXPECT_OK(op);
-    op_ = *std::move(op);
-  }
-
-  struct Forwarded {
-    Tensor result, logits;
-  };
-  Forwarded Forward(bool wants_logits = true) {
-    Forwarded forwarded = {.result = device_.Result(Shape{2}, DType::kFloat64), .logits = {}};
-    if (wants_logits) forwarded.logits = device_.Result(Shape{shape_.rows, shape_.classes});
-    const LossTerms terms = problem_.terms();
-    EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Forward(stream, x(), w(), labels(), &terms, forwarded.logits, forwarded.result,
-                          Workspace());
-    }));
-    return forwarded;
-  }
-
-  Gradients Backward(Pass pass, bool accumulate = false, bool want_dx = true) {
-    const Shape weights{shape_.classes, shape_.features};
-    Gradients gradients;
-    gradients.result = device_.Result(Shape{2}, DType::kFloat64);
-    if (want_dx) gradients.dx = device_.Result(Shape{shape_.rows, shape_.features});
-    gradients.dw = accumulate ? device_.Operand(weights, problem_.dw) : device_.Result(weights);
-    const LossTerms terms = problem_.terms();
-    EXPECT_OK(device_.Run([&](Stream& stream) -> absl::Status {
-      if (pass == Pass::kFused) {
-        return op_->Backward(stream, x(), w(), labels(), &terms, gradients.result, gradients.dx,
-                             gradients.dw, accumulate, Workspace());
-      }
-      std::byte* const statistics = device_.Workspace(op_->statistics_bytes());
-      const absl::Status input =
-          op_->BackwardInput(stream, x(), w(), labels(), &terms, gradients.result, gradients.dx,
-                             statistics, Workspace());
-      if (!input.ok()) return input;
-      return op_->BackwardWeight(stream, x(), w(), statistics, gradients.dw, accumulate,
-                                 Workspace());
-    }));
-    return gradients;
-  }
-
- private:
-  // A new one for each call, whose bytes are not-a-number.
-  std::byte* Workspace() { return device_.Workspace(op_->workspace_bytes()); }
-  Tensor x() { return device_.Operand(Shape{shape_.rows, shape_.features}, problem_.x); }
-  Tensor w() { return device_.Operand(Shape{shape_.classes, shape_.features}, problem_.w); }
-  Tensor labels() { return device_.Labels(problem_.labels); }
-
-  const Problem& problem_;
-  const HeadShape shape_;
-  TestDevice device_;
-  std::unique_ptr<HeadOp> op_;
 };
 
 // (rows, columns) -> (columns, rows)
@@ -135,11 +83,12 @@ Vector Transposed(const Vector& values, int64_t rows, int64_t columns) {
   return out;
 }
 
-// The exact values, as a linear layer and a loss, and how far an operation in float may be from
-// them.
+// The exact values, as a linear layer and a loss, and how far an operation may be from them that
+// computes in float32 and may store logits and their gradients in the activation type.
 struct Expected {
   explicit Expected(const Problem& problem)
       : shape(problem.shape),
+        type(problem.type),
         linear{shape.rows, shape.features, shape.classes, Activation::kNone, /*has_bias=*/false},
         x(ToDouble(problem.x)),
         w(Transposed(ToDouble(problem.w), shape.classes, shape.features)),
@@ -150,19 +99,34 @@ struct Expected {
         dw(WeightGradient(x, loss.gradient)) {
     logit_bounds = reference::LinearForward(linear, Magnitudes(x), Magnitudes(w), {}).y;
     for (double& bound : logit_bounds) bound *= Gamma(shape.features);
+    logit_bounds = StoredBounds(logits, std::move(logit_bounds), type);
     Vector gradient_bounds(logits.size());
     const double row_scale =
         static_cast<double>(problem.scale) / static_cast<double>(shape.positions);
-    for (int64_t r = 0; r < problem.valid_rows; ++r) AddRow(r, row_scale, gradient_bounds);
+    for (int64_t r = 0; r < problem.valid_rows; ++r) {
+      AddRow(r, problem.labels[static_cast<size_t>(r)], row_scale, gradient_bounds);
+    }
     loss_bound /= static_cast<double>(shape.positions);
+    gradient_bounds = StoredBounds(loss.gradient, std::move(gradient_bounds), type);
     Vector magnitudes = Magnitudes(loss.gradient);
     for (size_t i = 0; i < magnitudes.size(); ++i) magnitudes[i] += gradient_bounds[i];
-    dx_bounds =
+    dx_bounds = StoredBounds(
+        dx,
         Bounds(reference::LinearBackwardInput(linear, gradient_bounds, logits, Magnitudes(w)).dx,
                reference::LinearBackwardInput(linear, magnitudes, logits, Magnitudes(w)).dx,
-               shape.classes);
+               shape.classes),
+        type);
     dw_bounds = Bounds(WeightGradient(Magnitudes(x), gradient_bounds),
                        WeightGradient(Magnitudes(x), magnitudes), shape.rows);
+  }
+
+  // What is added to `start`.
+  void AddTo(const std::vector<float>& start) {
+    for (size_t i = 0; i < dw.size(); ++i) {
+      const double value = static_cast<double>(start[i]);
+      dw[i] += value;
+      dw_bounds[i] += Gamma(shape.rows + 1) * (std::fabs(value) + std::fabs(dw[i]));
+    }
   }
 
   Vector WeightGradient(const Vector& inputs, const Vector& gradient) const {
@@ -172,21 +136,25 @@ struct Expected {
 
   // Logits that are off by at most e make a probability off by e^(2e), and the loss by 2e. Then
   // come the errors of the softmax: z - max is off by u |z - max|, which becomes the relative error
-  // of its exponential; their sum has C terms; a probability is a quotient of two such.
-  void AddRow(int64_t r, double row_scale, Vector& gradient_bounds) {
+  // of its exponential, and so does that of the exponent of base 2; a term of their sum meets as
+  // many roundings as a part of the row has terms, and is rescaled at most as often; a probability
+  // is a quotient of two such.
+  void AddRow(int64_t r, int32_t label, double row_scale, Vector& gradient_bounds) {
     const Precision& precision = PrecisionOf(DType::kFloat32);
     const auto C = static_cast<size_t>(shape.classes);
     const size_t first = static_cast<size_t>(r) * C;
     const auto row = reference::Values(logits).subspan(first, C);
     const auto bounds = reference::Values(logit_bounds).subspan(first, C);
     const double e = *std::max_element(bounds.begin(), bounds.end());
+    CountCorrect(row, static_cast<size_t>(label), e);
     const auto [smallest, largest] = std::minmax_element(row.begin(), row.end());
     const double spread = *largest - *smallest + 2.0 * e;
-    const double sum_error =
-        precision.unit_roundoff * (static_cast<double>(C) + precision.elementary + spread);
+    const double terms = static_cast<double>(std::min(C, C / 512 + 64));
+    const double sum_error = precision.unit_roundoff * (terms * (3.0 + precision.elementary) +
+                                                        precision.elementary + 2.5 * spread);
     loss_bound += 1.01 * (2.0 * e + sum_error + precision.unit_roundoff * spread);
     const double exponential_error =
-        precision.unit_roundoff * (2.0 * precision.elementary + 2.0 * spread + 6.0);
+        precision.unit_roundoff * (2.0 * precision.elementary + 2.5 * spread + 6.0);
     double sum = 0.0;
     for (const double value : row) sum += std::exp(value - *largest);
     for (size_t c = 0; c < C; ++c) {
@@ -197,6 +165,16 @@ struct Expected {
     }
   }
 
+  // Rows whose label has the largest logit in any case, and those where it may have.
+  void CountCorrect(reference::Values row, size_t label, double e) {
+    double others = -HUGE_VAL;
+    for (size_t c = 0; c < row.size(); ++c) {
+      if (c != label) others = std::max(others, row[c]);
+    }
+    least_correct += row[label] - e > others + e ? 1 : 0;
+    most_correct += row[label] + e >= others - e ? 1 : 0;
+  }
+
   // Of sums of `terms` products, from the errors of what is multiplied and from all magnitudes.
   static Vector Bounds(Vector errors, const Vector& magnitudes, int64_t terms) {
     for (size_t i = 0; i < errors.size(); ++i) errors[i] += Gamma(terms + 1) * magnitudes[i];
@@ -204,6 +182,7 @@ struct Expected {
   }
 
   HeadShape shape;
+  DType type;
   LinearShape linear;
   Vector x, w;  // w (F, C)
   Vector logits;
@@ -211,157 +190,238 @@ struct Expected {
   Vector dx, dw;
   Vector logit_bounds, dx_bounds, dw_bounds;
   double loss_bound = 0.0;
+  double least_correct = 0.0, most_correct = 0.0;
 };
 
-void ExpectMatchesReference(const Problem& problem) {
-  const Expected expected(problem);
-  OnDevice device(problem);
-  const auto [result, dx, dw] = device.Backward(Pass::kSplit);
-  EXPECT_NEAR(result.f64()[0], expected.loss.loss, expected.loss_bound);
-  EXPECT_EQ(result.f64()[1], static_cast<double>(expected.loss.correct));
-  EXPECT_THAT(TestDevice::Values(dx), CloseTo(expected.dx, expected.dx_bounds));
-  EXPECT_THAT(TestDevice::Values(dw), CloseTo(expected.dw, expected.dw_bounds));
-  const auto forwarded = device.Forward();
-  EXPECT_EQ(BytesOf(forwarded.result), BytesOf(result));
-  EXPECT_THAT(TestDevice::Values(forwarded.logits),
-              CloseTo(expected.logits, expected.logit_bounds));
-}
+enum class Pass { kSplit, kFused };
 
-class CpuHead : public ::testing::TestWithParam<HeadShape> {
+class Head : public OpTest<HeadShape> {
  protected:
-  Problem problem_{GetParam()};
+  struct Forwarded {
+    Vector result, logits;
+    friend bool operator==(const Forwarded&, const Forwarded&) = default;
+  };
+  Forwarded Forward(const Problem& problem, bool wants_logits = true) const {
+    OpResults results = Results([&](OpBench& bench) {
+      HeadOp& op = bench.Create(problem.shape);
+      const Tensors on = Place(bench, problem, op);
+      const Shape matrix{problem.shape.rows, problem.shape.classes};
+      const Tensor logits = bench.Result(matrix);
+      const HostBuffer host = bench.device().AllocateHost(logits.bytes()).value();
+      bench.Run([&](Stream& stream) -> absl::Status {
+        const absl::Status status = op.Forward(
+            stream, on.x, on.w, on.labels, on.terms,
+            wants_logits ? Tensor{host.data(), type(), matrix} : Tensor{}, on.result, on.workspace);
+        if (!status.ok() || !wants_logits) return status;
+        return stream.CopyFromHost(logits.data, host.data(), host.bytes());
+      });
+      return std::vector<Tensor>{on.result, logits};
+    });
+    return {results[0], wants_logits ? results[1] : Vector{}};
+  }
+
+  struct Gradients {
+    Vector result, dx, dw;
+    friend bool operator==(const Gradients&, const Gradients&) = default;
+  };
+  Gradients Backward(const Problem& problem, Pass pass, bool accumulate = false,
+                     bool wants_dx = true) const {
+    const Shape inputs{problem.shape.rows, problem.shape.features};
+    const Shape weights{problem.shape.classes, problem.shape.features};
+    OpResults results = Results([&](OpBench& bench) {
+      HeadOp& op = bench.Create(problem.shape);
+      const Tensors on = Place(bench, problem, op);
+      const Tensor dx = wants_dx ? bench.Result(inputs) : Tensor{};
+      const Tensor dw = bench.Sums(weights, problem.dw, accumulate);
+      std::byte* const statistics = bench.Workspace(op.statistics_bytes());
+      std::byte* const other = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        if (pass == Pass::kFused) {
+          return op.Backward(stream, on.x, on.w, on.labels, on.terms, on.result, dx, dw, accumulate,
+                             on.workspace);
+        }
+        const absl::Status input = op.BackwardInput(stream, on.x, on.w, on.labels, on.terms,
+                                                    on.result, dx, statistics, on.workspace);
+        if (!input.ok()) return input;
+        return op.BackwardWeight(stream, on.x, on.w, statistics, dw, accumulate, other);
+      });
+      std::vector<Tensor> tensors = {on.result, dw};
+      if (wants_dx) tensors.push_back(dx);
+      return tensors;
+    });
+    return {results[0], wants_dx ? results[2] : Vector{}, results[1]};
+  }
+
+  Problem MakeProblem() const { return {shape(), type()}; }
+  Problem MakeProblem(const HeadShape& shape) const { return {shape, type()}; }
+
+  void ExpectMatchesReference(const Problem& problem) const {
+    const Expected expected(problem);
+    const auto [result, dx, dw] = Backward(problem, Pass::kSplit);
+    EXPECT_NEAR(result[0], expected.loss.loss, expected.loss_bound);
+    EXPECT_THAT(result[1], AllOf(Ge(expected.least_correct), Le(expected.most_correct)));
+    EXPECT_THAT(dx, CloseTo(expected.dx, expected.dx_bounds));
+    EXPECT_THAT(dw, CloseTo(expected.dw, expected.dw_bounds));
+    const Forwarded forwarded = Forward(problem);
+    EXPECT_EQ(forwarded.result, result);
+    EXPECT_THAT(forwarded.logits, CloseTo(expected.logits, expected.logit_bounds));
+  }
+
+ private:
+  struct Tensors {
+    Tensor x, w, labels;
+    const LossTerms* terms;
+    Tensor result;
+    std::byte* workspace;
+  };
+  static Tensors Place(OpBench& bench, const Problem& problem, const HeadOp& op) {
+    const auto& [rows, features, classes, positions, tile_rows] = problem.shape;
+    return {
+        bench.Operand({rows, features}, problem.x), bench.Operand({classes, features}, problem.w),
+        bench.Integers({rows}, problem.labels),     bench.Place(problem.terms()),
+        bench.ResultOf(DType::kFloat64, {2}),       bench.Workspace(op.workspace_bytes())};
+  }
 };
 
-TEST_P(CpuHead, MatchesReference) { ExpectMatchesReference(problem_); }
+TEST_P(Head, MatchesReference) { ExpectMatchesReference(MakeProblem()); }
 
-TEST_P(CpuHead, PaddingCountsForNothing) {
-  const int64_t padding = (problem_.shape.rows + 1) / 2;
-  problem_.Pad(padding);
-  ExpectMatchesReference(problem_);
-  const Vector dx = TestDevice::Values(OnDevice(problem_).Backward(Pass::kFused).dx);
-  EXPECT_THAT(Vector(dx.end() - padding * problem_.shape.features, dx.end()), Each(0.0));
+TEST_P(Head, PaddingCountsForNothing) {
+  Problem problem = MakeProblem();
+  const int64_t padding = (problem.shape.rows + 1) / 2;
+  problem.Pad(padding);
+  ExpectMatchesReference(problem);
+  const Vector dx = Backward(problem, Pass::kFused).dx;
+  EXPECT_THAT(Vector(dx.end() - padding * problem.shape.features, dx.end()), Each(0.0));
 }
 
-TEST_P(CpuHead, FusedAndSplitGiveTheSameBits) {
-  for (const bool accumulate : {false, true}) {
-    OnDevice fused(problem_), split(problem_);
-    const Gradients expected = split.Backward(Pass::kSplit, accumulate);
-    const Gradients actual = fused.Backward(Pass::kFused, accumulate);
-    EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result));
-    EXPECT_EQ(BytesOf(actual.dx), BytesOf(expected.dx));
-    EXPECT_EQ(BytesOf(actual.dw), BytesOf(expected.dw));
-  }
+TEST_P(Head, FusedAndSplitGiveTheSameBits) {
+  const Problem problem = MakeProblem();
+  EXPECT_EQ(Backward(problem, Pass::kFused), Backward(problem, Pass::kSplit));
+  Expected expected(problem);
+  expected.AddTo(problem.dw);
+  const Gradients added = Backward(problem, Pass::kFused, /*accumulate=*/true);
+  EXPECT_THAT(added.dw, CloseTo(expected.dw, expected.dw_bounds));
+  EXPECT_EQ(Backward(problem, Pass::kSplit, /*accumulate=*/true), added);
 }
 
-TEST_P(CpuHead, AddsToTheGradientIfAsked) {
-  Expected expected(problem_);
-  for (size_t i = 0; i < expected.dw.size(); ++i) {
-    const double start = static_cast<double>(problem_.dw[i]);
-    expected.dw[i] += start;
-    expected.dw_bounds[i] +=
-        Gamma(problem_.shape.rows + 1) * (std::fabs(start) + std::fabs(expected.dw[i]));
-  }
-  OnDevice device(problem_);
-  EXPECT_THAT(TestDevice::Values(device.Backward(Pass::kFused, /*accumulate=*/true).dw),
-              CloseTo(expected.dw, expected.dw_bounds));
-}
-
-TEST_P(CpuHead, WhatIsNotWantedChangesNoBit) {
+TEST_P(Head, WhatIsNotWantedChangesNoBit) {
+  Problem problem = MakeProblem();
+  const Gradients expected = Backward(problem, Pass::kFused);
   for (const Pass pass : {Pass::kSplit, Pass::kFused}) {
-    OnDevice with(problem_), without(problem_);
-    const Gradients expected = with.Backward(pass);
-    const Gradients actual = without.Backward(pass, /*accumulate=*/false, /*want_dx=*/false);
-    EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result));
-    EXPECT_EQ(BytesOf(actual.dw), BytesOf(expected.dw));
+    const Gradients actual = Backward(problem, pass, /*accumulate=*/false, /*wants_dx=*/false);
+    EXPECT_EQ(actual.result, expected.result);
+    EXPECT_EQ(actual.dw, expected.dw);
   }
-  OnDevice device(problem_);
-  const auto both = device.Forward();
-  EXPECT_EQ(BytesOf(device.Forward(/*wants_logits=*/false).result), BytesOf(both.result));
-  Problem predicted = problem_;
-  predicted.valid_rows = 0;
-  EXPECT_EQ(BytesOf(OnDevice(predicted).Forward().logits), BytesOf(both.logits));
+  const Forwarded both = Forward(problem);
+  EXPECT_EQ(Forward(problem, /*wants_logits=*/false).result, both.result);
+  problem.valid_rows = 0;
+  EXPECT_EQ(Forward(problem).logits, both.logits);
 }
 
-TEST_P(CpuHead, AnyNumberOfThreadsGivesTheSameBits) {
-  OnDevice one(problem_);
-  const Gradients expected = one.Backward(Pass::kFused);
-  for (const int threads : {2, 3}) {
-    for (const Pass pass : {Pass::kSplit, Pass::kFused}) {
-      OnDevice several(problem_, threads);
-      const Gradients actual = several.Backward(pass);
-      EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result)) << threads << " threads";
-      EXPECT_EQ(BytesOf(actual.dx), BytesOf(expected.dx)) << threads << " threads";
-      EXPECT_EQ(BytesOf(actual.dw), BytesOf(expected.dw)) << threads << " threads";
-    }
-  }
+std::string NameOf(const HeadShape& shape) {
+  return absl::StrCat(shape.rows, "x", shape.features, "x", shape.classes, "_", shape.positions);
 }
 
-// Several tiles of rows, of classes and of features; lanes that do not fill a vector.
-INSTANTIATE_TEST_SUITE_P(Shapes, CpuHead,
-                         ::testing::Values(HeadShape{1, 1, 1}, HeadShape{1, 9, 700},
-                                           HeadShape{5, 3, 1}, HeadShape{33, 20, 1201},
-                                           HeadShape{300, 7, 10}, HeadShape{290, 24, 601},
-                                           HeadShape{70, 410, 19}, HeadShape{12, 10, 40, 4},
-                                           HeadShape{264, 5, 600, 132}));
+// Several tiles of rows, of classes and of features; lanes that do not fill a vector; vocabularies
+// that are no multiple of one.
+INSTANTIATE_OP_TEST(Head, NameOf, HeadShape{1, 1, 1}, HeadShape{1, 9, 700}, HeadShape{5, 3, 1},
+                    HeadShape{33, 20, 1201}, HeadShape{140, 7, 10, 1, 128},
+                    HeadShape{150, 24, 257, 1, 128}, HeadShape{70, 410, 19},
+                    HeadShape{12, 16, 7, 4}, HeadShape{264, 5, 600, 132, 128});
 
-TEST(CpuHeadTest, FirstOfSeveralLargestLogitsIsThePrediction) {
-  Problem problem({.rows = 3, .features = 1, .classes = 2000});
+// That of GPT-2.
+using HeadOfManyClasses = Head;
+
+TEST_P(HeadOfManyClasses, MatchesReference) { ExpectMatchesReference(MakeProblem()); }
+
+INSTANTIATE_OP_TEST(HeadOfManyClasses, NameOf, HeadShape{3, 8, 50257});
+
+using HeadOfAnyShape = Head;
+
+TEST_P(HeadOfAnyShape, FirstOfSeveralLargestLogitsIsThePrediction) {
+  Problem problem = MakeProblem({.rows = 3, .features = 1, .classes = 2000});
   problem.x = {1.0F, 1.0F, 1.0F};
   std::fill(problem.w.begin(), problem.w.end(), 0.5F);
   for (const size_t c : {7, 9, 1900}) problem.w[c] = 0.75F;
   problem.labels = {7, 9, 1900};
-  EXPECT_EQ(OnDevice(problem).Backward(Pass::kFused).result.f64()[1], 1.0);
+  EXPECT_EQ(Backward(problem, Pass::kFused).result[1], 1.0);
   problem.w[1900] = 1.0F;
-  EXPECT_EQ(OnDevice(problem).Forward().result.f64()[1], 1.0);
+  EXPECT_EQ(Forward(problem).result[1], 1.0);
   std::fill(problem.w.begin(), problem.w.end(), -0.5F);
   problem.labels = {0, 1, 1999};
-  EXPECT_EQ(OnDevice(problem).Forward().result.f64()[1], 1.0);
+  EXPECT_EQ(Forward(problem).result[1], 1.0);
 }
 
-TEST(CpuHeadTest, SurvivesLogitsWhoseExponentialsOverflow) {
-  Problem problem({.rows = 3, .features = 1, .classes = 3});
-  problem.x = {1e4F, -1e4F, 300.0F};
+TEST_P(HeadOfAnyShape, SurvivesLogitsWhoseExponentialsOverflow) {
+  Problem problem = MakeProblem({.rows = 3, .features = 1, .classes = 3});
+  problem.x = {9984.0F, -9984.0F, 300.0F};
   problem.w = {1.0F, -1.0F, 0.0F};
   problem.labels = {1, 1, 2};
-  ExpectMatchesReference(problem);
+  const Expected expected(problem);
+  const Gradients actual = Backward(problem, Pass::kFused);
+  EXPECT_NEAR(actual.result[0], expected.loss.loss, expected.loss_bound);
+  EXPECT_THAT(actual.dw, CloseTo(expected.dw, expected.dw_bounds));
 }
 
-TEST(CpuHeadTest, OnlyPaddingIsALossOfZero) {
-  Problem problem({.rows = 3, .features = 2, .classes = 4});
+TEST_P(HeadOfAnyShape, OnlyPaddingIsALossOfZero) {
+  Problem problem = MakeProblem({.rows = 3, .features = 2, .classes = 4});
   problem.Pad(3);
-  OnDevice device(problem);
-  const Gradients gradients = device.Backward(Pass::kFused);
-  EXPECT_THAT(TestDevice::Values(gradients.result), ElementsAre(0.0, 0.0));
-  EXPECT_THAT(TestDevice::Values(gradients.dw), Each(0.0));
+  const Gradients gradients = Backward(problem, Pass::kFused);
+  EXPECT_THAT(gradients.result, ElementsAre(0.0, 0.0));
+  EXPECT_THAT(gradients.dw, Each(0.0));
 }
 
-TEST(CpuHeadTest, NotANumberIsSeenInTheLoss) {
-  Problem problem({.rows = 40, .features = 2, .classes = 700});
+TEST_P(HeadOfAnyShape, NotANumberIsSeenInTheLoss) {
+  Problem problem = MakeProblem({.rows = 40, .features = 2, .classes = 700});
   problem.w[2 * 650] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(OnDevice(problem).Forward().result.f64()[0]));
-  EXPECT_TRUE(std::isnan(OnDevice(problem).Backward(Pass::kFused).result.f64()[0]));
+  EXPECT_THAT(Forward(problem).result[0], IsNan());
+  EXPECT_THAT(Backward(problem, Pass::kFused).result[0], IsNan());
 }
 
-TEST(CpuHeadTest, ScratchDoesNotGrowWithTheRows) {
-  TestDevice device;
-  const auto bytes = [&](int64_t rows) {
-    return device.ops().Create(HeadShape{rows, 64, 5000}).value()->workspace_bytes();
-  };
-  EXPECT_LT(bytes(16), bytes(1024));
-  EXPECT_EQ(bytes(4096), bytes(1024));
-}
-
-TEST(CpuHeadTest, ShapesThatAreNoneAreInvalid) {
-  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  TestDevice device;
-  for (const HeadShape shape :
-       {HeadShape{0, 1, 1}, HeadShape{1, 0, 1}, HeadShape{1, 1, 0}, HeadShape{-1, 1, 1},
-        HeadShape{kHuge, 1, 1}, HeadShape{1, kHuge, 1}, HeadShape{1, 1, kHuge},
-        HeadShape{6, 2, 2, 4}, HeadShape{6, 2, 2, 0}}) {
-    EXPECT_THAT(device.ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument))
-        << shape.rows << " rows, " << shape.features << " features, " << shape.classes
-        << " classes, " << shape.positions << " positions";
+TEST_P(HeadOfAnyShape, ALabelThatIsNoClassMakesItsRowNoNumber) {
+  constexpr int64_t kFeatures = 8;
+  for (const int32_t label : {-1, 5, std::numeric_limits<int32_t>::max()}) {
+    Problem problem = MakeProblem({.rows = 3, .features = kFeatures, .classes = 5});
+    const Vector good = Backward(problem, Pass::kFused).dx;
+    problem.labels[1] = label;
+    const auto [result, dx, dw] = Backward(problem, Pass::kSplit);
+    EXPECT_THAT(result[0], IsNan()) << label;
+    EXPECT_THAT(Vector(dx.begin() + kFeatures, dx.begin() + 2 * kFeatures), Each(IsNan())) << label;
+    EXPECT_EQ(Vector(dx.begin() + 2 * kFeatures, dx.end()),
+              Vector(good.begin() + 2 * kFeatures, good.end()));
+    EXPECT_THAT(dw, Each(IsNan())) << label;
   }
+}
+
+INSTANTIATE_OP_TEST(HeadOfAnyShape, NameOf, HeadShape{});
+
+TEST(HeadMemory, DoesNotGrowWithThePositionsTimesTheClasses) {
+  for (const auto& backend : OpBackends()) {
+    if (!CheckAvailable(backend).ok()) continue;
+    SCOPED_TRACE(backend.name);
+    OpBench bench(backend.variants.front());
+    const auto bytes = [&](const HeadShape& shape) {
+      return bench.Create(shape).workspace_bytes();
+    };
+    EXPECT_LT(bytes({16, 64, 5000, 1, 128}), bytes({1024, 64, 5000, 1, 128}));
+    EXPECT_LE(bytes({4096, 64, 5000, 1, 128}), bytes({1024, 64, 5000, 1, 128}) + 3072 * 16);
+    EXPECT_LT(bytes({65536, 768, 50257}), int64_t{5} << 28);
+  }
+}
+
+TEST(HeadRefusal, IsAnInvalidArgument) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  ExpectInvalid<HeadShape>({{0, 1, 1},
+                            {1, 0, 1},
+                            {1, 1, 0},
+                            {-1, 1, 1},
+                            {kHuge, 1, 1},
+                            {1, kHuge, 1},
+                            {1, 1, kHuge},
+                            {6, 2, 2, 4},
+                            {6, 2, 2, 0},
+                            {6, 2, 2, 1, 64},
+                            {6, 2, 2, 1, -128}});
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ namespace {
 // on 256 rows x 768 x 50257, one core of 116 GFLOP/s: all gradients run at 97, 104.5 and 106 with
 // tiles of 64, 128 and 256 rows, and the logits of those take 13, 26 and 51 MB.
 constexpr int64_t kHeadRowTile = 128;
+static_assert(kHeadRowTile <= kHeadTileGranule);  // no tile may have more than is asked for
 // Classes, and features of dx, that one call of a product handles. Half as many classes are no
 // faster; with half as many features dx takes 12 % longer.
 constexpr int64_t kClassTile = 576;
@@ -285,9 +286,14 @@ class CpuHead final : public HeadOp {
         sum += partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - maximum));
       }
       const int32_t label = rows.labels[r];
-      softmax[r] = {maximum, static_cast<float>(static_cast<double>(rows.scale) / sum), rows.scale,
-                    label};
-      total.loss += std::log(sum) - (static_cast<double>(scratch.label_logits[r]) - maximum);
+      const bool is_class = 0 <= label && label < C_;
+      constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+      const float at_label = is_class ? scratch.label_logits[r] : kNaN;
+      // A loss that is not finite shows in the gradient.
+      softmax[r] = {maximum,
+                    is_class ? static_cast<float>(static_cast<double>(rows.scale) / sum) : kNaN,
+                    rows.scale * (1.0F + 0.0F * at_label), is_class ? label : 0};
+      total.loss += std::log(sum) - (static_cast<double>(at_label) - maximum);
       total.correct += largest == label ? 1 : 0;
     }
     for (int64_t r = rows.valid; r < rows.m; ++r) softmax[r] = {0.0F, 0.0F, 0.0F, -1};
@@ -365,6 +371,10 @@ absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCpu(const HeadShape& shape, Devi
   if (shape.positions < 1 || shape.rows % shape.positions != 0) {
     return absl::InvalidArgumentError(absl::StrCat("head: ", shape.rows, " rows are no samples of ",
                                                    shape.positions, " positions"));
+  }
+  if (shape.tile_rows < 0 || shape.tile_rows % kHeadTileGranule != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("head: the rows of a tile are a multiple of ",
+                                                   kHeadTileGranule, ", not ", shape.tile_rows));
   }
   if (!IsExtent(shape.rows) || !IsExtent(shape.features) || !IsExtent(shape.classes)) {
     return absl::InvalidArgumentError(absl::StrCat("head: extents must be 1 to ", kMaxExtent, ": ",

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/vector.cuh"
 
 // How operations on the rows of a matrix are laid out: a row is the work of one team (reduce.cuh),
 // a warp where the row is short and a block where it is not. A thread has the vectors of N columns
@@ -105,6 +106,59 @@ class StreamedRow {
 
   const int64_t columns_;
   const Source source_;
+};
+
+// A row of elements of T that is passed over twice, as float32. The first pass reads it from memory
+// as StreamedRow does. The second reads it there again or, if kKeep, from `kept`, shared memory for
+// all vectors of the row, where a thread finds what it has itself put in the first pass: so there
+// is no barrier between. The second pass may overwrite the row, each thread what it is given.
+template <typename T, int N, bool kKeep>
+class TwiceReadRow {
+ public:
+  // The last vector may go beyond the last column, where there is memory for it.
+  __device__ TwiceReadRow(int64_t columns, const T* row, Packed<T, N>* kept)
+      : vectors_((columns + N - 1) / N), row_(row), kept_(kept) {}
+
+  // Call visit(column, values) for each vector that the thread has, in order.
+  template <typename Visit>
+  __device__ void First(Visit visit) const {
+    Pass<true>(visit);
+  }
+  template <typename Visit>
+  __device__ void Second(Visit visit) const {
+    Pass<false>(visit);
+  }
+
+ private:
+  static constexpr int kBatch = 4;
+
+  template <bool kIsFirst, typename Visit>
+  __device__ void Pass(Visit visit) const {
+    constexpr bool kReadsKept = kKeep && !kIsFirst;
+    const int64_t step = blockDim.x;
+    for (int64_t first = threadIdx.x; first < vectors_; first += kBatch * step) {
+      Packed<T, N> batch[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int64_t vector = first + k * step;
+        if (vector >= vectors_) continue;
+        batch[k] = kReadsKept ? kept_[vector] : LoadPacked<T, N>(row_ + vector * N);
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int64_t vector = first + k * step;
+        if (vector >= vectors_) continue;
+        if constexpr (kKeep && kIsFirst) kept_[vector] = batch[k];
+        float values[N];
+        Unpack<T, N>(batch[k], values);
+        visit(vector * N, values);
+      }
+    }
+  }
+
+  const int64_t vectors_;
+  const T* const row_;
+  Packed<T, N>* const kept_;
 };
 
 // The one for rows of which a thread has at most kHeld vectors; 0: any number.

@@ -14,6 +14,7 @@
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -21,18 +22,6 @@
 
 namespace stagecoach::kernels {
 namespace {
-
-// Of each part of the workspace.
-constexpr int64_t kScratchAlignment = 256;
-
-int64_t AlignScratch(int64_t bytes) {
-  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-}
-
-std::byte* AlignScratch(std::byte* address) {
-  const auto value = reinterpret_cast<intptr_t>(address);
-  return address + (AlignScratch(value) - value);
-}
 
 // Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs.
 class CudaLinear final : public LinearOp {

@@ -9,14 +9,22 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/loss_kernels.h"
 
-// A row is read twice: for its loss, then, mostly from the cache, for its gradient, which may
-// overwrite it: each thread writes what only it reads.
+// A row is read twice: for its loss, then, mostly from the cache or, where it is long, from shared
+// memory, for its gradient, which may overwrite it: each thread writes what only it reads.
 namespace stagecoach::kernels {
 namespace {
 
 constexpr int kShare = 32;  // classes of a row that a thread would like to have
 constexpr int kSumThreads = 512;
 constexpr int kNowhere = 0x7FFFFFFF;
+// Rows of a softmax cross-entropy of more bytes than the first are kept in shared memory between
+// their two passes: of a multiprocessor's four blocks of 512 threads, they would no longer be in
+// its first cache. Those that are longer than the second, which is what a block may have on all
+// GPUs since compute capability 8.0, are read from memory again. The 100,528 bytes of 50,257
+// classes in bfloat16 are kept, by two blocks of a multiprocessor of an H100.
+[[maybe_unused]] constexpr int kCrossEntropyBlocks = 2;
+constexpr size_t kCachedBytes = size_t{32} << 10;
+constexpr size_t kMostSharedBytes = size_t{99} << 10;
 
 // Where reductions of the two kinds of values are kept: apart, so that they need no barrier
 // between.
@@ -24,6 +32,7 @@ struct Scratch {
   Located located[kMaxWarps];
   float sums[kMaxWarps];
 };
+static_assert(sizeof(Scratch) % 16 == 0);  // a row that is kept comes behind it
 
 template <int N>
 struct OutputVector {
@@ -42,12 +51,12 @@ template <typename T, int N>
 using OutputRow = StreamedRow<OutputVector<N>, N, OutputSource<T, N>>;
 
 template <int N>
-__device__ void Update(Located& largest, int64_t c, const OutputVector<N>& vector) {
+__device__ void Update(Located& largest, int64_t c, const float (&values)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     // Strictly, so that the first of equals stays.
-    if (vector.o[i] > largest.value || largest.index == kNowhere) {
-      largest = {vector.o[i], static_cast<int>(c) + i};
+    if (values[i] > largest.value || largest.index == kNowhere) {
+      largest = {values[i], static_cast<int>(c) + i};
     }
   }
 }
@@ -69,49 +78,72 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
   return label >= 0 && label < a.classes;
 }
 
+// A vector of logits from class c on becomes that of their gradients. Products and sums are rounded
+// one by one, here and in the row's own sum, so that all kernels that contain them give the same
+// bits.
+template <int N>
+__device__ void LogitGradients(const RowSoftmax& row, int64_t c, float (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = __fmul_rn(__expf(values[i] - row.maximum), row.factor);
+  if (c > row.label || row.label >= c + N) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (c + i == row.label) values[i] = __fadd_rn(values[i], -row.scale);
+  }
+}
+
 // -log softmax(output)[label], with the sum of exponentials formed in the same pass as the maximum
 // that they are relative to (Milakov & Gimelshein 2018).
-template <typename T, int N>
-__device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scratch) {
-  const T* const output = static_cast<const T*>(a.output) + r * a.classes;
-  const int label = a.labels[r];
+template <typename T, int N, bool kKeep>
+__device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch* scratch) {
+  const LossArguments& a = tile.loss;
+  const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
+  const int label = a.labels[tile.first_row + r];
   const bool is_class = IsClass(a, label);
   // Before it may be overwritten.
   const float at_label = is_class ? ToFloat(output[label]) : NAN;
-  const OutputRow<T, N> row(a.classes, {output});
+  const TwiceReadRow<T, N, kKeep> row(a.classes, output,
+                                      reinterpret_cast<Packed<T, N>*>(scratch + 1));
   Located largest{-INFINITY, kNowhere};
   float maximum = -FLT_MAX;  // finite, so that differences are no NaN
   float sum = 0.0F;
-  row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
-    Update(largest, c, vector);
-    const float before = maximum;
-    maximum = fmaxf(maximum, largest.value);
-    sum *= __expf(before - maximum);
+  row.First([&](int64_t c, float(&values)[N]) {
+    if (c + N > a.classes) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += __expf(vector.o[i] - maximum);
+      for (int i = 0; i < N; ++i) {
+        if (c + i >= a.classes) values[i] = -INFINITY;
+      }
+    }
+    float most = values[0];
+#pragma unroll
+    for (int i = 1; i < N; ++i) most = fmaxf(most, values[i]);
+    if (most > largest.value || largest.index == kNowhere) {  // in few of the vectors
+      Update(largest, c, values);
+      const float before = maximum;
+      maximum = fmaxf(maximum, largest.value);
+      sum = __fmul_rn(sum, __expf(before - maximum));
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum = __fadd_rn(sum, __expf(values[i] - maximum));
   });
   largest = TeamFirstLargest(largest, scratch);
   const float row_maximum = fmaxf(largest.value, -FLT_MAX);
-  sum = TeamSum(sum * __expf(maximum - row_maximum), scratch->sums);
+  sum = TeamSum(__fmul_rn(sum, __expf(maximum - row_maximum)), scratch->sums);
+  const float scale = ScaleOfRow(a);
+  // A loss is infinite, and the rest finite, if the label's output is minus infinity.
+  const RowSoftmax softmax = {row_maximum, is_class ? scale / sum : NAN,
+                              scale * (1.0F + 0.0F * at_label), is_class ? label : 0};
   if (threadIdx.x == 0) {
     const double loss = log(static_cast<double>(sum)) -
                         (static_cast<double>(at_label) - static_cast<double>(row_maximum));
-    a.workspace[r] = {loss, largest.index == label ? 1.0 : 0.0};
+    a.workspace[tile.first_row + r] = {loss, largest.index == label ? 1.0 : 0.0};
+    if (tile.softmax != nullptr) tile.softmax[tile.first_row + r] = softmax;
   }
   if (a.gradient == nullptr) return;
   __syncwarp();  // where the row is a warp's, nothing else keeps at_label from being read late
-  T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
-  const float inverse = is_class ? 1.0F / sum : NAN;
-  // A loss is infinite, and the rest finite, if the label's output is minus infinity.
-  const float one = 1.0F + 0.0F * at_label;
-  const float scale = ScaleOfRow(a);
-  row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
-    float values[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float probability = __expf(vector.o[i] - row_maximum) * inverse;
-      values[i] = scale * (probability - (c + i == label ? one : 0.0F));
-    }
+  T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
+  row.Second([&](int64_t c, float(&values)[N]) {
+    LogitGradients(softmax, c, values);
     Store(gradient + c, values);
   });
 }
@@ -123,7 +155,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
   Located largest{-INFINITY, kNowhere};
   float sum = 0.0F;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
-    Update(largest, c, vector);
+    Update(largest, c, vector.o);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float difference = vector.o[i] - (c + i == label ? 1.0F : 0.0F);
@@ -179,33 +211,68 @@ __device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratc
   });
 }
 
-enum class LossFormula { kCrossEntropy, kSquaredError, kValueError };
+enum class ErrorFormula { kOfLabels, kOfValues };
 
+// The gradient of a row of padding.
 template <typename T, int N>
-__device__ void ClearRow(const LossArguments& a, int64_t r) {
-  if (a.gradient == nullptr) return;
-  T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
+__device__ void ClearRow(int64_t columns, T* gradient) {
   const float zeros[N] = {};
-  for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < a.classes;
+  for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < columns;
        c += static_cast<int64_t>(blockDim.x) * N) {
     Store(gradient + c, zeros);
   }
 }
 
-template <typename T, int N, LossFormula kFormula>
-__global__ void __launch_bounds__(kMaxTeamThreads) LossRowsKernel(const LossArguments a) {
+template <typename T, int N, ErrorFormula kFormula>
+__global__ void __launch_bounds__(kMaxTeamThreads) ErrorRowsKernel(const LossArguments a) {
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   Scratch* const scratch = SharedMemory<Scratch>();
   if (r >= ValidRows(a)) {
-    ClearRow<T, N>(a, r);
-  } else if constexpr (kFormula == LossFormula::kCrossEntropy) {
-    CrossEntropyRow<T, N>(a, r, scratch);
-  } else if constexpr (kFormula == LossFormula::kSquaredError) {
+    if (a.gradient == nullptr) return;
+    ClearRow<T, N>(a.classes, static_cast<T*>(a.gradient) + r * a.classes);
+  } else if constexpr (kFormula == ErrorFormula::kOfLabels) {
     SquaredErrorRow<T, N>(a, r, scratch);
   } else {
     ValueErrorRow<T, N>(a, r, scratch);
   }
+}
+
+template <typename T, int N, bool kKeep>
+__global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
+    CrossEntropyRowsKernel(const CrossEntropyTile tile) {
+  const LossArguments& a = tile.loss;
+  const int64_t r = TeamRow();
+  if (r >= a.rows) return;
+  if (tile.first_row + r < ValidRows(a)) {
+    CrossEntropyRow<T, N, kKeep>(tile, r, SharedMemory<Scratch>());
+    return;
+  }
+  if (tile.softmax != nullptr && threadIdx.x == 0) {
+    tile.softmax[tile.first_row + r] = {0.0F, 0.0F, 0.0F, -1};
+  }
+  if (a.gradient == nullptr) return;
+  ClearRow<T, N>(a.classes, static_cast<T*>(a.gradient) + r * tile.leading);
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
+    CrossEntropyGradientKernel(const CrossEntropyTile tile, const RowSoftmax* softmax) {
+  const LossArguments& a = tile.loss;
+  const int64_t r = TeamRow();
+  if (r >= a.rows) return;
+  const RowSoftmax row_softmax = softmax[tile.first_row + r];
+  T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
+  if (row_softmax.label < 0) {
+    ClearRow<T, N>(a.classes, gradient);
+    return;
+  }
+  const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
+  const TwiceReadRow<T, N, false> row(a.classes, output, nullptr);
+  row.Second([&](int64_t c, float(&values)[N]) {
+    LogitGradients(row_softmax, c, values);
+    Store(gradient + c, values);
+  });
 }
 
 // One block: the order of the sum depends on the number of valid rows alone.
@@ -227,36 +294,81 @@ __global__ void __launch_bounds__(kSumThreads) LossSumKernel(const LossArguments
   }
 }
 
-template <LossFormula kFormula>
-cudaError_t LaunchLoss(cudaStream_t stream, ElementType type, const LossArguments& a) {
+template <ErrorFormula kFormula>
+cudaError_t LaunchError(cudaStream_t stream, ElementType type, const LossArguments& a) {
   const auto vectors = [&](int width) {
     return a.classes % width == 0 && AlignedForVectors(a.output, a.gradient);
   };
   const cudaError_t error = DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     constexpr int N = decltype(width)::value;
     const TeamLayout layout = LayOutTeams(a.rows, (a.classes + N - 1) / N, kShare / N);
-    return Launch(LossRowsKernel<decltype(element), N, kFormula>, layout.grid, layout.block,
+    return Launch(ErrorRowsKernel<decltype(element), N, kFormula>, layout.grid, layout.block,
                   sizeof(Scratch), stream, a);
   });
   if (error != cudaSuccess) return error;
-  return Launch(LossSumKernel, dim3(1), dim3(kSumThreads), kMaxWarps * sizeof(double), stream, a);
+  return LaunchLossSum(stream, a);
+}
+
+// Calls launch(element, width, layout, bytes of a row's vectors) for the rows of a tile.
+template <typename LaunchRows>
+cudaError_t DispatchTile(ElementType type, const CrossEntropyTile& tile, LaunchRows launch) {
+  const LossArguments& a = tile.loss;
+  const auto vectors = [&](int width) {
+    return tile.leading % width == 0 && AlignedForVectors(a.output, a.gradient);
+  };
+  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
+    constexpr int N = decltype(width)::value;
+    const int64_t count = (a.classes + N - 1) / N;
+    const auto bytes = static_cast<size_t>(count) * N * sizeof(element);
+    return launch(element, width, LayOutTeams(a.rows, count, kShare / N), bytes);
+  });
 }
 
 }  // namespace
 
+cudaError_t LaunchCrossEntropyRows(cudaStream_t stream, ElementType type,
+                                   const CrossEntropyTile& tile) {
+  return DispatchTile(
+      type, tile, [&](auto element, auto width, const TeamLayout& layout, size_t row_bytes) {
+        using T = decltype(element);
+        constexpr int N = decltype(width)::value;
+        const bool keeps = tile.loss.gradient != nullptr && row_bytes > kCachedBytes &&
+                           sizeof(Scratch) + row_bytes <= kMostSharedBytes;
+        return keeps ? Launch(CrossEntropyRowsKernel<T, N, true>, layout.grid, layout.block,
+                              sizeof(Scratch) + row_bytes, stream, tile)
+                     : Launch(CrossEntropyRowsKernel<T, N, false>, layout.grid, layout.block,
+                              sizeof(Scratch), stream, tile);
+      });
+}
+
+cudaError_t LaunchCrossEntropyGradient(cudaStream_t stream, ElementType type,
+                                       const CrossEntropyTile& tile, const RowSoftmax* softmax) {
+  return DispatchTile(
+      type, tile, [&](auto element, auto width, const TeamLayout& layout, size_t /*row_bytes*/) {
+        return Launch(CrossEntropyGradientKernel<decltype(element), decltype(width)::value>,
+                      layout.grid, layout.block, 0, stream, tile, softmax);
+      });
+}
+
+cudaError_t LaunchLossSum(cudaStream_t stream, const LossArguments& a) {
+  return Launch(LossSumKernel, dim3(1), dim3(kSumThreads), kMaxWarps * sizeof(double), stream, a);
+}
+
 cudaError_t LaunchSoftmaxCrossEntropy(cudaStream_t stream, ElementType type,
                                       const LossArguments& arguments) {
-  return LaunchLoss<LossFormula::kCrossEntropy>(stream, type, arguments);
+  const cudaError_t error =
+      LaunchCrossEntropyRows(stream, type, {.loss = arguments, .leading = arguments.classes});
+  return error == cudaSuccess ? LaunchLossSum(stream, arguments) : error;
 }
 
 cudaError_t LaunchMeanSquaredError(cudaStream_t stream, ElementType type,
                                    const LossArguments& arguments) {
-  return LaunchLoss<LossFormula::kSquaredError>(stream, type, arguments);
+  return LaunchError<ErrorFormula::kOfLabels>(stream, type, arguments);
 }
 
 cudaError_t LaunchMeanSquaredErrorOfValues(cudaStream_t stream, ElementType type,
                                            const LossArguments& arguments) {
-  return LaunchLoss<LossFormula::kValueError>(stream, type, arguments);
+  return LaunchError<ErrorFormula::kOfValues>(stream, type, arguments);
 }
 
 }  // namespace stagecoach::kernels

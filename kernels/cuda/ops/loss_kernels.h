@@ -8,13 +8,22 @@
 #include "kernels/cuda/device/element_type.h"
 #include "kernels/ops/loss_terms.h"
 
-// The kernels of LossOp (kernels/ops/loss.h): formulas and shapes are there.
+// The kernels of LossOp and HeadOp (kernels/ops/loss.h, head.h): formulas and shapes are there.
 namespace stagecoach::kernels {
 
 // What one row adds to the result. The workspace has one of each row.
 struct LossOfRow {
   double loss;
   double correct;  // 0 or 1
+};
+
+// What makes the gradient of a row of logits z under softmax cross-entropy:
+//   dz_c = e^(z_c - maximum) factor - scale [c = label]
+struct RowSoftmax {
+  float maximum;
+  float factor;   // scale / (sum of e^(z_c - maximum)); not-a-number if the label is no class
+  float scale;    // of the row's loss; not-a-number if the label's logit is not finite
+  int32_t label;  // -1: the row is padding, and its gradient 0
 };
 
 struct LossArguments {
@@ -34,6 +43,25 @@ using LaunchLossFunction = cudaError_t(cudaStream_t stream, ElementType type,
 LaunchLossFunction LaunchSoftmaxCrossEntropy;
 LaunchLossFunction LaunchMeanSquaredError;
 LaunchLossFunction LaunchMeanSquaredErrorOfValues;
+
+// A tile of the rows of a softmax cross-entropy: those from `first_row` of all on. In `loss`, rows,
+// output and gradient are the tile's, and labels and workspace those of all rows. Stores what each
+// row adds to the result, which LaunchLossSum adds up once all tiles have been. The bits do not
+// depend on the tiles.
+struct CrossEntropyTile {
+  LossArguments loss;
+  int64_t first_row = 0;
+  // Elements from one row of output and gradient to the next; at least `classes`. What lies between
+  // has no meaning, and is written to.
+  int64_t leading = 1;
+  RowSoftmax* softmax = nullptr;  // of all rows; may be null
+};
+cudaError_t LaunchCrossEntropyRows(cudaStream_t stream, ElementType type,
+                                   const CrossEntropyTile& tile);
+// The gradient alone, by what that left in `softmax`: the same bits from the same output.
+cudaError_t LaunchCrossEntropyGradient(cudaStream_t stream, ElementType type,
+                                       const CrossEntropyTile& tile, const RowSoftmax* softmax);
+cudaError_t LaunchLossSum(cudaStream_t stream, const LossArguments& arguments);
 
 }  // namespace stagecoach::kernels
 

@@ -4,8 +4,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/data/tokens.h"
 #include "engine/model/layers/activation.h"
 #include "engine/model/layers/dropout.h"
+#include "engine/model/layers/embedding.h"
+#include "engine/model/layers/head.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
@@ -50,6 +53,31 @@ Model FeedForwardModel() {
                      RmsNorm(), Linear(kSmallClasses)}};
 }
 
+Model TokenModel() {
+  constexpr int64_t kWords = 37;
+  return {.input = Shape{5},
+          .vocabulary = kWords,
+          .layers = {Embedding({.vocabulary = kWords,
+                                .features = 8,
+                                .positions = true,
+                                .token_deviation = 1.0F,
+                                .position_deviation = 1.0F}),
+                     Residual({LayerNorm(), Linear(16, Activation::kGelu), Linear(8)}),
+                     Residual({LayerNorm(), Linear(8)}), LayerNorm(), Head({.classes = kWords})},
+          .ties = {{{0, "tokens"}, {4, "weight"}}}};
+}
+
+std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {
+  if (model.vocabulary == 0) return SmallData(rows);
+  const int64_t context = model.input.dim(0);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i <= rows * context; ++i) {
+    ids.push_back(static_cast<int32_t>(i * i % 997 % model.vocabulary));
+  }
+  return TokenDataset::Create(TokenIds::Of(std::move(ids)).value(), context, model.vocabulary)
+      .value();
+}
+
 void PrintTo(const TinyAnswer& answer, std::ostream* out) {
   *out << "losses " << ::testing::PrintToString(answer.losses) << ", norms "
        << ::testing::PrintToString(answer.gradient_norms) << ", evaluation "
@@ -89,8 +117,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
 }
 
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {
-  const auto data = SmallData(kTinySteps * kTinyBatchRows);
-  const auto test_data = SmallData(kTinyBatchRows + 5);
+  const Model& model = trainer.run().model;
+  const auto data = TinyData(model, kTinySteps * kTinyBatchRows);
+  const auto test_data = TinyData(model, kTinyBatchRows + 5);
   TinyAnswer answer;
   ASSIGN_OR_RETURN(answer.initial_hash, trainer.ParametersHash());
   for (int step = 0; step < kTinySteps; ++step) {

@@ -35,6 +35,13 @@ Model TameModel();
 // A block as transformers have it, without attention, between linear layers; all 16 wide.
 Model FeedForwardModel();
 
+// Of tokens: an embedding, two residual blocks without attention and a head, which has the
+// embedding's table; all 8 wide.
+Model TokenModel();
+
+// Samples for a model of the above; the same in every call.
+std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);
+
 struct TinyRun {
   Model model = TinyModel();
   int devices = 1;

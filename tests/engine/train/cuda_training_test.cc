@@ -13,7 +13,6 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
 #include "engine/model/layers/attention.h"
-#include "engine/model/layers/head.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/train/trainer.h"
@@ -214,7 +213,7 @@ TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
 
 // Which are graphs then as well.
 TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
-  for (const Model& model : {TinyModel(), BlocksModel(), FeedForwardModel()}) {
+  for (const Model& model : {TinyModel(), BlocksModel(), FeedForwardModel(), TokenModel()}) {
     for (const char* schedule : {"1f1b", "zb-v"}) {
       for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
         const Place place = NumGpus() < 2 ? Place::kOneGpu : Place::kNccl;
@@ -236,17 +235,22 @@ TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
 }
 
 // Masks of dropout are made anew by recorded work, which must read the numbers of the step at hand.
-TEST_F(CudaTraining, FeedForwardBlocksGiveTheSameAnswer) {
-  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-    SCOPED_TRACE(PrecisionName(precision));
-    const auto answer = [&](int stages, const std::string& schedule) {
-      TinyRun run = OnCuda(stages, schedule, Place::kOneGpu, Optimizer::AdamW(), precision);
-      run.model = FeedForwardModel();
-      return AnswerOf(run).value();
-    };
-    const TinyAnswer expected = answer(1, "gpipe");
-    EXPECT_EQ(answer(2, "1f1b"), expected);
-    EXPECT_EQ(answer(5, "zb-h1"), expected);
+// A head computes the loss in B, whole or split from W, and is tied to the embedding, wherever that
+// is.
+TEST_F(CudaTraining, FeedForwardBlocksAndHeadsGiveTheSameAnswer) {
+  for (const Model& model : {FeedForwardModel(), TokenModel()}) {
+    for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+      SCOPED_TRACE(PrecisionName(precision));
+      const auto answer = [&](int stages, const std::string& schedule) {
+        TinyRun run = OnCuda(stages, schedule, Place::kOneGpu, Optimizer::AdamW(), precision);
+        run.model = model;
+        return AnswerOf(run).value();
+      };
+      const TinyAnswer expected = answer(1, "gpipe");
+      EXPECT_EQ(answer(2, "1f1b"), expected);
+      EXPECT_EQ(answer(2, "dualpipe-v"), expected);
+      EXPECT_EQ(answer(5, "zb-h1"), expected);
+    }
   }
 }
 
@@ -288,7 +292,6 @@ TEST_F(CudaTraining, StepsThatAreNotFiniteAreSkippedAlike) {
 
 // With one step of plain descent at a learning rate of 1, a parameter moves by its gradient.
 TinyRun GradientRun(TinyRun run) {
-  run.model = TameModel();
   run.options.optimizer = Optimizer::Sgd(/*momentum=*/0.0F);
   run.options.learning_rate = LearningRate::Constant(1.0F);
   return run;
@@ -300,23 +303,19 @@ struct Gradients {
 };
 
 Gradients GradientsOf(const TinyRun& run) {
-  constexpr int64_t kRows = kTinyMicroBatches * 3;
   const auto trainer = TinyTrainer(GradientRun(run)).value();
-  const auto data = SmallData(kRows);
+  const auto data = TinyData(run.model, kTinyBatchRows);
   const auto parameters = [&] {
     std::vector<float> all;
-    for (const char* name :
-         {"layer 0: weight", "layer 0: bias", "layer 1: 0.gamma", "layer 1: 0.beta",
-          "layer 1: 1.weight", "layer 1: 1.bias", "layer 2: 0.gamma", "layer 2: 0.beta",
-          "layer 2: 1.weight", "layer 2: 1.bias", "layer 3: weight", "layer 3: bias"}) {
-      const std::vector<float> values = trainer->Parameter(name).value();
+    for (const ModelParameter& parameter : trainer->run().profile.parameters.all()) {
+      const std::vector<float> values = trainer->Parameter(parameter.name).value();
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
   };
   const std::vector<float> before = parameters();
   Gradients gradients;
-  gradients.loss = trainer->Step(*data, Rows(0, kRows)).value().loss;
+  gradients.loss = trainer->Step(*data, Rows(0, kTinyBatchRows)).value().loss;
   const std::vector<float> after = parameters();
   for (size_t i = 0; i < after.size(); ++i) {
     gradients.values.push_back(static_cast<double>(before[i]) - after[i]);
@@ -326,34 +325,48 @@ Gradients GradientsOf(const TinyRun& run) {
 
 // To first order, what one rounding does to a value is passed on as the value itself is, and what
 // meets on the way to a gradient is of the size of the largest gradients or smaller, but for layer
-// norms, which magnify by 1 / the standard deviation of a row: below 4 in this network, for each of
-// two on a path. So the difference is at most the roundings on the longest path times 16 times the
+// norms, which magnify by 1 / the standard deviation of a row: below 4 in these networks, for each
+// on a path. So the difference is at most the roundings on the longest path times that times the
 // largest gradient.
-//   float32: sums have as many roundings as terms, 20 + 3 x 16 forward and 4 + 3 x 16 + 24 rows
-//     backward, and layer norms (16 each way) and activations 12 each way
-//   bfloat16, besides: x, z, y, dy, dz, dx and weights of each of 6 operations
-double Roundings(Precision precision) {
-  const double of_sums =
-      ::stagecoach::testing::Gamma(20 + 48 + 4 + 48 + 24 + 4 * 16 + 6 * 12, DType::kFloat32);
-  switch (precision) {
-    case Precision::kFloat32:
-      return of_sums;
-    case Precision::kTf32:  // both operands of two products on the path for each of 4 linear layers
-      return of_sums + 2 * 2 * 4 * std::ldexp(1.0, -11);
-    case Precision::kBfloat16:
-      return of_sums + 7 * 6 * std::ldexp(1.0, -9);
-  }
-  return 0.0;
-}
-constexpr double kMagnification = 16.0;
+struct GradientCase {
+  const char* name;
+  Model (*model)();
+  int64_t roundings;     // float32's on the longest path
+  int stored;            // tensors on it that are bfloat16 in that precision
+  int products;          // on it
+  double magnification;  // by all layer norms on it
+};
 
-class CudaGradients : public CudaTraining, public ::testing::WithParamInterface<Precision> {};
+// TameModel: sums have as many roundings as terms, 20 + 3 x 16 forward and 4 + 3 x 16 + 24 rows
+//   backward, and layer norms (16 each way) and activations 12 each way; x, z, y, dy, dz, dx and
+//   weights of each of 6 operations; two products of each of 4 linear layers.
+// TokenModel: 1 + 8 + 16 + 8 + 8 forward, 45 in the softmax, 37 + 8 + 8 + 16 + 120 positions
+//   backward; layer norms and activations as above; 9 operations, and logits and their gradients;
+//   two products of each of 3 linear layers, and three of the head.
+const GradientCase kGradientCases[] = {
+    {"TameModel", TameModel, 20 + 48 + 4 + 48 + 24 + 4 * 16 + 6 * 12, 7 * 6, 2 * 4, 16.0},
+    {"TokenModel", TokenModel, 41 + 45 + 189 + 6 * 16 + 6 * 12, 7 * 9 + 2, 2 * 3 + 3, 64.0}};
+
+double Bound(const GradientCase& of, Precision precision) {
+  double roundings = ::stagecoach::testing::Gamma(of.roundings, DType::kFloat32);
+  if (precision == Precision::kTf32) {  // both operands
+    roundings += 2 * of.products * std::ldexp(1.0, -11);
+  } else if (precision == Precision::kBfloat16) {
+    roundings += of.stored * std::ldexp(1.0, -9);
+  }
+  return roundings * of.magnification;
+}
+
+class CudaGradients : public CudaTraining,
+                      public ::testing::WithParamInterface<std::tuple<GradientCase, Precision>> {};
 
 TEST_P(CudaGradients, AreTheCpuBackends) {
-  const Gradients expected = GradientsOf({.devices = 1, .schedule = "gpipe"});
-  const Gradients actual =
-      GradientsOf(OnCuda(2, "zb-h1", Place::kOneGpu, Optimizer::Sgd(), GetParam()));
-  const double bound = Roundings(GetParam()) * kMagnification;
+  const auto& [of, precision] = GetParam();
+  const Gradients expected = GradientsOf({.model = of.model(), .devices = 1, .schedule = "gpipe"});
+  TinyRun run = OnCuda(2, "zb-h1", Place::kOneGpu, Optimizer::Sgd(), precision);
+  run.model = of.model();
+  const Gradients actual = GradientsOf(run);
+  const double bound = Bound(of, precision);
   EXPECT_NEAR(actual.loss, expected.loss, bound * expected.loss);
   double largest = 0.0;
   double worst = 0.0;
@@ -364,15 +377,19 @@ TEST_P(CudaGradients, AreTheCpuBackends) {
   EXPECT_LE(worst, bound * largest);
   // What is nearer has not been computed in that precision. (TF32 is a permission, of which the
   // library need not make use where products are as small as here.)
-  if (GetParam() == Precision::kBfloat16) {
+  if (precision == Precision::kBfloat16) {
     EXPECT_GT(worst, std::ldexp(largest, -16));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, CudaGradients,
-                         ::testing::Values(Precision::kFloat32, Precision::kTf32,
-                                           Precision::kBfloat16),
-                         [](const auto& test) { return PrecisionName(test.param); });
+                         ::testing::Combine(::testing::ValuesIn(kGradientCases),
+                                            ::testing::Values(Precision::kFloat32, Precision::kTf32,
+                                                              Precision::kBfloat16)),
+                         [](const auto& test) {
+                           return absl::StrCat(std::get<0>(test.param).name, "_",
+                                               PrecisionName(std::get<1>(test.param)));
+                         });
 
 TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
   const auto cpu = TinyTrainer({.devices = 1, .schedule = "gpipe"}).value();
@@ -455,10 +472,6 @@ TEST_F(CudaTraining, RefusesALayerWithoutKernelsByItsName) {
   EXPECT_THAT(TinyTrainer(run),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("layer 1"), HasSubstr("attention has no CUDA kernel yet"))));
-  run.model.layers = {Head({.classes = kSmallClasses})};
-  EXPECT_THAT(TinyTrainer(run),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("layer 0"), HasSubstr("head has no CUDA kernel yet"))));
 }
 
 TEST_F(CudaTraining, TracesEveryAction) {
@@ -586,7 +599,7 @@ TEST_F(CudaTraining, EvaluatesAnyNumberOfRowsAsTheCpuBackend) {
                              kTinyBatchRows - 1, 2 * kTinyBatchRows, int64_t{2}}) {
     const auto data = SmallData(rows);
     const double expected = cpu->Evaluate(*data).value().loss;
-    const double bound = Roundings(Precision::kFloat32) * kMagnification * expected;
+    const double bound = Bound(kGradientCases[0], Precision::kFloat32) * expected;
     EXPECT_NEAR(cuda->Evaluate(*data).value().loss, expected, bound) << rows;
     std::vector<float> features(static_cast<size_t>(rows * kSmallFeatures));
     for (int64_t row = 0; row < rows; ++row) {

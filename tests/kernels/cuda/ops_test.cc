@@ -21,7 +21,6 @@
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
-#include "kernels/ops/head.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
@@ -314,8 +313,6 @@ TEST_F(CudaOpsTest, WhatHasNoKernelsIsRefused) {
   EXPECT_THAT(
       ops().Create(CachedAttentionShape{}),
       StatusIs(absl::StatusCode::kUnimplemented, "attention with a cache has no CUDA kernel yet"));
-  EXPECT_THAT(ops().Create(HeadShape{}),
-              StatusIs(absl::StatusCode::kUnimplemented, "head has no CUDA kernel yet"));
 }
 
 TEST_F(CudaOpsTest, OperationsOnImagesAreRefused) {
