@@ -38,8 +38,11 @@ class EmbeddingOp : public Operation {
   virtual absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
                                const Tensor& positions, const Tensor& y) = 0;
 
-  // dtokens[v] = the sum of dy[r, t] where ids[r, t] = v, in the order of (r, t); 0 if there are
-  // none. dpositions[t] = the sum of dy[r, t] over r. Added to what they hold if `accumulate`.
+  // dtokens[v] = the sum of dy[r, t] where ids[r, t] = v; 0 if there are none. dpositions[t] = the
+  // sum of dy[r, t] over r. Added to what they hold if `accumulate`. The order of a sum depends on
+  // the shape and the ids alone. On a CPU device it is that of (r, t); on a CUDA device the rows of
+  // dy, in the order of (id, r, t), are divided into groups of 64, which are summed in order, and
+  // then a token's groups are. So a sum of n rows has at most n roundings on each path, in both.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& ids, const Tensor& dy,
                                       const Tensor& dtokens, const Tensor& dpositions,
                                       bool accumulate, std::byte* workspace) = 0;

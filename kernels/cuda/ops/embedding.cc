@@ -10,6 +10,7 @@
 #include "kernels/cuda/ops/column_sums_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/embedding_kernels.h"
+#include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -21,7 +22,8 @@ class CudaEmbedding final : public EmbeddingOp {
   CudaEmbedding(const EmbeddingShape& shape, ElementType type) : shape_(shape), type_(type) {}
 
   int64_t workspace_bytes() const override {
-    return shape_.has_positions ? ColumnSumsWorkspaceBytes(shape_.rows, sample_elements()) : 0;
+    return kScratchAlignment + order_bytes() +
+           (shape_.has_positions ? ColumnSumsWorkspaceBytes(shape_.rows, sample_elements()) : 0);
   }
 
   absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
@@ -50,21 +52,27 @@ class CudaEmbedding final : public EmbeddingOp {
                                                         .ids = ids.i32(),
                                                         .dy = dy.data,
                                                         .dtokens = dtokens.f32(),
-                                                        .accumulate = accumulate}),
+                                                        .accumulate = accumulate,
+                                                        .workspace = AlignScratch(workspace)}),
                                "LaunchEmbeddingBackward"));
     if (!shape_.has_positions) return absl::OkStatus();
-    return CudaStatus(LaunchColumnSums(compute, type_,
-                                       {.rows = shape_.rows,
-                                        .columns = sample_elements(),
-                                        .matrix = dy.data,
-                                        .sums = dpositions.f32(),
-                                        .accumulate = accumulate,
-                                        .workspace = reinterpret_cast<float*>(workspace)}),
-                      "LaunchColumnSums");
+    return CudaStatus(
+        LaunchColumnSums(
+            compute, type_,
+            {.rows = shape_.rows,
+             .columns = sample_elements(),
+             .matrix = dy.data,
+             .sums = dpositions.f32(),
+             .accumulate = accumulate,
+             .workspace = reinterpret_cast<float*>(AlignScratch(workspace) + order_bytes())}),
+        "LaunchColumnSums");
   }
 
  private:
   int64_t ids_count() const { return shape_.rows * shape_.positions; }
+  int64_t order_bytes() const {
+    return AlignScratch(EmbeddingBackwardBytes(ids_count(), shape_.features));
+  }
   int64_t sample_elements() const { return shape_.positions * shape_.features; }
 
   const EmbeddingShape shape_;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/device/element_type.h"
@@ -27,7 +28,12 @@ struct EmbeddingForwardArguments {
 cudaError_t LaunchEmbeddingForward(cudaStream_t stream, ElementType type,
                                    const EmbeddingForwardArguments& arguments);
 
-// Of the tokens alone: the gradient of positions is one of column sums (column_sums_kernels.h).
+// Of the tokens alone: the gradient of positions is one of column sums (column_sums_kernels.h). The
+// rows of dy are in the order of their ids (id_order_kernels.h); groups of kEmbeddingGroup of them
+// are summed by themselves, and what a group has of an id is added to what the groups before it
+// have.
+inline constexpr int64_t kEmbeddingGroup = 64;
+
 struct EmbeddingBackwardArguments {
   int64_t ids_count = 1;
   int64_t vocabulary = 1;
@@ -36,7 +42,9 @@ struct EmbeddingBackwardArguments {
   const void* dy = nullptr;
   float* dtokens = nullptr;
   bool accumulate = false;
+  std::byte* workspace = nullptr;  // EmbeddingBackwardBytes, aligned to 16 bytes
 };
+int64_t EmbeddingBackwardBytes(int64_t ids_count, int64_t features);
 cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, ElementType type,
                                     const EmbeddingBackwardArguments& arguments);
 

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +31,11 @@ using testing::RandomLabels;
 using testing::RandomNormal;
 using testing::RoundedTo;
 using testing::ToDouble;
+
+std::byte* Workspace(EmulatedGpu& gpu, int64_t ids, int64_t features) {
+  return static_cast<std::byte*>(
+      gpu.Result(DType::kFloat32, EmbeddingBackwardBytes(ids, features) / 4).data);
+}
 
 using Parameter = std::tuple<DType, EmbeddingShape>;
 class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
@@ -65,19 +72,33 @@ class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
                                          .ids = gpu.Integers(ids_).i32(),
                                          .dy = gpu.Operand(type_, dy_, offset).data,
                                          .dtokens = dtokens.f32(),
-                                         .accumulate = accumulate}),
+                                         .accumulate = accumulate,
+                                         .workspace = Workspace(gpu, count_, shape_.features)}),
                 cudaSuccess);
       return std::vector<Vector>{gpu.Values(dtokens)};
     })[0];
   }
 
-  // Rows are added in their order, one float at a time: so there is no bound.
+  // Groups of rows in the order of their ids are added up, and then the groups: as floats, so there
+  // is no bound.
   Vector Sums(bool accumulate) const {
+    std::vector<size_t> order(ids_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t left, size_t right) { return ids_[left] < ids_[right]; });
     std::vector<float> sums = dtokens_;
     if (!accumulate) std::fill(sums.begin(), sums.end(), 0.0F);
     const auto C = static_cast<size_t>(shape_.features);
-    for (size_t n = 0; n < ids_.size(); ++n) {
-      for (size_t c = 0; c < C; ++c) sums[static_cast<size_t>(ids_[n]) * C + c] += dy_[n * C + c];
+    for (size_t c = 0; c < C; ++c) {
+      float group = 0.0F, total = 0.0F;
+      for (size_t place = 0; place < order.size(); ++place) {
+        const int32_t id = ids_[order[place]];
+        group += dy_[order[place] * C + c];
+        const bool goes_on = place + 1 < order.size() && ids_[order[place + 1]] == id;
+        if (goes_on && (place + 1) % kEmbeddingGroup != 0) continue;
+        total += std::exchange(group, 0.0F);
+        if (!goes_on) sums[static_cast<size_t>(id) * C + c] += std::exchange(total, 0.0F);
+      }
     }
     return ToDouble(sums);
   }
@@ -113,14 +134,17 @@ TEST_P(CudaEmbedding, BackwardAddsToWhatIsThere) {
   EXPECT_EQ(Backward(/*accumulate=*/true), Sums(true));
 }
 
-// Rows, positions, vocabulary, features: several warps of ids and of features, vectors and not.
+// Rows, positions, vocabulary, features: several warps of ids and of features, vectors and not;
+// ids whose rows fill several groups; several tiles of ids; vocabularies of several digits.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaEmbedding,
     ::testing::Combine(
         ::testing::ValuesIn(kActivationTypes),
         ::testing::Values(EmbeddingShape{1, 1, 1, 1, true}, EmbeddingShape{3, 5, 4, 7, true},
                           EmbeddingShape{4, 25, 9, 64, true}, EmbeddingShape{1, 70, 200, 8},
-                          EmbeddingShape{2, 17, 3, 2104}, EmbeddingShape{2, 33, 40, 129, true})),
+                          EmbeddingShape{2, 17, 3, 2104}, EmbeddingShape{2, 33, 40, 129, true},
+                          EmbeddingShape{5, 64, 2, 8}, EmbeddingShape{3, 700, 300, 4},
+                          EmbeddingShape{2, 1000, 1, 8}, EmbeddingShape{1, 70, 70000, 4})),
     [](const ::testing::TestParamInfo<Parameter>& param_info) {
       const EmbeddingShape& shape = std::get<1>(param_info.param);
       return absl::StrCat(NameOf(std::get<0>(param_info.param)), "_", shape.rows, "x",
@@ -148,7 +172,8 @@ TEST(CudaEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
                                      .features = 2,
                                      .ids = ids.i32(),
                                      .dy = dy.data,
-                                     .dtokens = dtokens.f32()}),
+                                     .dtokens = dtokens.f32(),
+                                     .workspace = Workspace(gpu, 3, 2)}),
             cudaSuccess);
   const Vector values = gpu.Values(y);
   EXPECT_TRUE(std::isnan(values[0]) && std::isnan(values[1]));
