@@ -23,9 +23,15 @@ struct EmbeddingShape {
   int64_t vocabulary = 1;  // V
   int64_t features = 1;    // C
   bool has_positions = false;
+  // S, if it is not 0: the rows are consecutive positions of one sequence, so T is 1, and the table
+  // of positions has S. For Forward alone.
+  int64_t sequence = 0;
+
+  int64_t table_positions() const { return sequence > 0 ? sequence : positions; }
 };
 
-// y[r, t] = tokens[ids[r, t]], plus positions[t] if has_positions.
+// y[r, t] = tokens[ids[r, t]], plus positions[t] if has_positions; with a sequence, that is
+// positions[first + r], and nothing for rows at S or beyond.
 //   ids (R, T), int32   tokens, dtokens (V, C)   positions, dpositions (T, C)   y, dy (R, T, C)
 // tokens, positions, y and dy are of the device's activation type, gradients float32. Without
 // positions the tensors of that name are ignored. An id outside [0, V) gives not-a-number, and
@@ -35,8 +41,10 @@ class EmbeddingOp : public Operation {
   // Scratch for BackwardWeight. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
 
+  // `first_position`: of row 0, in the device's memory; null without a sequence.
   virtual absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
-                               const Tensor& positions, const Tensor& y) = 0;
+                               const Tensor& positions, const int64_t* first_position,
+                               const Tensor& y) = 0;
 
   // dtokens[v] = the sum of dy[r, t] where ids[r, t] = v; 0 if there are none. dpositions[t] = the
   // sum of dy[r, t] over r. Added to what they hold if `accumulate`. The order of a sum depends on
@@ -48,6 +56,7 @@ class EmbeddingOp : public Operation {
                                       bool accumulate, std::byte* workspace) = 0;
 };
 
+// InvalidArgument: also a sequence of more ids to a row than one, or without positions.
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
                                                          Device& device);
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& shape,

@@ -294,7 +294,7 @@ TEST_F(Bfloat16OnCpu, Embedding) {
                  dy = place.Numbers({3, 5, 130}, 4), y = place.Result({3, 5, 130});
     const Tensor dtokens = place.Floats({11, 130}), dpositions = place.Floats({5, 130});
     place.Run([&](Stream& stream) {
-      EXPECT_OK(op->Forward(stream, ids, tokens, positions, y));
+      EXPECT_OK(op->Forward(stream, ids, tokens, positions, nullptr, y));
       return op->BackwardWeight(stream, ids, dy, dtokens, dpositions, false, nullptr);
     });
     return std::vector<Tensor>{y, dtokens, dpositions};

@@ -40,11 +40,12 @@ struct Problem {
     dy = RandomNormal(n * shape.features, 3);
     dtokens = RandomNormal(shape.vocabulary * shape.features, 4);
     if (!shape.has_positions) return;
-    positions = RandomNormal(shape.positions * shape.features, 5);
+    positions = RandomNormal(shape.table_positions() * shape.features, 5);
     dpositions = RandomNormal(shape.positions * shape.features, 6);
   }
 
   EmbeddingShape shape;
+  int64_t first_position = 0;
   std::vector<int32_t> ids;
   std::vector<float> tokens, positions, dy, dtokens, dpositions;  // the last two: before the call
 };
@@ -67,7 +68,8 @@ class OnDevice {
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->Forward(
           stream, device_.Labels(problem_.ids), device_.Operand(table(), problem_.tokens),
-          shape.has_positions ? device_.Operand(sample(), problem_.positions) : Tensor{}, y);
+          shape.has_positions ? device_.Operand(sample(), problem_.positions) : Tensor{},
+          shape.sequence > 0 ? &problem_.first_position : nullptr, y);
     }));
     return y;
   }
@@ -91,7 +93,7 @@ class OnDevice {
 
  private:
   Shape table() const { return {problem_.shape.vocabulary, problem_.shape.features}; }
-  Shape sample() const { return {problem_.shape.positions, problem_.shape.features}; }
+  Shape sample() const { return {problem_.shape.table_positions(), problem_.shape.features}; }
 
   const Problem& problem_;
   TestDevice device_;
@@ -195,6 +197,20 @@ TEST(CpuEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
   EXPECT_EQ(TestDevice::Values(device.Backward(false).tokens), (Vector{0, 0, 2, 3}));
 }
 
+TEST(CpuEmbeddingSequence, AddsItsOwnRowOfTheTableToEachPosition) {
+  Problem problem(
+      {.rows = 5, .vocabulary = 3, .features = 7, .has_positions = true, .sequence = 8});
+  problem.first_position = 5;
+  Vector expected;
+  for (size_t r = 0; r < 5; ++r) {
+    for (size_t c = 0; c < 7; ++c) {
+      const float token = problem.tokens[static_cast<size_t>(problem.ids[r]) * 7 + c];
+      expected.push_back(5 + r < 8 ? token + problem.positions[(5 + r) * 7 + c] : token);
+    }
+  }
+  EXPECT_EQ(TestDevice::Values(OnDevice(problem, 2).Forward()), expected);
+}
+
 class CpuEmbeddingRefusal : public ::testing::TestWithParam<EmbeddingShape> {};
 
 TEST_P(CpuEmbeddingRefusal, IsAnInvalidArgument) {
@@ -208,7 +224,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(EmbeddingShape{.rows = 0}, EmbeddingShape{.positions = 0},
                       EmbeddingShape{.vocabulary = 0}, EmbeddingShape{.features = -1},
                       EmbeddingShape{.rows = kHuge}, EmbeddingShape{.vocabulary = kHuge},
-                      EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20}));
+                      EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
+                      EmbeddingShape{.positions = 2, .has_positions = true, .sequence = 4},
+                      EmbeddingShape{.sequence = 4}));
 
 }  // namespace
 }  // namespace stagecoach::kernels::embedding_test

@@ -1,7 +1,5 @@
 #include "engine/model/layers/embedding.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -24,10 +22,19 @@ class EmbeddingLayer final : public Layer {
                        context.input.ToString()));
     }
     const int64_t positions = context.input.dim(0);
-    if (context.cached_positions > 0) RETURN_IF_ERROR(PrepareCached(context));
-    const bool adds_inside = options_.positions && table_rows_ == 0;
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::EmbeddingShape{
-                              context.rows, positions, vocabulary, features, adds_inside}));
+    if (context.cached_positions > 0 && positions != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "embedding: one position after another, a sample is one id, not ", positions));
+    }
+    const kernels::EmbeddingShape shape = {
+        .rows = context.rows,
+        .positions = positions,
+        .vocabulary = vocabulary,
+        .features = features,
+        .has_positions = options_.positions,
+        .sequence = options_.positions ? context.cached_positions : 0};
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
+    is_sequence_ = shape.sequence > 0;
     if (context.vocabulary > vocabulary) {
       return absl::InvalidArgumentError(absl::StrCat("embedding: has vectors for ", vocabulary,
                                                      " tokens, but the data's vocabulary is of ",
@@ -35,7 +42,7 @@ class EmbeddingLayer final : public Layer {
     }
     LayerSpec spec;
     spec.description = absl::StrCat("embedding ", vocabulary, " -> ", features);
-    const int64_t rows = table_rows_ > 0 ? table_rows_ : positions;
+    const int64_t rows = shape.table_positions();
     if (options_.positions) absl::StrAppend(&spec.description, ", ", rows, " positions");
     spec.output = Shape{positions, features};
     spec.takes_ids = true;
@@ -57,9 +64,8 @@ class EmbeddingLayer final : public Layer {
   }
 
   absl::Status Forward(const LayerArgs& args) override {
-    RETURN_IF_ERROR(op_->Forward(args.stream, args.x, args.parameters[0],
-                                 PositionsOf(args.parameters), args.y));
-    return table_rows_ > 0 ? AddPositions(args) : absl::OkStatus();
+    return op_->Forward(args.stream, args.x, args.parameters[0], PositionsOf(args.parameters),
+                        is_sequence_ ? &args.call.numbers->first_sample : nullptr, args.y);
   }
 
   // Ids have no gradient.
@@ -71,46 +77,14 @@ class EmbeddingLayer final : public Layer {
   }
 
  private:
-  // For positions one after the other, of which each adds its own row of the table.
-  absl::Status PrepareCached(const LayerContext& context) {
-    if (context.input.dim(0) != 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "embedding: one position after another, a sample is one id, not ", context.input.dim(0)));
-    }
-    if (!options_.positions) return absl::OkStatus();
-    // The row to add must be known when the call is made.
-    if (!context.device.memory_is_host()) {
-      return absl::UnimplementedError(
-          "embedding: positions one after the other, with a vector each, are for CPU devices");
-    }
-    table_rows_ = context.cached_positions;
-    add_ = &context.device.ops().elementwise();
-    return absl::OkStatus();
-  }
-
-  // Rows beyond the table are padding.
-  absl::Status AddPositions(const LayerArgs& args) const {
-    const int64_t first = args.call.numbers->first_sample;
-    const int64_t rows = std::clamp<int64_t>(table_rows_ - first, 0, args.y.shape.dim(0));
-    if (rows == 0) return absl::OkStatus();
-    const Shape shape{rows, options_.features};
-    const Tensor& table = args.parameters[1];
-    const Tensor y{args.y.data, args.y.dtype, shape};
-    const Tensor positions{
-        static_cast<std::byte*>(table.data) + first * options_.features * SizeOf(table.dtype),
-        table.dtype, shape};
-    return add_->Add(args.stream, y, positions, y);
-  }
-
   Tensor PositionsOf(absl::Span<const Tensor> tensors) const {
     return options_.positions ? tensors[1] : Tensor{};
   }
 
   const EmbeddingOptions options_;
   std::unique_ptr<kernels::EmbeddingOp> op_;
-  // With LayerContext::cached_positions and vectors of positions: their number.
-  int64_t table_rows_ = 0;
-  kernels::ElementwiseOps* add_ = nullptr;
+  // With LayerContext::cached_positions and vectors of positions.
+  bool is_sequence_ = false;
 };
 
 }  // namespace

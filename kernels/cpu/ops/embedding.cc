@@ -34,6 +34,7 @@ class CpuEmbedding final : public EmbeddingOp {
         V_(shape.vocabulary),
         C_(shape.features),
         has_positions_(shape.has_positions),
+        sequence_(shape.sequence),
         row_tiles_(R_ * T_, kRowTile),
         column_tiles_(C_, kColumnTile),
         zero_tiles_(V_ * C_, kZeroTile) {}
@@ -41,7 +42,8 @@ class CpuEmbedding final : public EmbeddingOp {
   int64_t workspace_bytes() const override { return 0; }
 
   absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
-                       const Tensor& positions, const Tensor& y) override {
+                       const Tensor& positions, const int64_t* first_position,
+                       const Tensor& y) override {
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t n = begin; n < begin + row_tiles_.length(tile); ++n) {
@@ -52,7 +54,10 @@ class CpuEmbedding final : public EmbeddingOp {
           continue;
         }
         std::memcpy(to, Elements<T>(tokens) + id * C_, static_cast<size_t>(C_) * sizeof(T));
-        if (has_positions_) AddTo(Elements<T>(positions) + n % T_ * C_, C_, to);
+        if (!has_positions_) continue;
+        const int64_t position = sequence_ > 0 ? *first_position + n : n % T_;
+        if (sequence_ > 0 && position >= sequence_) continue;
+        AddTo(Elements<T>(positions) + position * C_, C_, to);
       }
     });
     return absl::OkStatus();
@@ -87,6 +92,7 @@ class CpuEmbedding final : public EmbeddingOp {
 
   const int64_t R_, T_, V_, C_;
   const bool has_positions_;
+  const int64_t sequence_;
   const Tiling row_tiles_, column_tiles_, zero_tiles_;
 };
 
@@ -94,6 +100,12 @@ class CpuEmbedding final : public EmbeddingOp {
 
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
                                                          Device& device) {
+  if (shape.sequence < 0 ||
+      (shape.sequence > 0 && (shape.positions != 1 || !shape.has_positions))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "embedding: rows of a sequence are of one id, and have positions: ", shape.sequence,
+        " positions of a sequence, ", shape.positions, " of a row"));
+  }
   if (!IsExtent(shape.rows) || !IsExtent(shape.positions) ||
       !IsExtent(shape.rows * shape.positions) || !IsExtent(shape.vocabulary) ||
       !IsExtent(shape.features)) {

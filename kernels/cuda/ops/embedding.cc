@@ -27,10 +27,13 @@ class CudaEmbedding final : public EmbeddingOp {
   }
 
   absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
-                       const Tensor& positions, const Tensor& y) override {
+                       const Tensor& positions, const int64_t* first_position,
+                       const Tensor& y) override {
     const EmbeddingForwardArguments arguments = {
         .ids_count = ids_count(),
         .positions = shape_.positions,
+        .sequence = shape_.sequence,
+        .first_position = first_position,
         .vocabulary = shape_.vocabulary,
         .features = shape_.features,
         .ids = ids.i32(),
@@ -83,6 +86,12 @@ class CudaEmbedding final : public EmbeddingOp {
 
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& shape,
                                                           Device& device) {
+  if (shape.sequence < 0 ||
+      (shape.sequence > 0 && (shape.positions != 1 || !shape.has_positions))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "embedding: rows of a sequence are of one id, and have positions: ", shape.sequence,
+        " positions of a sequence, ", shape.positions, " of a row"));
+  }
   if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.positions) ||
       !IsCudaExtent(shape.rows * shape.positions) || !IsCudaExtent(shape.vocabulary) ||
       shape.features < 1 || shape.features > kMaxEmbeddingFeatures ||

@@ -33,9 +33,10 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < N; ++i) values[i] = NAN;
   } else {
     Load(static_cast<const T*>(a.tokens) + id * a.features + c, values);
-    if (a.position_table != nullptr) {
+    const int64_t place = a.sequence > 0 ? *a.first_position + n : n % a.positions;
+    if (a.position_table != nullptr && (a.sequence == 0 || place < a.sequence)) {
       float position[N];
-      Load(static_cast<const T*>(a.position_table) + n % a.positions * a.features + c, position);
+      Load(static_cast<const T*>(a.position_table) + place * a.features + c, position);
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] += position[i];
     }

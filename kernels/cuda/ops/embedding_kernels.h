@@ -16,10 +16,12 @@ namespace stagecoach::kernels {
 inline constexpr int64_t kMaxEmbeddingFeatures = int64_t{1} << 23;
 
 struct EmbeddingForwardArguments {
-  int64_t ids_count = 1;   // R T
-  int64_t positions = 1;   // T
-  int64_t vocabulary = 1;  // V
-  int64_t features = 1;    // C
+  int64_t ids_count = 1;                    // R T
+  int64_t positions = 1;                    // T
+  int64_t sequence = 0;                     // S
+  const int64_t* first_position = nullptr;  // null without a sequence
+  int64_t vocabulary = 1;                   // V
+  int64_t features = 1;                     // C
   const int32_t* ids = nullptr;
   const void* tokens = nullptr;
   const void* position_table = nullptr;  // may be null

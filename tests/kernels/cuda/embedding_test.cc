@@ -151,6 +151,35 @@ INSTANTIATE_TEST_SUITE_P(
                           shape.positions, "_", shape.vocabulary, "x", shape.features);
     });
 
+TEST(CudaEmbeddingSequence, AddsItsOwnRowOfTheTableToEachPosition) {
+  for (const int64_t C : {3, 8}) {
+    EmulatedGpu gpu;
+    const std::vector<float> tokens = RandomNormal(2 * C, 1), positions = RandomNormal(8 * C, 2);
+    const Tensor y = gpu.Result(DType::kFloat32, 5 * C);
+    ASSERT_EQ(
+        LaunchEmbeddingForward(gpu.stream(), ElementType::kFloat32,
+                               {.ids_count = 5,
+                                .sequence = 8,
+                                .first_position = gpu.Upload<int64_t>({5}),
+                                .vocabulary = 2,
+                                .features = C,
+                                .ids = gpu.Integers({0, 1, 1, 0, 1}).i32(),
+                                .tokens = gpu.Operand(DType::kFloat32, tokens).data,
+                                .position_table = gpu.Operand(DType::kFloat32, positions).data,
+                                .y = y.data}),
+        cudaSuccess);
+    Vector expected;
+    for (const int64_t r : {0, 1, 2, 3, 4}) {
+      const int64_t id = r == 0 || r == 3 ? 0 : 1;
+      for (int64_t c = 0; c < C; ++c) {
+        const float token = tokens[static_cast<size_t>(id * C + c)];
+        expected.push_back(r < 3 ? token + positions[static_cast<size_t>((5 + r) * C + c)] : token);
+      }
+    }
+    EXPECT_EQ(gpu.Values(y), expected);
+  }
+}
+
 TEST(CudaEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
   EmulatedGpu gpu;
   const Tensor ids = gpu.Integers({2, 1, -1});

@@ -152,7 +152,7 @@ TEST_F(CudaOpsTest, Embedding) {
                                 static_cast<std::byte*>(workspace.data));
     });
   };
-  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, y); });
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, nullptr, y); });
   EXPECT_THAT(Values<float>(y), ElementsAre(12, 23, 12, 22));
   backward(/*accumulate=*/false);
   EXPECT_THAT(Values<float>(dtokens), ElementsAre(0, 13, 2));
@@ -167,7 +167,7 @@ TEST_F(CudaOpsTest, EmbeddingWithoutPositionsIgnoresThem) {
   const Tensor ids = Operand<int32_t>(DType::kInt32, {1, 1}, {1});
   const Tensor tokens = Floats({2, 1}, {1, 2}), positions = Floats({1, 1}, {10});
   const Tensor y = Result(DType::kFloat32, {1, 1, 1});
-  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, y); });
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, nullptr, y); });
   EXPECT_THAT(Values<float>(y), ElementsAre(2));
 }
 
