@@ -1,12 +1,16 @@
 // The default network (97.5 million parameters) on GPUs, next to what the GPU can do in the same
 // run: whole steps against the rate of the largest product, AdamW and LayerNorm against copies, and
-// four stages on one GPU against one stage. Prints a table, or JSON; takes about a minute.
+// four stages on one GPU against one stage; and both ends of GPT-2. Prints a table, or JSON; takes
+// about a minute.
 //   build/release/bench/cuda_bench [--small] [--json] [--tuning FILE] [step] [kernels] [stages]
+//     [tokens]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -17,9 +21,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/deadline.h"
 #include "engine/stagecoach.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/head.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/loss.h"
 #include "kernels/ops/ops.h"
 #include "tools/bench/device_timer.h"
 
@@ -44,6 +52,10 @@ struct Sizes {
   std::vector<int64_t> micro_batch_rows = {512, 2048};  // of four stages
   int64_t norm_rows = 32768;
   int64_t copy_bytes = int64_t{1} << 30;
+  std::vector<int64_t> head_rows = {8192, 11264};
+  std::vector<int64_t> vocabularies = {50257, 50304};
+  int64_t embedding_rows = 65536;
+  int64_t token_width = 768;
   int steps = 30;
   int repetitions = 20;
 };
@@ -55,6 +67,10 @@ Sizes SmallSizes() {
           .micro_batch_rows = {4},
           .norm_rows = 8,
           .copy_bytes = 4096,
+          .head_rows = {8},
+          .vocabularies = {57, 64},
+          .embedding_rows = 100,
+          .token_width = 8,
           .steps = 2,
           .repetitions = 2};
 }
@@ -366,6 +382,123 @@ void BenchKernels(const Settings& settings) {
   BenchActivationGradient(settings, copy_rate, timer);
 }
 
+// ---- Both ends of a language model.
+
+// A copy on the device of `count` values.
+template <typename T>
+T* Upload(tools::DeviceTimer& timer, const T* values, int64_t count) {
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+  kernels::Device& device = timer.device();
+  const kernels::HostBuffer host = Value(device.AllocateHost(bytes));
+  std::memcpy(host.data(), values, static_cast<size_t>(bytes));
+  std::byte* const to = Value(timer.Workspace(bytes));
+  device.stream().Run([&] {
+    STAGECOACH_CHECK_OK(device.stream().CopyFromHost(to, host.data(), bytes));
+    STAGECOACH_CHECK_OK(
+        device.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); }));
+  });
+  return reinterpret_cast<T*>(to);
+}
+
+// Ids of which a few are frequent, as words are: their logarithms are uniform.
+Tensor Words(tools::DeviceTimer& timer, int64_t count, int64_t vocabulary) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const double uniform = static_cast<double>(i * 7919 % count) / static_cast<double>(count);
+    ids[static_cast<size_t>(i)] =
+        static_cast<int32_t>(std::floor(std::pow(static_cast<double>(vocabulary), uniform)) - 1.0);
+  }
+  return {Upload(timer, ids.data(), count), DType::kInt32, Shape{count}};
+}
+
+void BenchHead(const Settings& settings, int64_t rows, int64_t classes) {
+  const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+  auto timer = Value(tools::DeviceTimer::Create(*device));
+  const int64_t features = settings.sizes.token_width;
+  const kernels::HeadShape shape{.rows = rows, .features = features, .classes = classes};
+  const auto op = Value(device->ops().Create(shape));
+  const DType type = device->activation_type();
+  const Tensor x = Value(timer.Random(Shape{rows, features}, type));
+  const Tensor dx = Value(timer.Random(Shape{rows, features}, type));
+  const Tensor w = Value(timer.Random(Shape{classes, features}, type));
+  const Tensor dw = Value(timer.Random(Shape{classes, features}, DType::kFloat32));
+  const Tensor labels = Words(timer, rows, classes);
+  const Tensor result = {Value(timer.Workspace(16)), DType::kFloat64, Shape{2}};
+  const kernels::LossTerms host_terms = {.valid_samples = rows, .scale = 1e-3F};
+  const kernels::LossTerms* const terms = Upload(timer, &host_terms, 1);
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  const int runs = settings.sizes.repetitions;
+  const double forward = Value(timer.Seconds(runs, [&](Stream& stream, int) {
+    return op->Forward(stream, x, w, labels, terms, {}, result, workspace);
+  }));
+  const double backward = Value(timer.Seconds(runs, [&](Stream& stream, int) {
+    return op->Backward(stream, x, w, labels, terms, result, dx, dw, true, workspace);
+  }));
+  const double flops = 2.0 * static_cast<double>(rows * features * classes);
+  const auto report = [&](const char* id, const char* what, double seconds, int products) {
+    const std::string name =
+        absl::StrFormat("head, (%d, %d) x (%d, %d), %s", rows, features, features, classes, what);
+    const std::string full_id = absl::StrFormat("head_%s_%d_%d", id, rows, classes);
+    Report(settings, full_id, name, seconds * 1e3, "ms");
+    Report(settings, full_id + "_rate", absl::StrCat("  its products / time"),
+           products * flops / seconds / 1e12, "TFLOP/s");
+  };
+  report("forward", "logits and loss", forward, 1);
+  report("backward", "logits, loss and gradients", backward, 3);
+}
+
+// What the head does with logits, in place.
+void BenchCrossEntropy(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
+  const int64_t rows = settings.sizes.head_rows.front();
+  const int64_t classes = settings.sizes.vocabularies.back();
+  kernels::Device& device = timer.device();
+  const auto op = Value(device.ops().Create(kernels::SoftmaxCrossEntropyShape{{rows, classes}}));
+  const Tensor logits = Value(timer.Random(Shape{rows, classes}, device.activation_type()));
+  const Tensor labels = Words(timer, rows, classes);
+  const Tensor result = {Value(timer.Workspace(16)), DType::kFloat64, Shape{2}};
+  const kernels::LossTerms host_terms = {.valid_samples = rows, .scale = 1e-3F};
+  const kernels::LossTerms* const terms = Upload(timer, &host_terms, 1);
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  ReportMoved(settings, copy_rate,
+              {"cross_entropy", "softmax, loss and gradient in place", 2 * logits.bytes(),
+               Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+                 return op->Compute(stream, logits, labels, terms, logits, result, workspace);
+               }))});
+}
+
+void BenchEmbedding(const Settings& settings, tools::DeviceTimer& timer) {
+  const Sizes& sizes = settings.sizes;
+  const int64_t vocabulary = sizes.vocabularies.front();
+  kernels::Device& device = timer.device();
+  const kernels::EmbeddingShape shape{
+      .rows = sizes.embedding_rows, .vocabulary = vocabulary, .features = sizes.token_width};
+  const auto op = Value(device.ops().Create(shape));
+  const Tensor ids = Words(timer, shape.rows, vocabulary);
+  const Tensor dy =
+      Value(timer.Random(Shape{shape.rows, shape.features}, device.activation_type()));
+  const Tensor dtokens = Value(timer.Random(Shape{vocabulary, shape.features}, DType::kFloat32));
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  Report(settings, "embedding_gradient",
+         absl::StrFormat("gradient of an embedding, %d ids", shape.rows),
+         1e3 * Value(timer.Seconds(sizes.repetitions,
+                                   [&](Stream& stream, int) {
+                                     return op->BackwardWeight(stream, ids, dy, dtokens, {}, true,
+                                                               workspace);
+                                   })),
+         "ms");
+}
+
+void BenchTokens(const Settings& settings) {
+  for (const int64_t rows : settings.sizes.head_rows) {
+    for (const int64_t classes : settings.sizes.vocabularies) BenchHead(settings, rows, classes);
+  }
+  const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+  auto timer = Value(tools::DeviceTimer::Create(*device));
+  const double copy_rate = BenchCopy(settings, timer);
+  BenchCrossEntropy(settings, copy_rate, timer);
+  BenchEmbedding(settings, timer);
+}
+
 // ---- Four stages on one GPU.
 
 void BenchStages(const Settings& settings) {
@@ -391,18 +524,19 @@ int Run(int argc, char** argv) {
   CLI::App app("Benchmarks of the CUDA backend");
   Settings settings;
   bool small = false;
-  std::vector<std::string> sections = {"step", "kernels", "stages"};
+  std::vector<std::string> sections = {"step", "kernels", "stages", "tokens"};
   app.add_flag("--small", small, "Tiny sizes, whose figures are meaningless");
   app.add_flag("--json", settings.json, "Print one JSON object per line");
   app.add_option("--tuning", settings.tuning_file, "Where choices of algorithms are kept");
-  app.add_option("sections", sections, "step, kernels, stages")
-      ->check(CLI::IsMember({"step", "kernels", "stages"}));
+  app.add_option("sections", sections, "step, kernels, stages, tokens")
+      ->check(CLI::IsMember({"step", "kernels", "stages", "tokens"}));
   CLI11_PARSE(app, argc, argv);
   if (small) settings.sizes = SmallSizes();
   for (const std::string& section : sections) {
     if (section == "step") BenchSteps(settings);
     if (section == "kernels") BenchKernels(settings);
     if (section == "stages") BenchStages(settings);
+    if (section == "tokens") BenchTokens(settings);
   }
   return 0;
 }
