@@ -61,6 +61,10 @@ class AttentionOp : public Operation {
                                      std::byte* workspace) = 0;
 };
 
+// InvalidArgument: what no backend takes whose extents, and their products by which work and bytes
+// are counted, are at most `max_extent`, which is below 2^31.
+absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent);
+
 absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCpu(const AttentionShape& shape,
                                                          Device& device);
 absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCuda(const AttentionShape& shape,

@@ -387,7 +387,7 @@ class CpuAttention final : public AttentionOp {
 
 absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCpu(const AttentionShape& shape,
                                                          Device& device) {
-  RETURN_IF_ERROR(CheckAttention(shape));
+  RETURN_IF_ERROR(CheckAttention(shape, kMaxExtent));
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<AttentionOp> {
     return std::make_unique<CpuAttention<T>>(shape, AsCpu(device.stream()).threads());
   });

@@ -11,6 +11,7 @@
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/lane_sum.h"
 #include "kernels/cpu/ops/rotary.h"
+#include "kernels/ops/attention.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -114,7 +115,8 @@ absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCpu(const CachedAtten
                                     .heads = shape.heads,
                                     .kv_heads = shape.kv_heads,
                                     .head_size = shape.head_size,
-                                    .rotary_base = shape.rotary_base}));
+                                    .rotary_base = shape.rotary_base},
+                                   kMaxExtent));
   }
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<CachedAttentionOp> {
     return std::make_unique<CpuCachedAttention<T>>(shape, AsCpu(device.stream()).threads());

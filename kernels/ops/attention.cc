@@ -1,33 +1,33 @@
-#include "kernels/cpu/ops/attention_parts.h"
+#include "kernels/ops/attention.h"
 
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/ops/cpu_ops.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 // Whether the extents, and their products by which tasks and bytes are counted, are in range.
-bool AreAttentionExtents(const AttentionShape& shape) {
+bool AreAttentionExtents(const AttentionShape& shape, int64_t max_extent) {
   const int64_t B = shape.samples, T = shape.positions, D = shape.head_size;
-  if (!IsExtent(B) || !IsExtent(T) || !IsExtent(shape.heads) || !IsExtent(shape.kv_heads) ||
-      !IsExtent(D)) {
+  const auto is_extent = [&](int64_t value) { return value >= 1 && value <= max_extent; };
+  if (!is_extent(B) || !is_extent(T) || !is_extent(shape.heads) || !is_extent(shape.kv_heads) ||
+      !is_extent(D)) {
     return false;
   }
   const int64_t all_heads = shape.heads + 2 * shape.kv_heads;
-  return IsExtent(all_heads) && IsExtent(B * T) && IsExtent(B * T * all_heads) &&
-         IsExtent(all_heads * D) && IsExtent(T * D);
+  return is_extent(all_heads) && is_extent(B * T) && is_extent(B * T * all_heads) &&
+         is_extent(all_heads * D) && is_extent(T * D);
 }
 
 }  // namespace
 
-absl::Status CheckAttention(const AttentionShape& shape) {
-  if (!AreAttentionExtents(shape)) {
+absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
+  if (!AreAttentionExtents(shape, max_extent)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention: extents, samples x positions x heads and head size x heads or positions must "
         "be 1 to ",
-        kMaxExtent, ": ", shape.samples, " samples, ", shape.positions, " positions, ", shape.heads,
+        max_extent, ": ", shape.samples, " samples, ", shape.positions, " positions, ", shape.heads,
         " heads, ", shape.kv_heads, " kv heads, head size ", shape.head_size));
   }
   if (shape.heads % shape.kv_heads != 0) {
