@@ -30,12 +30,14 @@ double Underflow() { return PrecisionOf(DType::kFloat32).underflow; }
 
 // Sums of absolute values of the terms, as far as a position sees them.
 struct Magnitudes {
-  Magnitudes(const AttentionShape& shape, Values qkv)
+  Magnitudes(const AttentionShape& shape, Values qkv, DType type)
       : B(shape.samples),
         T(shape.positions),
         H(shape.heads),
         G(shape.kv_heads),
         D(shape.head_size),
+        stored(type == DType::kFloat32 ? 1.0 : 1.0 + PrecisionOf(type).unit_roundoff),
+        turned(shape.rotary_base > 0.0F ? stored : 1.0),
         x(Turned(shape, qkv)) {}
 
   // Of a turned number: at most the sum of both of its pair, for any angle.
@@ -64,10 +66,14 @@ struct Magnitudes {
     return sum / std::sqrt(static_cast<double>(D));
   }
   double ScoreError(double score) const {
-    return Gamma(static_cast<int64_t>(D) + 2 * kTurning + kScaling) * score;
+    const double sums = 1.0 + Gamma(static_cast<int64_t>(D) + 2 * kTurning + kScaling);
+    return (sums * turned * turned - 1.0) * score;
   }
 
   size_t B, T, H, G, D;
+  // By what an operand of a product may have grown that is rounded to the activation type, if that
+  // is not float32: any, and a turned query or key.
+  double stored, turned;
   Vector x;
 };
 
@@ -79,8 +85,8 @@ double RelativeError(double exponent, int64_t roundings) {
 }  // namespace
 
 AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv,
-                                         const AttentionOutput& exact) {
-  const Magnitudes m(shape, qkv);
+                                         const AttentionOutput& exact, DType type) {
+  const Magnitudes m(shape, qkv, type);
   const auto T = static_cast<int64_t>(m.T);
   AttentionForwardBounds bounds{Vector(exact.statistics.size()), Vector(exact.y.size())};
   const auto of_query = [&](size_t b, size_t h, size_t t) {
@@ -96,8 +102,9 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
     bounds.statistics[statistic] = -std::log1p(-sums) +
                                    static_cast<double>(kExponential) * Unit() * std::log(t + 1.0) +
                                    Unit() * std::fabs(exact.statistics[statistic]);
-    // A quotient of two such sums.
-    const double relative = (1.0 + sums) / (1.0 - sums) * (1.0 + Gamma(kExponential + 1)) - 1.0;
+    // A quotient of two such sums; weights are operands of one.
+    const double relative =
+        (1.0 + sums) / (1.0 - sums) * (1.0 + Gamma(kExponential + 1)) * m.stored - 1.0;
     for (size_t d = 0; d < m.D; ++d) {
       double sum_abs = 0, lost = 0;
       for (size_t u = 0; u <= t; ++u) {
@@ -117,8 +124,8 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
 }
 
 Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values qkv,
-                                 const AttentionOutput& exact) {
-  const Magnitudes m(shape, qkv);
+                                 const AttentionOutput& exact, DType type) {
+  const Magnitudes m(shape, qkv, type);
   const double scale = 1.0 / std::sqrt(static_cast<double>(m.D));
   // Terms of a sum, then what is done to its result.
   const auto keys = static_cast<int64_t>(m.T) + kTurning + 2 * kScaling + kTurning;
@@ -140,13 +147,19 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
     for (size_t d = 0; d < m.D; ++d) {
       terms += std::fabs(dy[y + d]) * (m.x[v + d] + std::fabs(exact.y[y + d]));
     }
-    const double gradient_error = (1.0 + weight_error) * (1.0 + Gamma(gradient_roundings)) - 1.0;
+    // y, and then the gradient, are rounded to the activation type.
+    const double gradient_error =
+        (1.0 + weight_error) * (1.0 + Gamma(gradient_roundings)) * m.stored * m.stored - 1.0;
     const auto off = [&](double relative, int64_t roundings) {
       return (1.0 + relative) * (1.0 + Gamma(roundings)) - 1.0;
     };
-    const double to_query = (weight * off(gradient_error, keys) + Underflow()) * terms * scale;
-    const double to_key = (weight * off(gradient_error, queries) + Underflow()) * terms * scale;
-    const double to_value = weight * off(weight_error, queries) + Underflow();
+    const auto of_turned = [&](double relative) { return (1.0 + relative) * m.turned - 1.0; };
+    const double to_query =
+        (weight * off(of_turned(gradient_error), keys) + Underflow()) * terms * scale;
+    const double to_key =
+        (weight * off(of_turned(gradient_error), queries) + Underflow()) * terms * scale;
+    const double to_value =
+        weight * off((1.0 + weight_error) * m.stored - 1.0, queries) + Underflow();
     for (size_t d = 0; d < m.D; ++d) {
       bounds[q + d] += to_query * m.x[k + d] + Underflow();
       bounds[k + d] += to_key * m.x[q + d] + Underflow();

@@ -6,19 +6,24 @@
 
 namespace stagecoach::kernels {
 
-// How far attention in float32 may be from the oracle, for any order of summation and any tiles of
-// at least 16 keys (tests/testing/tolerance.h).
+// How far attention may be from the oracle, for any order of summation and any tiles of at least 16
+// keys (tests/testing/tolerance.h). Sums are float32. Operands of products, which are turned
+// queries and keys, weights and their gradients, may be rounded to the activation type `type`. What
+// is then stored in it is not rounded yet.
 struct AttentionForwardBounds {
   reference::Vector statistics;
   reference::Vector y;
 };
 AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, reference::Values qkv,
-                                         const reference::AttentionOutput& exact);
+                                         const reference::AttentionOutput& exact,
+                                         DType type = DType::kFloat32);
 
-// Of dqkv, where y and the statistics it is computed from are the exact ones, rounded.
+// Of dqkv, where y and the statistics it is computed from are the exact ones, rounded to `type` and
+// to float32.
 reference::Vector BoundsOfAttentionGradient(const AttentionShape& shape, reference::Values dy,
                                             reference::Values qkv,
-                                            const reference::AttentionOutput& exact);
+                                            const reference::AttentionOutput& exact,
+                                            DType type = DType::kFloat32);
 
 }  // namespace stagecoach::kernels
 

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/kernels/attention_bounds.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
@@ -25,239 +25,205 @@ namespace stagecoach::kernels::attention_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CheckAvailable;
 using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::OpBackend;
+using ::stagecoach::testing::OpBackends;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpResults;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::RoundedTo;
 using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 using ::testing::HasSubstr;
 
-// y and the statistics are the exact ones, rounded: backward is tested on operands of its own.
+// Operands, rounded to the activation type. y and the statistics are the exact ones, rounded:
+// backward is tested on operands of its own.
 struct Problem {
   // qkv is normal with the given deviation.
-  explicit Problem(const AttentionShape& shape_in, float deviation = 1.0F) : shape(shape_in) {
+  Problem(const AttentionShape& shape, DType type, float deviation = 1.0F) {
     const int64_t rows = shape.samples * shape.positions;
     qkv = RandomNormal(rows * (shape.heads + 2 * shape.kv_heads) * shape.head_size, 1);
     for (float& value : qkv) value *= deviation;
-    dy = RandomNormal(rows * shape.heads * shape.head_size, 2);
+    qkv = RoundedTo(type, std::move(qkv));
+    dy = RoundedTo(type, RandomNormal(rows * shape.heads * shape.head_size, 2));
     exact = reference::AttentionForward(shape, ToDouble(qkv));
     y.assign(exact.y.begin(), exact.y.end());
     statistics.assign(exact.statistics.begin(), exact.statistics.end());
   }
 
-  AttentionShape shape;
   std::vector<float> qkv, dy, y, statistics;
   reference::AttentionOutput exact;
 };
 
-// A problem on a device. The outputs of an operation hold not-a-number before it, and so does the
-// workspace before the first.
-class OnDevice {
- public:
-  explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
-    auto op = device_.ops().Create(problem.shape);
-    EXPECT_OK(op);
-    op_ = *std::move(op);
-    workspace_ = device_.Workspace(op_->workspace_bytes());
-  }
-
-  struct ForwardResult {
-    Tensor statistics, y;
+class Attention : public OpTest<AttentionShape> {
+ protected:
+  struct Output {
+    Vector statistics, y;
   };
-  ForwardResult Forward() { return Forward(problem_.qkv); }
-  ForwardResult Forward(const std::vector<float>& qkv) {
-    const Tensor statistics = device_.Result(Statistics());
-    const Tensor y = device_.Result(Outputs());
-    EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Forward(stream, device_.Operand(Inputs(), qkv), statistics, y, workspace_);
-    }));
-    return {statistics, y};
+  Output Forward(const std::vector<float>& qkv) const {
+    OpResults results = ResultsAtAnyAddress([&](OpBench& bench) {
+      AttentionOp& op = bench.Create(shape());
+      const Tensor operand = bench.Operand(packed(), qkv);
+      const Tensor statistics = bench.ResultOf(DType::kFloat32, heads());
+      const Tensor y = bench.Result(outputs());
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run(
+          [&](Stream& stream) { return op.Forward(stream, operand, statistics, y, workspace); });
+      return std::vector<Tensor>{statistics, y};
+    });
+    return {std::move(results[0]), std::move(results[1])};
   }
-
-  Tensor BackwardInput() {
-    const Tensor dqkv = device_.Result(Inputs());
-    EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->BackwardInput(
-          stream, device_.Operand(Outputs(), problem_.dy), device_.Operand(Inputs(), problem_.qkv),
-          device_.Operand(Outputs(), problem_.y),
-          device_.Operand(Statistics(), problem_.statistics), dqkv, workspace_);
-    }));
-    return dqkv;
+  Vector BackwardInput(const Problem& problem) const {
+    return ResultsAtAnyAddress([&](OpBench& bench) {
+      AttentionOp& op = bench.Create(shape());
+      const Tensor dy = bench.Operand(outputs(), problem.dy);
+      const Tensor qkv = bench.Operand(packed(), problem.qkv);
+      const Tensor y = bench.Operand(outputs(), problem.y);
+      const Tensor statistics = bench.Floats(heads(), problem.statistics);
+      const Tensor dqkv = bench.Result(packed());
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) {
+        return op.BackwardInput(stream, dy, qkv, y, statistics, dqkv, workspace);
+      });
+      return std::vector<Tensor>{dqkv};
+    })[0];
+  }
+  void ExpectMatchesReference(const Problem& problem) const {
+    const Vector dy = ToDouble(problem.dy), qkv = ToDouble(problem.qkv);
+    const Output output = Forward(problem.qkv);
+    const auto bounds = BoundsOfAttention(shape(), qkv, problem.exact, type());
+    EXPECT_THAT(output.statistics, CloseTo(problem.exact.statistics, bounds.statistics));
+    EXPECT_THAT(output.y, Near(problem.exact.y, bounds.y));
+    EXPECT_THAT(BackwardInput(problem),
+                Near(reference::AttentionBackwardInput(shape(), dy, qkv),
+                     BoundsOfAttentionGradient(shape(), dy, qkv, problem.exact, type())));
   }
 
  private:
-  Shape Inputs() const {
-    const AttentionShape& shape = problem_.shape;
-    return {shape.samples, shape.positions, (shape.heads + 2 * shape.kv_heads) * shape.head_size};
+  Shape packed() const {
+    return {shape().samples, shape().positions,
+            (shape().heads + 2 * shape().kv_heads) * shape().head_size};
   }
-  Shape Outputs() const {
-    const AttentionShape& shape = problem_.shape;
-    return {shape.samples, shape.positions, shape.heads * shape.head_size};
+  Shape outputs() const {
+    return {shape().samples, shape().positions, shape().heads * shape().head_size};
   }
-  Shape Statistics() const {
-    return {problem_.shape.samples, problem_.shape.heads, problem_.shape.positions};
-  }
-
-  const Problem& problem_;
-  TestDevice device_;
-  std::unique_ptr<AttentionOp> op_;
-  std::byte* workspace_ = nullptr;
+  Shape heads() const { return {shape().samples, shape().heads, shape().positions}; }
 };
 
-void ExpectForwardMatchesReference(const Problem& problem) {
-  OnDevice device(problem);
-  const auto actual = device.Forward();
-  const auto bounds = BoundsOfAttention(problem.shape, ToDouble(problem.qkv), problem.exact);
-  EXPECT_THAT(TestDevice::Values(actual.statistics),
-              CloseTo(problem.exact.statistics, bounds.statistics));
-  EXPECT_THAT(TestDevice::Values(actual.y), CloseTo(problem.exact.y, bounds.y));
-}
+TEST_P(Attention, MatchesReference) { ExpectMatchesReference(Problem(shape(), type())); }
 
-void ExpectBackwardInputMatchesReference(const Problem& problem) {
-  const Vector dy = ToDouble(problem.dy), qkv = ToDouble(problem.qkv);
-  EXPECT_THAT(TestDevice::Values(OnDevice(problem).BackwardInput()),
-              CloseTo(reference::AttentionBackwardInput(problem.shape, dy, qkv),
-                      BoundsOfAttentionGradient(problem.shape, dy, qkv, problem.exact)));
-}
-
-class CpuAttention : public ::testing::TestWithParam<AttentionShape> {
- protected:
-  const Problem problem_{GetParam()};
-};
-
-TEST_P(CpuAttention, ForwardMatchesReference) { ExpectForwardMatchesReference(problem_); }
-
-TEST_P(CpuAttention, BackwardInputMatchesReference) {
-  ExpectBackwardInputMatchesReference(problem_);
-}
-
-std::string CaseName(const ::testing::TestParamInfo<AttentionShape>& info) {
-  const AttentionShape& shape = info.param;
+std::string NameOf(const AttentionShape& shape) {
   return absl::StrCat(shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads,
                       "x", shape.head_size, shape.rotary_base > 0.0F ? "_rotary" : "");
 }
 
 // One position, one head, a head of one number; heads with keys of their own, in groups, and one
-// group of all; positions that fill tiles, and do not; heads of odd sizes, and of whole vectors.
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, CpuAttention,
-    ::testing::Values(AttentionShape{1, 1, 1, 1, 1}, AttentionShape{2, 1, 3, 3, 4, 10000.0F},
-                      AttentionShape{2, 5, 4, 2, 6, 10000.0F}, AttentionShape{3, 17, 2, 2, 3},
-                      AttentionShape{1, 64, 2, 1, 64}, AttentionShape{3, 65, 3, 1, 10, 100.0F},
-                      AttentionShape{1, 100, 4, 4, 20}, AttentionShape{2, 130, 6, 2, 72, 10000.0F},
-                      AttentionShape{1, 200, 2, 2, 33}, AttentionShape{1, 256, 2, 2, 64},
-                      AttentionShape{1, 128, 2, 1, 128, 10000.0F}, AttentionShape{1, 300, 1, 1, 8}),
-    CaseName);
+// group of all; positions that fill tiles, and do not; heads of odd sizes, of whole vectors, and of
+// more numbers than a tile has.
+INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
+                    AttentionShape{2, 1, 3, 3, 4, 10000.0F},
+                    AttentionShape{2, 5, 4, 2, 6, 10000.0F}, AttentionShape{3, 17, 2, 2, 3},
+                    AttentionShape{1, 64, 2, 1, 64}, AttentionShape{3, 65, 3, 1, 10, 100.0F},
+                    AttentionShape{1, 100, 4, 4, 20}, AttentionShape{2, 130, 3, 1, 72, 10000.0F},
+                    AttentionShape{1, 127, 2, 2, 80}, AttentionShape{1, 150, 1, 1, 33},
+                    AttentionShape{1, 129, 2, 1, 64, 10000.0F},
+                    AttentionShape{1, 70, 2, 1, 128, 10000.0F}, AttentionShape{1, 70, 1, 1, 139},
+                    AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8});
 
 // Scores of several hundred: their exponentials exceed what a float holds.
-class CpuAttentionOfLargeScores : public ::testing::Test {
- protected:
-  const Problem problem_{
-      {.samples = 1, .positions = 150, .heads = 2, .kv_heads = 1, .head_size = 16},
-      /*deviation=*/16.0F};
-};
+using AttentionOfLargeScores = Attention;
 
-TEST_F(CpuAttentionOfLargeScores, ForwardMatchesReference) {
-  ASSERT_GT(*std::max_element(problem_.statistics.begin(), problem_.statistics.end()), 500.0F);
-  ExpectForwardMatchesReference(problem_);
+TEST_P(AttentionOfLargeScores, MatchesReference) {
+  const Problem problem(shape(), type(), /*deviation=*/16.0F);
+  ASSERT_GT(*std::max_element(problem.statistics.begin(), problem.statistics.end()), 500.0F);
+  ExpectMatchesReference(problem);
 }
 
-TEST_F(CpuAttentionOfLargeScores, BackwardInputMatchesReference) {
-  ExpectBackwardInputMatchesReference(problem_);
-}
+INSTANTIATE_OP_TEST(AttentionOfLargeScores, NameOf,
+                    AttentionShape{.positions = 150, .heads = 2, .kv_heads = 1, .head_size = 16});
 
-TEST(CpuAttentionForward, APositionSeesNoLaterOne) {
-  const AttentionShape shape{.positions = 90, .heads = 2, .kv_heads = 2, .head_size = 4};
-  const Problem problem(shape);
-  OnDevice device(problem);
+using AttentionOfFourNumbers = Attention;
+
+TEST_P(AttentionOfFourNumbers, APositionSeesNoLaterOne) {
+  const Problem problem(shape(), type());
   constexpr int64_t kRow = 24, kOutput = 8;
-  const Vector before = TestDevice::Values(device.Forward().y);
+  const Vector before = Forward(problem.qkv).y;
   for (const int64_t changed : {1, 15, 16, 40, 63, 64, 80, 89}) {
     std::vector<float> qkv = problem.qkv;
-    for (int64_t i = changed * kRow; i < shape.positions * kRow; ++i) {
+    for (int64_t i = changed * kRow; i < shape().positions * kRow; ++i) {
       qkv[static_cast<size_t>(i)] = 100.0F;
     }
-    const Vector after = TestDevice::Values(device.Forward(qkv).y);
+    const Vector after = Forward(qkv).y;
     const auto first = static_cast<size_t>(changed * kOutput);
     EXPECT_EQ(absl::MakeConstSpan(after).first(first), absl::MakeConstSpan(before).first(first));
     EXPECT_NE(after[first], before[first]) << changed;
   }
 }
 
-TEST(CpuAttentionForward, NotANumberStaysOne) {
-  const Problem problem({.positions = 40, .heads = 1, .kv_heads = 1, .head_size = 4});
-  std::vector<float> qkv = problem.qkv;
-  qkv[360] = std::numeric_limits<float>::quiet_NaN();  // of the query at position 30
-  const Vector y = TestDevice::Values(OnDevice(problem).Forward(qkv).y);
-  for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 4 == 30) << i;
+TEST_P(AttentionOfFourNumbers, NotANumberStaysOne) {
+  std::vector<float> qkv = Problem(shape(), type()).qkv;
+  qkv[720] = std::numeric_limits<float>::quiet_NaN();  // of head 0 of the query at position 30
+  const Vector y = Forward(qkv).y;
+  for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 4 == 60) << i;
 }
 
-// Positions of several tiles and several heads, so that the threads share the work.
-TEST(CpuAttentionThreads, AnyNumberGivesTheSameBits) {
-  const Problem problem({.samples = 2,
-                         .positions = 150,
-                         .heads = 6,
-                         .kv_heads = 3,
-                         .head_size = 24,
-                         .rotary_base = 10000.0F});
-  OnDevice one(problem, 1);
-  const auto forward = one.Forward();
-  const Tensor dqkv = one.BackwardInput();
-  for (int threads : {2, 3}) {
-    SCOPED_TRACE(absl::StrCat(threads, " threads"));
-    OnDevice several(problem, threads);
-    const auto [statistics, y] = several.Forward();
-    EXPECT_EQ(BytesOf(statistics), BytesOf(forward.statistics));
-    EXPECT_EQ(BytesOf(y), BytesOf(forward.y));
-    EXPECT_EQ(BytesOf(several.BackwardInput()), BytesOf(dqkv));
-  }
-}
+INSTANTIATE_OP_TEST(AttentionOfFourNumbers, NameOf,
+                    AttentionShape{.positions = 90, .heads = 2, .kv_heads = 2, .head_size = 4});
 
-TEST(CpuAttentionWorkspace, DoesNotGrowWithTheSquareOfThePositions) {
-  TestDevice device;
+using AttentionWorkspace = Attention;
+
+TEST_P(AttentionWorkspace, DoesNotGrowWithTheSquareOfThePositions) {
+  OpBench bench(backend().variants.front());
   const auto bytes = [&](int64_t positions) {
-    const auto op = device.ops().Create(
-        AttentionShape{.positions = positions, .heads = 2, .kv_heads = 2, .head_size = 64});
-    EXPECT_OK(op);
-    return (*op)->workspace_bytes();
+    AttentionShape longer = shape();
+    longer.positions = positions;
+    return bench.Create(longer).workspace_bytes();
   };
   EXPECT_GT(bytes(1024), 0);
   EXPECT_LE(bytes(65536), 64 * bytes(1024));
 }
 
-struct Refusal {
-  AttentionShape shape;
-  std::string says;
-};
-class CpuAttentionRefusal : public ::testing::TestWithParam<Refusal> {};
+INSTANTIATE_OP_TEST(AttentionWorkspace, NameOf,
+                    AttentionShape{.heads = 2, .kv_heads = 2, .head_size = 64});
 
-TEST_P(CpuAttentionRefusal, IsAnInvalidArgument) {
-  TestDevice device;
-  EXPECT_THAT(device.ops().Create(GetParam().shape),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(GetParam().says)));
+TEST(AttentionRefusal, IsAnInvalidArgument) {
+  struct Refusal {
+    AttentionShape shape;
+    const char* says;
+  };
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kLarge = std::numeric_limits<int32_t>::max();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const Refusal refusals[] = {{{.samples = 0}, "0 samples"},
+                              {{.positions = 0}, "0 positions"},
+                              {{.heads = 0}, "0 heads"},
+                              {{.kv_heads = 0}, "0 kv heads"},
+                              {{.head_size = 0}, "head size 0"},
+                              {{.samples = -1}, "-1 samples"},
+                              {{.positions = kHuge}, "positions"},
+                              {{.samples = kLarge, .positions = kLarge}, "positions"},
+                              {{.heads = kLarge, .head_size = kLarge}, "head size"},
+                              {{.positions = 1 << 29, .head_size = 8}, "head size 8"},
+                              {{.heads = kHuge}, "heads"},
+                              {{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
+                              {{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},
+                              {{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
+                              {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
+                              {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
+                              {{.head_size = 4, .rotary_base = kNan}, "not nan"}};
+  for (const OpBackend& backend : OpBackends()) {
+    if (!CheckAvailable(backend).ok()) continue;
+    SCOPED_TRACE(backend.name);
+    OpBench bench(backend.variants.front());
+    for (const Refusal& refusal : refusals) {
+      EXPECT_THAT(bench.ops().Create(refusal.shape),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refusal.says)));
+    }
+  }
 }
-
-constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-constexpr int64_t kLarge = std::numeric_limits<int32_t>::max();
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, CpuAttentionRefusal,
-    ::testing::Values(
-        Refusal{{.samples = 0}, "0 samples"}, Refusal{{.positions = 0}, "0 positions"},
-        Refusal{{.heads = 0}, "0 heads"}, Refusal{{.kv_heads = 0}, "0 kv heads"},
-        Refusal{{.head_size = 0}, "head size 0"}, Refusal{{.samples = -1}, "-1 samples"},
-        Refusal{{.positions = kHuge}, "positions"},
-        Refusal{{.samples = kLarge, .positions = kLarge}, "positions"},
-        Refusal{{.heads = kLarge, .head_size = kLarge}, "head size"},
-        Refusal{{.positions = 1 << 29, .head_size = 8}, "head size 8"},
-        Refusal{{.heads = kHuge}, "heads"},
-        Refusal{{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
-        Refusal{{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},
-        Refusal{{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
-        Refusal{{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
-        Refusal{{.head_size = 4, .rotary_base = std::numeric_limits<float>::infinity()}, "not inf"},
-        Refusal{{.head_size = 4, .rotary_base = std::numeric_limits<float>::quiet_NaN()},
-                "not nan"}));
 
 }  // namespace
 }  // namespace stagecoach::kernels::attention_test

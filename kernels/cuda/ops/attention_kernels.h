@@ -41,6 +41,37 @@ struct AttentionArguments {
   const float2* turns = nullptr;
 };
 
+// For any T, D and number of heads in a group.
+cudaError_t LaunchPlainAttentionForward(cudaStream_t stream, ElementType type,
+                                        const AttentionArguments& arguments);
+cudaError_t LaunchPlainAttentionBackward(cudaStream_t stream, ElementType type,
+                                         const AttentionArguments& arguments);
+
+// row_sums from dy and y.
+cudaError_t LaunchAttentionRowSums(cudaStream_t stream, ElementType type,
+                                   const AttentionArguments& arguments, float* row_sums);
+
+// `turns` (T, D/2): the cosine and the sine of t base^(-2i/D).
+struct RotaryArguments {
+  int64_t positions = 1;   // T
+  int64_t head_size = 2;   // D, even
+  double log2_base = 0.0;  // log2 of the base
+  float2* turns = nullptr;
+};
+cudaError_t LaunchRotaryTurns(cudaStream_t stream, const RotaryArguments& arguments);
+
+// y (B, T, heads, D) = x, each head turned by its position.
+struct TurnArguments {
+  int64_t samples = 1;    // B
+  int64_t positions = 1;  // T
+  int64_t heads = 1;
+  int64_t head_size = 2;  // D
+  const float2* turns = nullptr;
+  HeadsOf<const void*> x;
+  void* y = nullptr;
+};
+cudaError_t LaunchTurn(cudaStream_t stream, ElementType type, const TurnArguments& arguments);
+
 }  // namespace stagecoach::kernels
 
 #endif  // STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_KERNELS_H_

@@ -28,6 +28,7 @@
 #include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
+#include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 
@@ -38,6 +39,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
+using ::testing::FloatNear;
+using ::testing::Pointwise;
+using testing::RandomNormal;
 using testing::StatusIs;
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
@@ -307,9 +311,35 @@ TEST_F(CudaOpsTest, ActivationRefusesExtentsOutOfRange) {
   }
 }
 
+// Where a block has too little shared memory for a whole head, the kernels work on slices of it.
+TEST_F(CudaOpsTest, AttentionNeedsNoMoreSharedMemoryThanAnyGpuHas) {
+  const AttentionShape shape{.positions = 5, .head_size = 80, .rotary_base = 100.0F};
+  const auto results = [&] {
+    const auto op = ops().Create(shape).value();
+    const Tensor qkv = Floats({1, 5, 240}, RandomNormal(1200, 1));
+    const Tensor dy = Floats({1, 5, 80}, RandomNormal(400, 2));
+    const Tensor statistics = Result(DType::kFloat32, {1, 1, 5});
+    const Tensor y = Result(DType::kFloat32, {1, 5, 80});
+    const Tensor dqkv = Result(DType::kFloat32, {1, 5, 240});
+    const Tensor workspace = Result(DType::kUint8, {op->workspace_bytes()});
+    auto* const scratch = static_cast<std::byte*>(workspace.data);
+    Perform([&](Stream& stream) { return op->Forward(stream, qkv, statistics, y, scratch); });
+    Perform([&](Stream& stream) {
+      return op->BackwardInput(stream, dy, qkv, y, statistics, dqkv, scratch);
+    });
+    std::vector<float> values = Values<float>(y);
+    for (const float value : Values<float>(dqkv)) values.push_back(value);
+    return values;
+  };
+  const std::vector<float> expected = results();
+  buffers_.clear();
+  device_.reset();
+  StartMachine({.shared_bytes = 99 << 10});
+  device_ = CreateDevice();
+  EXPECT_THAT(results(), Pointwise(FloatNear(1e-4F), expected));
+}
+
 TEST_F(CudaOpsTest, WhatHasNoKernelsIsRefused) {
-  EXPECT_THAT(ops().Create(AttentionShape{}),
-              StatusIs(absl::StatusCode::kUnimplemented, "attention has no CUDA kernel yet"));
   EXPECT_THAT(
       ops().Create(CachedAttentionShape{}),
       StatusIs(absl::StatusCode::kUnimplemented, "attention with a cache has no CUDA kernel yet"));

@@ -148,7 +148,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int gpu) {
     std::snprintf(properties->name, sizeof(properties->name), "CUDA stand-in");
     properties->totalGlobalMem = static_cast<size_t>(machine.options().memory_bytes);
     properties->sharedMemPerBlock = size_t{48} << 10;
-    properties->sharedMemPerBlockOptin = size_t{227} << 10;
+    properties->sharedMemPerBlockOptin = static_cast<size_t>(machine.options().shared_bytes);
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;
     properties->major = 9;
@@ -157,6 +157,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int gpu) {
     properties->pciBusID = gpu + 1;
     properties->unifiedAddressing = 1;
     properties->canMapHostMemory = 1;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int gpu) {
+  return SystemCall("cudaDeviceGetAttribute", [&](Machine& machine, Machine::Lock&) {
+    if (!cuda::IsGpu(machine, gpu)) return cudaErrorInvalidDevice;
+    if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return cudaErrorNotSupported;
+    *value = machine.options().shared_bytes;
     return cudaSuccess;
   });
 }
@@ -229,9 +238,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return Call("cudaFuncSetAttribute", [&](Machine& machine, Machine::Lock&) {
-    constexpr int kMaxSharedBytes = 227 << 10;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorNotSupported;
-    if (value < 0 || value > kMaxSharedBytes) return cudaErrorInvalidValue;
+    if (value < 0 || value > machine.options().shared_bytes) return cudaErrorInvalidValue;
     machine.shared_bytes[kernel] = static_cast<size_t>(value);
     return cudaSuccess;
   });

@@ -36,6 +36,7 @@ struct StandInOptions {
   int gpus = 4;
   int64_t memory_bytes = int64_t{256} << 20;  // of each
   int64_t context_bytes = 0;                  // of these, that the driver keeps to itself
+  int shared_bytes = 227 << 10;               // the most that a block may have
   uint64_t seed = 1;
   ThreadOrder thread_order = ThreadOrder::kRandom;
   // Chance that a call leaves a ready operation for later; below 1.
