@@ -154,25 +154,23 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
   EXPECT_EQ(run.Events().back()["devices"][1]["device"], "cpu:1");
 }
 
-// A text and a model of it, of which layer 2 has no CUDA kernel.
-Arguments ModelWithAttention(const CudaMachine& machine) {
-  const std::string text = machine.home() + "/text.txt", model = machine.home() + "/model.toml";
-  std::ofstream lines(text);
-  for (int line = 0; line < 100; ++line) lines << "line " << line << " of a text\n";
-  std::ofstream(model) << R"(context = 8
+// Images and a model of them, of which layer 1 has no CUDA kernel.
+Arguments ModelWithPooling(const CudaMachine& machine) {
+  const std::string model = machine.home() + "/model.toml";
+  std::ofstream(model) << R"(input = [1, 4, 4]
 layer = [
-  { type = "embedding", vocabulary = "classes", features = 8 },
-  { type = "linear", outputs = 24 },
-  { type = "attention", heads = 2 },
+  { type = "relu" },
+  { type = "max_pool", kernel = 2 },
+  { type = "flatten" },
   { type = "linear", outputs = "classes" },
 ]
 )";
-  return {"--data", text, "--model", model};
+  return {"--data", "synthetic:256x16x4", "--model", model};
 }
 
 TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
   const CudaMachine machine("gpus=2");
-  const Arguments model = ModelWithAttention(machine);
+  const Arguments model = ModelWithPooling(machine);
   const std::string saved = machine.home() + "/run";
   const std::vector<Arguments> commands = {
       Joined({"train", "--batch", "16", "--epochs", "1", "--stages", "2", "--checkpoint", saved},
@@ -184,19 +182,19 @@ TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
     const Finished run = RunStagecoach(Joined(command, {"--device", "auto"}));
     EXPECT_EQ(run.exit_status, 0) << command[0] << ": " << run.err;
     ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
-                                 HasSubstr("layer 2: attention has no CUDA kernel")));
+                                 HasSubstr("layer 1: pooling has no CUDA kernel")));
   }
 }
 
 TEST(CudaAuto, WithALayerWithoutKernelIsAnErrorOnCuda) {
   const CudaMachine machine("gpus=2");
-  const Arguments model = ModelWithAttention(machine);
+  const Arguments model = ModelWithPooling(machine);
   for (const Arguments& command :
        std::vector<Arguments>{{"train", "--batch", "16", "--stages", "2"}, {"plan"}, {"profile"}}) {
     const Finished run = RunStagecoach(Joined(command, Joined(model, {"--device", "cuda"})));
     EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
     EXPECT_EQ(run.out, "");
-    ExpectOneLine(run.err, HasSubstr("layer 2: attention has no CUDA kernel"));
+    ExpectOneLine(run.err, HasSubstr("layer 1: pooling has no CUDA kernel"));
   }
 }
 

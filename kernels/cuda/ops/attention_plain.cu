@@ -97,15 +97,17 @@ __device__ Rows<T> RowsOf(Pointer data, const AttentionArguments& a, int64_t b, 
   return RowsOf<T>(HeadsOf<Pointer>{data, a.heads * a.head_size}, a, b, h);
 }
 
-// A lane's place, and the first of the rows of the block that its thread has.
+// A lane's place: the first of the rows of the block that its warp has, and of those that its
+// thread has.
 struct Lane {
   template <int W>
   __device__ static Lane Of(Tile<W>) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    return {warp * kDown * Tile<W>::kRows + lane / kAcross, lane % kAcross};
+    const int warp_row = warp * kDown * Tile<W>::kRows;
+    return {warp_row, warp_row + lane / kAcross, lane % kAcross};
   }
-  int row, column;
+  int warp_row, row, column;
 };
 
 // To shared memory: kCount rows from position `first` on, with zeros where there is nothing.
@@ -199,11 +201,11 @@ __device__ void AddProducts(const Slice<W>& slice, const Lane& lane, const float
   }
 }
 
-// sums += weights times the rows of others. `weights` (own, others) are of this warp's rows: what
-// its lanes have.
+// sums += weights times the rows of others, of which there are `count`. `weights` (own, others) is
+// where the lanes of a warp exchange what they have of its rows.
 template <int W>
 __device__ void AddWeighted(const Lane& lane, const Scores<W>& own_weights, const float* others,
-                            float* weights, Sums<W>& sums) {
+                            int count, float* weights, Sums<W>& sums) {
   constexpr int kRows = Tile<W>::kRows, kWeightPitch = Tile<W>::kWeightPitch;
   float* const rows = weights + lane.row * kWeightPitch;
   __syncwarp();  // what was there has been read
@@ -217,7 +219,7 @@ __device__ void AddWeighted(const Lane& lane, const Scores<W>& own_weights, cons
   __syncwarp();
   const float* const numbers = others + lane.column * 4;
 #pragma unroll 1
-  for (int n = 0; n < Tile<W>::kOthers; n += 4) {
+  for (int n = 0; n < count; n += 4) {
     float weight[kRows][4];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) Load(rows + i * kDown * kWeightPitch + n, weight[i]);
@@ -237,6 +239,12 @@ __device__ void AddWeighted(const Lane& lane, const Scores<W>& own_weights, cons
   }
 }
 
+// How many others a tile has that begins at `first`.
+template <int W>
+__device__ int Count(int first, int end) {
+  return end - first < Tile<W>::kOthers ? end - first : Tile<W>::kOthers;
+}
+
 // Over the lanes that have a row.
 __device__ inline float RowLargest(float value) {
 #pragma unroll
@@ -249,6 +257,51 @@ __device__ inline float RowSum(float value) {
 #pragma unroll
   for (int distance = kAcross / 2; distance > 0; distance /= 2) value += FromLane(value, distance);
   return value;
+}
+
+// Of the rows that a thread has a part of: the largest exponent so far, and the sum of the weights
+// relative to it of the columns that the thread has had.
+template <int W>
+struct OnlineSoftmax {
+  __device__ OnlineSoftmax() {
+#pragma unroll
+    for (int i = 0; i < Tile<W>::kRows; ++i) {
+      largest[i] = -INFINITY;
+      total[i] = 0.0F;
+    }
+  }
+  float largest[Tile<W>::kRows], total[Tile<W>::kRows];
+};
+
+// Online softmax (Milakov & Gimelshein 2018): scores of queries from `begin` and keys from `first`
+// on become weights, powers of 2, and `sums` those of them.
+template <int W>
+__device__ void Softmax(const PlainArguments& args, const Lane& lane, int begin, int first,
+                        Scores<W>& scores, OnlineSoftmax<W>& online, Sums<W>& sums) {
+  const bool masks = first + Tile<W>::kOthers > begin;
+#pragma unroll
+  for (int i = 0; i < Tile<W>::kRows; ++i) {
+    const int query = begin + lane.row + i * kDown;
+    float largest = online.largest[i];
+#pragma unroll
+    for (int j = 0; j < Tile<W>::kColumns; ++j) {
+      const int key = first + lane.column + j * kAcross;
+      scores[i][j] *= args.exponent;
+      if (masks && key > query) scores[i][j] = -INFINITY;
+      largest = fmaxf(largest, scores[i][j]);
+    }
+    largest = RowLargest(largest);
+    const float correction = exp2f(online.largest[i] - largest);
+    online.largest[i] = largest;
+    online.total[i] *= correction;
+#pragma unroll
+    for (int j = 0; j < Tile<W>::kColumns; ++j) {
+      scores[i][j] = exp2f(scores[i][j] - largest);
+      online.total[i] += scores[i][j];
+    }
+#pragma unroll
+    for (int c = 0; c < Tile<W>::kShare; ++c) sums[i][c] *= correction;
+  }
 }
 
 // Four neighboring numbers of a half of a head, from `at` on, as far as there are any.
@@ -324,6 +377,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   // The last tile, which has the most keys, comes first.
   const int begin = (work.last_tile - work.tile) * kOwn;
   const int positions = static_cast<int>(a.positions);
+  const bool has_rows = begin + lane.warp_row < positions;
   const int end = begin + kOwn < positions ? begin + kOwn : positions;
 
   float* const queries = SharedMemory<float>();
@@ -333,12 +387,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
 
   const Slice<W> own_slice(args, work.slice);
   Sums<W> sums = {};
-  float largest[Layout::kRows], total[Layout::kRows];
-#pragma unroll
-  for (int i = 0; i < Layout::kRows; ++i) {
-    largest[i] = -INFINITY;
-    total[i] = 0.0F;
-  }
+  OnlineSoftmax<W> online;
   for (int first = 0; first < end; first += Layout::kOthers) {
     Scores<W> scores = {};
     for (int s = 0; s < args.slices; ++s) {
@@ -348,46 +397,22 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
       CopyOthers(args, k, first, slice, keys);
       if (s == 0) CopyOthers(args, v, first, own_slice, values);
       __syncthreads();
-      AddProducts(slice, lane, queries, keys, scores);
+      if (has_rows) AddProducts(slice, lane, queries, keys, scores);
     }
-    const bool masks = first + Layout::kOthers > begin;
-#pragma unroll
-    for (int i = 0; i < Layout::kRows; ++i) {
-      const int query = begin + lane.row + i * kDown;
-      // Online softmax (Milakov & Gimelshein 2018), to the base 2.
-      float tile_largest = largest[i];
-#pragma unroll
-      for (int j = 0; j < Layout::kColumns; ++j) {
-        const int key = first + lane.column + j * kAcross;
-        scores[i][j] *= args.exponent;
-        if (masks && key > query) scores[i][j] = -INFINITY;
-        tile_largest = fmaxf(tile_largest, scores[i][j]);
-      }
-      tile_largest = RowLargest(tile_largest);
-      const float correction = exp2f(largest[i] - tile_largest);
-      largest[i] = tile_largest;
-      total[i] *= correction;
-#pragma unroll
-      for (int j = 0; j < Layout::kColumns; ++j) {
-        scores[i][j] = exp2f(scores[i][j] - tile_largest);
-        total[i] += scores[i][j];  // of this lane's columns
-      }
-#pragma unroll
-      for (int c = 0; c < Layout::kShare; ++c) sums[i][c] *= correction;
-    }
+    if (has_rows) Softmax<W>(args, lane, begin, first, scores, online, sums);
     __syncthreads();  // all have their scores
-    AddWeighted<W>(lane, scores, values, weights, sums);
+    if (has_rows) AddWeighted<W>(lane, scores, values, Count<W>(first, end), weights, sums);
   }
   const auto y = RowsOf<T>(a.y, a, work.b, work.h);
   float* const statistics = a.statistics + (work.b * a.heads + work.h) * a.positions;
 #pragma unroll
   for (int i = 0; i < Layout::kRows; ++i) {
     const int query = begin + lane.row + i * kDown;
-    const float row_total = RowSum(total[i]);
+    const float row_total = RowSum(online.total[i]);
     if (query >= positions) continue;
     StoreRow<W>(args, work.slice, lane, 1.0F / row_total, sums[i], nullptr, y.row(query));
     if (work.slice == 0 && lane.column == 0) {
-      statistics[query] = (largest[i] + log2f(row_total)) * kLn2;
+      statistics[query] = (online.largest[i] + log2f(row_total)) * kLn2;
     }
   }
 }
@@ -407,6 +432,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   const auto dy = RowsOf<const T>(a.dy, a, work.b, work.h);
   const int begin = (work.last_tile - work.tile) * kOwn;
   const int positions = static_cast<int>(a.positions);
+  const bool has_rows = begin + lane.warp_row < positions;
   const int end = begin + kOwn < positions ? begin + kOwn : positions;
 
   float* const queries = SharedMemory<float>();
@@ -436,6 +462,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
       CopyOthers(args, k, first, slice, keys);
       CopyOthers(args, v, first, slice, values);
       __syncthreads();
+      if (!has_rows) continue;
       AddProducts(slice, lane, queries, keys, scores);
       AddProducts(slice, lane, gradients, values, products);
     }
@@ -450,7 +477,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
       }
     }
     __syncthreads();  // all have their products with the values
-    AddWeighted<W>(lane, scores, keys, weights, sums);
+    if (has_rows) AddWeighted<W>(lane, scores, keys, Count<W>(first, end), weights, sums);
   }
   const auto dq = RowsOf<T>(a.dq, a, work.b, work.h);
 #pragma unroll
@@ -474,6 +501,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, 2)
   const auto v = RowsOf<const T>(a.v, a, work.b, work.h);
   const int begin = work.tile * kOwn;  // the first tile, which has the most queries, comes first
   const int positions = static_cast<int>(a.positions);
+  const bool has_rows = begin + lane.warp_row < positions;
 
   float* const keys = SharedMemory<float>();
   float* const values = keys + Layout::kOwnFloats;
@@ -507,9 +535,11 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, 2)
           row_sums[threadIdx.x] = exists ? a.row_sums[statistic + query] : 0.0F;
         }
         __syncthreads();
+        if (!has_rows) continue;
         AddProducts(slice, lane, keys, queries, scores);
         AddProducts(slice, lane, values, gradients, products);
       }
+      if (!has_rows) continue;
 #pragma unroll
       for (int j = 0; j < Layout::kColumns; ++j) {
         const int column = lane.column + j * kAcross;
@@ -523,8 +553,9 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, 2)
           products[i][j] = sees ? p * (products[i][j] - row_sums[column]) : 0.0F;
         }
       }
-      AddWeighted<W>(lane, scores, gradients, weights, dv);
-      AddWeighted<W>(lane, products, queries, weights, dk);
+      const int count = Count<W>(first, positions);
+      AddWeighted<W>(lane, scores, gradients, count, weights, dv);
+      AddWeighted<W>(lane, products, queries, count, weights, dk);
     }
   }
   const auto dk_rows = RowsOf<T>(a.dk, a, work.b, work.h);

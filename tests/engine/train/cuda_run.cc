@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "engine/data/tokens.h"
 #include "engine/model/layers/activation.h"
+#include "engine/model/layers/attention.h"
 #include "engine/model/layers/dropout.h"
 #include "engine/model/layers/embedding.h"
 #include "engine/model/layers/head.h"
@@ -62,8 +63,11 @@ Model TokenModel() {
                                 .positions = true,
                                 .token_deviation = 1.0F,
                                 .position_deviation = 1.0F}),
-                     Residual({LayerNorm(), Linear(16, Activation::kGelu), Linear(8)}),
-                     Residual({LayerNorm(), Linear(8)}), LayerNorm(), Head({.classes = kWords})},
+                     Residual({LayerNorm(), Linear(16),
+                               Attention({.heads = 2, .kv_heads = 1, .rotary_base = 100.0F}),
+                               Linear(8), Dropout(0.1F)}),
+                     Residual({LayerNorm(), Linear(16, Activation::kGelu), Linear(8)}), LayerNorm(),
+                     Head({.classes = kWords})},
           .ties = {{{0, "tokens"}, {4, "weight"}}}};
 }
 

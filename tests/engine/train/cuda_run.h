@@ -35,7 +35,7 @@ Model TameModel();
 // A block as transformers have it, without attention, between linear layers; all 16 wide.
 Model FeedForwardModel();
 
-// Of tokens: an embedding, two residual blocks without attention and a head, which has the
+// Of tokens: an embedding, a block with attention and one without, and a head, which has the
 // embedding's table; all 8 wide.
 Model TokenModel();
 
