@@ -28,9 +28,23 @@ uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, un
   return Runner::Get().WarpExchange(operation, mask, value, source, location);
 }
 
+void WarpTogether(WarpWork work, void* operands, Location location) {
+  Runner::Get().WarpTogether(work, operands, location);
+}
+
 unsigned Lane() { return Runner::Get().lane(); }
 
 unsigned char* SharedMemoryOfBlock() { return Runner::Get().shared_memory(); }
+
+void StartCopy(void* to, const void* from, bool reads, Location location) {
+  Runner::Get().StartCopy(to, from, reads, location);
+}
+
+void CommitCopies() { Runner::Get().CommitCopies(); }
+
+void WaitForCopies(size_t groups, Location location) {
+  Runner::Get().WaitForCopies(groups, location);
+}
 
 cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
                           std::function<void()> thread) {

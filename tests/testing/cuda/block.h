@@ -20,16 +20,34 @@ int BlockBarrier(bool predicate, Location location);
 
 // What lanes of a warp do together. All lanes that `mask` names, unless they have ended, must come
 // with this mask and this operation; the caller must be one of them.
-enum class WarpOperation : uint8_t { kBarrier, kShuffle, kBallot };
+enum class WarpOperation : uint8_t { kBarrier, kShuffle, kBallot, kTogether };
 // kShuffle returns the value that lane `source` came with, which must be in the mask and alive;
 // kBallot one bit per lane whose value is not 0.
 uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
                       Location location);
+// What all 32 lanes of a warp do as one, at the same line: `work` gets the operands of each lane,
+// in their order, when the last lane has come.
+using WarpWork = void (*)(void* const* operands);
+void WarpTogether(WarpWork work, void* operands, Location location);
 // The calling thread's lane.
 unsigned Lane();
 
 // Aligned to 16 bytes and no more, poisoned before every block, with red zones on both sides.
 unsigned char* SharedMemoryOfBlock();
+
+// Tensor cores (kernels/cuda/device/tensor_core.cuh). The layouts of fragments are those of PTX's
+// mma.sync.m16n8k16 and ldmatrix.x4. Products are exact; each of the sums takes its 16 products in
+// order, and rounds to float32 after each.
+void MultiplyTiles(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                   Location location);
+void LoadMatrices(const void* row, bool transposed, uint32_t (&matrices)[4], Location location);
+
+// Asynchronous copies of 16 bytes into shared memory (kernels/cuda/device/async_copy.cuh). Until
+// the thread waits for its group the destination is poisoned. Neither it nor the source may change
+// before that, and no thread may end before its copies have arrived.
+void StartCopy(void* to, const void* from, bool reads, Location location);
+void CommitCopies();
+void WaitForCopies(size_t groups, Location location);
 
 // Puts a kernel into the stream's order: `thread` is run once for every thread of every block. The
 // errors are CUDA's. `kernel` is its address, which stands for it in cudaFuncSetAttribute.

@@ -7,7 +7,8 @@
 // (stand_in.h), which runs its blocks one after the other and the threads of a block as fibers
 // (block.h). There is no more of CUDA here than the project uses: no __shared__ variables
 // (kernels/cuda/device/shared_memory.cuh has what replaces them), no cooperative groups, no
-// asynchronous copies, no atomics on floating-point numbers.
+// atomics on floating-point numbers, and no inline assembly: tests/testing/cuda/include/ has twins
+// of the headers that contain it.
 
 // This header stands for the one that nvcc includes by itself.
 #define __CUDA_RUNTIME_H__

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -169,6 +171,59 @@ TEST_P(InEveryOrder, AtomicSumsOfIntegersLoseNothing) {
   EXPECT_EQ(seen, expected);
 }
 
+// Small integers, whose bits of bfloat16 are the upper ones of a float's, and whose sums are exact.
+float MatrixElement(int matrix, size_t i) {
+  return static_cast<float>((i * 37 + static_cast<size_t>(matrix) * 11) % 23) - 11.0F;
+}
+std::vector<uint16_t> Matrix(int matrix) {
+  std::vector<uint16_t> bits;
+  for (size_t i = 0; i < 256; ++i) {
+    bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(MatrixElement(matrix, i)) >> 16));
+  }
+  return bits;
+}
+
+// What both warps of LaunchTileProduct store.
+std::vector<float> TileProduct(int rows, bool transposed, ProductFault fault) {
+  const RawStream stream;
+  const DeviceArray<uint16_t> a(stream, Matrix(0)), b(stream, Matrix(1));
+  const DeviceArray<float> c(2 * 256);
+  EXPECT_EQ(LaunchTileProduct(stream, a.data(), b.data(), rows, transposed, fault, c.data()),
+            cudaSuccess);
+  return c.Download(stream);
+}
+
+std::vector<float> RightTileProduct(size_t rows, bool transposed) {
+  std::vector<float> c;
+  for (size_t place = 0; place < 2 * 256; ++place) {
+    const size_t row = place / 16 % 16, column = place % 16;
+    float sum = 0;
+    for (size_t k = 0; k < 16 && row < rows; ++k) {
+      sum += MatrixElement(0, row * 16 + k) *
+             MatrixElement(1, transposed ? column * 16 + k : k * 16 + column);
+    }
+    c.push_back(sum);
+  }
+  return c;
+}
+
+TEST_P(InEveryOrder, TensorCoresMultiplyWhatCopiesBrought) {
+  for (const bool transposed : {false, true}) {
+    for (const int rows : {16, 11}) {
+      EXPECT_EQ(TileProduct(rows, transposed, ProductFault::kNone),
+                RightTileProduct(static_cast<size_t>(rows), transposed));
+    }
+  }
+}
+
+TEST_P(InEveryOrder, AFaultOfAProductShows) {
+  for (const auto fault :
+       {ProductFault::kNoWait, ProductFault::kNoBarrier, ProductFault::kOtherLayout}) {
+    EXPECT_NE(TileProduct(16, false, fault), RightTileProduct(16, false))
+        << static_cast<int>(fault);
+  }
+}
+
 TEST_F(Emulator, ThreadsRunInTheOrderAskedFor) {
   constexpr int kAdders = 64;
   std::vector<int> orders[3];
@@ -235,7 +290,7 @@ using EmulatorDeathTest = Emulator;
 
 void MakeMistake(ThreadOrder order, Mistake mistake) {
   Reset({.thread_order = order});
-  const DeviceArray<int> result(1);
+  const DeviceArray<int> result(4);
   Synchronized([&](cudaStream_t stream) { return LaunchMistake(stream, mistake, result.data()); });
 }
 
@@ -275,6 +330,24 @@ TEST_P(MistakeDeathTest, LanesThatWaitWithOtherMasksAbort) {
 
 TEST_P(MistakeDeathTest, LanesThatMeetInOtherOperationsAbort) {
   EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kOperationsThatDiffer), "in another operation");
+}
+
+TEST_P(MistakeDeathTest, AProductThatNotAWholeWarpDoesAborts) {
+  EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kPartOfAWarpMultiplies), "without lane 7");
+  EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kProductsAtTwoLines), "others of its warp are at");
+}
+
+TEST_F(EmulatorDeathTest, MatricesAreAlignedAndInSharedMemory) {
+  const auto make = [](Mistake mistake) { MakeMistake(ThreadOrder::kAscending, mistake); };
+  EXPECT_DEATH(make(Mistake::kUnalignedMatrix), "an address that is not aligned");
+  EXPECT_DEATH(make(Mistake::kMatrixOutsideShared), "an address outside shared memory");
+}
+
+TEST_F(EmulatorDeathTest, ACopyIsAwaitedBeforeAnythingElseIsDone) {
+  const auto make = [](Mistake mistake) { MakeMistake(ThreadOrder::kAscending, mistake); };
+  EXPECT_DEATH(make(Mistake::kCopyIsNotAwaited), "before its asynchronous copies have arrived");
+  EXPECT_DEATH(make(Mistake::kCopySourceChanges), "whose source has changed");
+  EXPECT_DEATH(make(Mistake::kCopyDestinationChanges), "whose destination has changed");
 }
 
 TEST_F(EmulatorDeathTest, SaysWhichBlockAndThread) {

@@ -1,7 +1,9 @@
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/tensor_core.cuh"
 #include "tests/testing/cuda/emulator_test_kernels.h"
 
 namespace stagecoach::testing::cuda {
@@ -92,7 +94,68 @@ __global__ void Twice(float* x, int n) {
   x[i] = 2 * __bfloat162float(__float2bfloat16_rn(x[i]));
 }
 
-__device__ int Wrong(Mistake mistake) {
+constexpr int kSide = 16;  // of a matrix
+
+// The address of the calling lane's row, of four matrices of 8 x 8 that are one of 16 x 16: those
+// of its first columns come first, or those of its first rows.
+__device__ const uint16_t* RowOfLane(const uint16_t* matrix, bool columns_first) {
+  const unsigned lane = threadIdx.x % 32, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
+  const unsigned row = columns_first ? first : second, column = columns_first ? second : first;
+  return matrix + (row + lane % 8) * kSide + column;
+}
+
+__global__ void TileProduct(const uint16_t* a, const uint16_t* b, int rows, bool transposed,
+                            ProductFault fault, float* c) {
+  uint16_t* const shared = SharedMemory<uint16_t>();
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool reads = warp == 1 || static_cast<int>(lane / 2) < rows;
+  kernels::CopyAsync(shared + threadIdx.x * 8, (warp == 0 ? a : b) + lane * 8, reads);
+  kernels::CommitCopies();
+  if (fault != ProductFault::kNoWait) kernels::WaitForCopies<0>();
+  if (fault != ProductFault::kNoBarrier) __syncthreads();
+
+  uint32_t a_words[4], b_words[4];
+  kernels::LoadMatrices(RowOfLane(shared, true), a_words);
+  if (fault == ProductFault::kOtherLayout) std::swap(a_words[1], a_words[2]);
+  const uint16_t* const b_shared = shared + kSide * kSide;
+  if (transposed) {
+    kernels::LoadMatrices(RowOfLane(b_shared, false), b_words);
+  } else {
+    kernels::LoadMatricesTransposed(RowOfLane(b_shared, true), b_words);
+  }
+  for (unsigned half = 0; half < 2; ++half) {
+    float sums[4] = {};
+    kernels::MultiplyTiles(sums, a_words, b_words[2 * half], b_words[2 * half + 1]);
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned row = lane / 4 + i / 2 * 8, column = 8 * half + 2 * (lane % 4) + i % 2;
+      c[(warp * kSide + row) * kSide + column] = sums[i];
+    }
+  }
+  kernels::WaitForCopies<0>();
+}
+
+__device__ void Multiply(bool in_first_branch) {
+  float c[4] = {};
+  const uint32_t a[4] = {};
+  if (in_first_branch) {
+    kernels::MultiplyTiles(c, a, 0, 0);
+  } else {
+    kernels::MultiplyTiles(c, a, 0, 0);
+  }
+}
+
+// Bytes to copy, and where to.
+__device__ void CopyWrongly(Mistake mistake, int* source) {
+  if (threadIdx.x != 0) return;
+  int* const shared = SharedMemory<int>();
+  kernels::CopyAsync(shared, source, true);
+  kernels::CommitCopies();
+  if (mistake == Mistake::kCopySourceChanges) ++*source;
+  if (mistake == Mistake::kCopyDestinationChanges) ++*shared;
+  if (mistake != Mistake::kCopyIsNotAwaited) kernels::WaitForCopies<0>();
+}
+
+__device__ int Wrong(Mistake mistake, int* memory) {
   const int thread = static_cast<int>(threadIdx.x);
   const bool first_half = threadIdx.x < 32;
   switch (mistake) {
@@ -120,15 +183,34 @@ __device__ int Wrong(Mistake mistake) {
       return 0;
     case Mistake::kOperationsThatDiffer:
       return thread % 2 == 0 ? __shfl_sync(kAll, thread, 0) : __any_sync(kAll, 1);
+    case Mistake::kPartOfAWarpMultiplies:
+      if (thread != 7) Multiply(true);
+      return 0;
+    case Mistake::kProductsAtTwoLines:
+      Multiply(thread < 16);
+      return 0;
+    case Mistake::kUnalignedMatrix:
+    case Mistake::kMatrixOutsideShared: {
+      uint32_t words[4];
+      const unsigned row = mistake == Mistake::kUnalignedMatrix ? 2 : threadIdx.x % 32 * 16;
+      kernels::LoadMatrices(SharedMemory<char>() + row, words);
+      return 0;
+    }
+    case Mistake::kCopyIsNotAwaited:
+    case Mistake::kCopySourceChanges:
+    case Mistake::kCopyDestinationChanges:
+      CopyWrongly(mistake, memory);
+      return 0;
   }
   return 0;
 }
 
-__global__ void MakeMistake(Mistake mistake, int* result) { *result = Wrong(mistake); }
+__global__ void MakeMistake(Mistake mistake, int* result) { *result = Wrong(mistake, result); }
 
 __global__ void Nothing() {}
 
 constexpr dim3 kOne(1);
+constexpr size_t kMistakeBytes = 31 * 16;  // a row less than four matrices have
 
 }  // namespace
 
@@ -184,8 +266,14 @@ cudaError_t LaunchTwice(cudaStream_t stream, float* x, int n) {
   return Launch(Twice, dim3((n + 63) / 64), dim3(64), 0, stream, x, n);
 }
 
+cudaError_t LaunchTileProduct(cudaStream_t stream, const uint16_t* a, const uint16_t* b, int rows,
+                              bool transposed, ProductFault fault, float* c) {
+  return Launch(TileProduct, kOne, dim3(64), 2 * kSide * kSide * sizeof(uint16_t), stream, a, b,
+                rows, transposed, fault, c);
+}
+
 cudaError_t LaunchMistake(cudaStream_t stream, Mistake mistake, int* result) {
-  return Launch(MakeMistake, kOne, dim3(64), 0, stream, mistake, result);
+  return Launch(MakeMistake, kOne, dim3(64), kMistakeBytes, stream, mistake, result);
 }
 
 cudaError_t LaunchNothing(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes) {

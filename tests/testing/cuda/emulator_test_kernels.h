@@ -39,7 +39,19 @@ cudaError_t LaunchWrite(cudaStream_t stream, float* x, int index);
 // x[i] = 2 x[i] through bfloat16.
 cudaError_t LaunchTwice(cudaStream_t stream, float* x, int n);
 
-// Mistakes with barriers, of a block of 64 threads.
+// c = a b, of 16 x 16 bfloat16 each, on tensor cores: two warps bring a and b to shared memory by
+// asynchronous copies, and each stores a c of its own. `transposed`: the rows of `b` are the
+// columns of the matrix. Of a only the first `rows` are read, the others are 0.
+enum class ProductFault : uint8_t {
+  kNone,
+  kNoWait,       // for the copies
+  kNoBarrier,    // between the wait and the loads
+  kOtherLayout,  // two words of a are exchanged
+};
+cudaError_t LaunchTileProduct(cudaStream_t stream, const uint16_t* a, const uint16_t* b, int rows,
+                              bool transposed, ProductFault fault, float* c);
+
+// Mistakes of a block of 64 threads.
 enum class Mistake : uint8_t {
   kBarrierInOneBranch,       // half of the threads come to __syncthreads, the others do not
   kBarriersInTwoBranches,    // each half comes to another __syncthreads
@@ -48,6 +60,13 @@ enum class Mistake : uint8_t {
   kSourceOutsideMask,        // reads the value of a lane that takes no part
   kMasksThatDiffer,          // two lanes wait for each other with different masks
   kOperationsThatDiffer,     // lanes meet in a ballot and in a shuffle
+  kPartOfAWarpMultiplies,    // one lane has ended before a product of tiles
+  kProductsAtTwoLines,       // each half of a warp comes to another product
+  kUnalignedMatrix,          // loads rows at addresses that are not multiples of 16
+  kMatrixOutsideShared,      // loads rows of which the last is beyond shared memory
+  kCopyIsNotAwaited,         // ends before an asynchronous copy has arrived
+  kCopySourceChanges,        // writes to the source of a copy, or to its destination, before that
+  kCopyDestinationChanges,
 };
 cudaError_t LaunchMistake(cudaStream_t stream, Mistake mistake, int* result);
 

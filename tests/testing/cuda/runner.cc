@@ -34,6 +34,10 @@ std::string KernelName(const void* kernel) {
   return status == 0 ? name.get() : info.dli_sname;
 }
 
+bool SameLine(Location a, Location b) {
+  return a.line() == b.line() && std::strcmp(a.file_name(), b.file_name()) == 0;
+}
+
 unsigned FirstBit(unsigned bits) { return static_cast<unsigned>(std::countr_zero(bits)); }
 
 }  // namespace
@@ -121,6 +125,7 @@ void Runner::Body(void* runner_address) {
 
 void Runner::EndThread() {
   Thread& thread = *current_;
+  if (thread.copies.under_way()) Die(thread, "ends before its asynchronous copies have arrived");
   Warp& warp = warps_[thread.warp];
   warp.alive &= ~(1u << thread.lane);
   --alive_;
@@ -202,8 +207,7 @@ int Runner::BlockBarrier(bool predicate, Location location) {
   if (at_barrier_ == 0) {
     barrier_location_ = location;
     votes_ = 0;
-  } else if (location.line() != barrier_location_.line() ||
-             std::strcmp(location.file_name(), barrier_location_.file_name()) != 0) {
+  } else if (!SameLine(location, barrier_location_)) {
     Die(thread,
         absl::StrCat("comes to the __syncthreads of ", Text(location),
                      " while others of its block wait at that of ", Text(barrier_location_)));
@@ -255,8 +259,26 @@ void Runner::Release(const Thread& thread) {
     }
     other.result = At(thread.warp, other.source).value;
   }
+  if (thread.operation == WarpOperation::kTogether) WorkTogether(thread, lanes);
   warp.waiting &= ~lanes;
   MakeReady(thread.warp, lanes);
+}
+
+void Runner::WorkTogether(const Thread& thread, unsigned lanes) {
+  std::array<void*, kLanesPerWarp> operands;
+  for (unsigned lane = 0; lane < kLanesPerWarp; ++lane) {
+    const Thread& other = At(thread.warp, lane);
+    if ((lanes >> lane & 1) == 0) {
+      Die(thread, absl::StrCat("does at ", Text(thread.location),
+                               " what takes a whole warp, without lane ", lane));
+    }
+    if (other.work != thread.work || !SameLine(other.location, thread.location)) {
+      Die(other, absl::StrCat("is at ", Text(other.location), " while others of its warp are at ",
+                              Text(thread.location)));
+    }
+    operands[lane] = reinterpret_cast<void*>(other.value);
+  }
+  thread.work(operands.data());
 }
 
 uint64_t Runner::WarpExchange(WarpOperation operation, unsigned mask, uint64_t value,
@@ -275,6 +297,41 @@ uint64_t Runner::WarpExchange(WarpOperation operation, unsigned mask, uint64_t v
   if (Complete(thread)) Release(thread);
   Switch(*thread.fiber);
   return thread.result;
+}
+
+void Runner::WarpTogether(WarpWork work, void* operands, Location location) {
+  current_->work = work;
+  WarpExchange(WarpOperation::kTogether, 0xffffffffu, reinterpret_cast<uint64_t>(operands), 0,
+               location);
+}
+
+// ---- Shared memory by 16 bytes, and copies into it.
+
+void Runner::CheckShared(const void* address, Location location) {
+  current_->location = location;
+  const auto offset =
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(shared_.data());
+  if (offset % 16 != 0) {
+    Die(*current_, absl::StrCat("has at ", Text(location), " an address that is not aligned"));
+  }
+  if (offset + 16 > grid_->shared_bytes) {
+    Die(*current_, absl::StrCat("has at ", Text(location), " an address outside shared memory"));
+  }
+}
+
+void Runner::StartCopy(void* to, const void* from, bool reads, Location location) {
+  CheckShared(to, location);
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    Die(*current_, absl::StrCat("copies at ", Text(location), " from what is not aligned"));
+  }
+  current_->copies.Start(to, from, reads);
+}
+
+void Runner::WaitForCopies(size_t groups, Location location) {
+  current_->location = location;
+  if (const char* const fault = current_->copies.Wait(groups); fault != nullptr) {
+    Die(*current_, absl::StrCat("waits at ", Text(location), " for a copy ", fault));
+  }
 }
 
 }  // namespace stagecoach::testing::cuda

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/cuda/async_copies.h"
 #include "tests/testing/cuda/block.h"
 #include "tests/testing/cuda/fiber.h"
 #include "tests/testing/cuda/shared_region.h"
@@ -41,6 +42,12 @@ class Runner {
   int BlockBarrier(bool predicate, Location location);
   uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
                         Location location);
+  void WarpTogether(WarpWork work, void* operands, Location location);
+  void StartCopy(void* to, const void* from, bool reads, Location location);
+  void CommitCopies() { current_->copies.Commit(); }
+  void WaitForCopies(size_t groups, Location location);
+  // Aborts unless these are 16 bytes of the block's shared memory, aligned.
+  void CheckShared(const void* address, Location location);
   unsigned lane() const { return current_->lane; }
   unsigned char* shared_memory() const { return shared_.data(); }
 
@@ -55,6 +62,8 @@ class Runner {
     unsigned mask = 0, source = 0;
     uint64_t value = 0;
     uint64_t result = 0;
+    WarpWork work = nullptr;
+    AsyncCopies copies;
   };
   // One bit per lane. A lane that is alive either is ready, or waits in an exchange, or waits at
   // the block's barrier, or runs.
@@ -75,6 +84,7 @@ class Runner {
   void MakeReady(unsigned warp, unsigned lanes);
   bool Complete(const Thread& thread) const;
   void Release(const Thread& thread);
+  void WorkTogether(const Thread& thread, unsigned lanes);
   Thread& At(unsigned warp, unsigned lane) { return threads_[warp * kLanesPerWarp + lane]; }
   const Thread& At(unsigned warp, unsigned lane) const {
     return threads_[warp * kLanesPerWarp + lane];

@@ -1,0 +1,39 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_ASYNC_COPIES_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_ASYNC_COPIES_H_
+
+#include <array>
+#include <cstddef>
+#include <deque>
+
+namespace stagecoach::testing::cuda {
+
+// The asynchronous copies of one emulated thread, of 16 bytes each. A GPU may read and write at any
+// time between a copy's start and the wait for it; whoever depends on when it does is told here.
+class AsyncCopies {
+ public:
+  static constexpr size_t kBytes = 16;
+
+  // Poisons `to`. Reads `from`, or copies zeros.
+  void Start(void* to, const void* from, bool reads);
+  // Ends a group: of the copies started since the last one, perhaps none.
+  void Commit() { ++committed_; }
+  // Writes the bytes of all groups but the last `groups`. Null, or what is wrong with a copy.
+  const char* Wait(size_t groups);
+  bool under_way() const { return !copies_.empty(); }
+
+ private:
+  using Bytes = std::array<std::byte, kBytes>;
+  struct Copy {
+    size_t group;
+    void* to;
+    const void* from;  // null: zeros
+    Bytes bytes;
+  };
+
+  std::deque<Copy> copies_;
+  size_t committed_ = 0;  // groups
+};
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_ASYNC_COPIES_H_
