@@ -22,6 +22,9 @@ constexpr int64_t kTurning = 4;
 constexpr int64_t kScaling = 3;
 // Relative error of an exponential, in units.
 constexpr int64_t kExponential = 4;
+// Of a number that becomes an exponent to the base 2, or was one: a factor that is rounded, perhaps
+// twice, and the product with it.
+constexpr double kOfBaseTwo = 3;
 constexpr size_t kFewestKeysOfATile = 16;
 
 double Unit() { return PrecisionOf(DType::kFloat32).unit_roundoff; }
@@ -38,6 +41,7 @@ struct Magnitudes {
         D(shape.head_size),
         stored(type == DType::kFloat32 ? 1.0 : 1.0 + PrecisionOf(type).unit_roundoff),
         turned(shape.rotary_base > 0.0F ? stored : 1.0),
+        per_term(type == DType::kFloat32 ? 1 : 2),
         x(Turned(shape, qkv)) {}
 
   // Of a turned number: at most the sum of both of its pair, for any angle.
@@ -66,14 +70,17 @@ struct Magnitudes {
     return sum / std::sqrt(static_cast<double>(D));
   }
   double ScoreError(double score) const {
-    const double sums = 1.0 + Gamma(static_cast<int64_t>(D) + 2 * kTurning + kScaling);
+    const double sums = 1.0 + Gamma(Sum(D) + 2 * kTurning + kScaling);
     return (sums * turned * turned - 1.0) * score;
   }
+  // Roundings that each term of a sum passes.
+  int64_t Sum(size_t terms) const { return per_term * static_cast<int64_t>(terms); }
 
   size_t B, T, H, G, D;
   // By what an operand of a product may have grown that is rounded to the activation type, if that
   // is not float32: any, and a turned query or key.
   double stored, turned;
+  int64_t per_term;  // roundings, of a sum
   Vector x;
 };
 
@@ -87,7 +94,6 @@ double RelativeError(double exponent, int64_t roundings) {
 AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv,
                                          const AttentionOutput& exact, DType type) {
   const Magnitudes m(shape, qkv, type);
-  const auto T = static_cast<int64_t>(m.T);
   AttentionForwardBounds bounds{Vector(exact.statistics.size()), Vector(exact.y.size())};
   const auto of_query = [&](size_t b, size_t h, size_t t) {
     double largest = 0;
@@ -97,9 +103,10 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
     const auto tiles = static_cast<int64_t>(t / kFewestKeysOfATile) + 1;
     const double differences = static_cast<double>(tiles + 1) * 2.0 * Unit() * largest;
     const double sums = RelativeError(m.ScoreError(largest) + differences,
-                                      (kExponential + 1) * (tiles + 1) + T + tiles + 1);
+                                      (kExponential + 1) * (tiles + 1) + m.Sum(m.T) + tiles + 1);
     const size_t statistic = m.Statistic(b, h, t);
-    bounds.statistics[statistic] = -std::log1p(-sums) +
+    // The largest score may come as an exponent to the base 2.
+    bounds.statistics[statistic] = -std::log1p(-sums) + kOfBaseTwo * Unit() * largest +
                                    static_cast<double>(kExponential) * Unit() * std::log(t + 1.0) +
                                    Unit() * std::fabs(exact.statistics[statistic]);
     // A quotient of two such sums; weights are operands of one.
@@ -128,11 +135,11 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
   const Magnitudes m(shape, qkv, type);
   const double scale = 1.0 / std::sqrt(static_cast<double>(m.D));
   // Terms of a sum, then what is done to its result.
-  const auto keys = static_cast<int64_t>(m.T) + kTurning + 2 * kScaling + kTurning;
-  const auto queries = static_cast<int64_t>(m.T * m.H / m.G) + kTurning + kScaling + kTurning;
+  const auto keys = m.Sum(m.T) + kTurning + 2 * kScaling + kTurning;
+  const auto queries = m.Sum(m.T * m.H / m.G) + kTurning + kScaling + kTurning;
   // dy v and dy y, of which the latter may be summed in 32 lanes and has a rounded y; then their
   // difference and the product with a weight.
-  const int64_t gradient_roundings = static_cast<int64_t>(m.D) + 32 + 3;
+  const int64_t gradient_roundings = m.Sum(m.D) + 32 + 3;
   Vector bounds(qkv.size());
   const auto of_pair = [&](size_t b, size_t h, size_t t, size_t u) {
     const size_t q = m.Query(b, h, t), k = m.Key(b, h, u), v = m.Value(b, h, u);
@@ -141,7 +148,8 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
     const double score = m.Score(b, h, t, u);
     // The statistic is rounded, and so is the difference.
     const double weight_error = RelativeError(
-        m.ScoreError(score) + Unit() * (2.0 * std::fabs(exact.statistics[statistic]) + score),
+        m.ScoreError(score) +
+            Unit() * ((2.0 + kOfBaseTwo) * std::fabs(exact.statistics[statistic]) + score),
         kExponential);
     double terms = 0;
     for (size_t d = 0; d < m.D; ++d) {

@@ -8,8 +8,9 @@ namespace stagecoach::kernels {
 
 // How far attention may be from the oracle, for any order of summation and any tiles of at least 16
 // keys (tests/testing/tolerance.h). Sums are float32. Operands of products, which are turned
-// queries and keys, weights and their gradients, may be rounded to the activation type `type`. What
-// is then stored in it is not rounded yet.
+// queries and keys, weights and their gradients, may be rounded to the activation type `type`. If
+// that is bfloat16, sums may be formed on tensor cores, which truncate them. What is then stored in
+// it is not rounded yet.
 struct AttentionForwardBounds {
   reference::Vector statistics;
   reference::Vector y;
