@@ -5,6 +5,7 @@
 #include <vector_types.h>
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/device/element_type.h"
 
@@ -71,6 +72,25 @@ struct TurnArguments {
   void* y = nullptr;
 };
 cudaError_t LaunchTurn(cudaStream_t stream, ElementType type, const TurnArguments& arguments);
+
+// The kernels in tiles, which use tensor cores: of bfloat16, if all addresses are multiples of 16,
+// all strides multiples of 8, and the head size is one of those below. Weights, and the gradients
+// of scores, are rounded to bfloat16 before they are multiplied.
+bool FitsAttentionTiles(ElementType type, const AttentionArguments& arguments);
+cudaError_t LaunchTiledAttentionForward(cudaStream_t stream, const AttentionArguments& arguments);
+// dq, dk, dv.
+cudaError_t LaunchTiledAttentionBackward(cudaStream_t stream, const AttentionArguments& arguments);
+
+// One kernel as it was compiled. A block has `rows` queries, of the gradients of keys and values so
+// many keys, and walks over the others `step` at a time.
+struct AttentionTile {
+  int head_size, rows, step, warps;
+  cudaError_t (*launch)(cudaStream_t stream, const AttentionArguments& arguments);
+};
+// All there are, for measuring; of each head size the functions above take the first one.
+std::span<const AttentionTile> AttentionForwardTiles();
+std::span<const AttentionTile> AttentionKeyTiles();    // dk, dv
+std::span<const AttentionTile> AttentionQueryTiles();  // dq
 
 }  // namespace stagecoach::kernels
 

@@ -1,0 +1,209 @@
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/tile.cuh"
+#include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/cuda/ops/attention_tiled.cuh"
+
+// FlashAttention-2 (Dao 2023), forward. A block has a tile of queries of one head, kM times 16 of
+// them in each warp, and walks over tiles of keys from the first to the last that one of its
+// queries sees. Exponents are to the base 2.
+namespace stagecoach::kernels {
+namespace {
+
+template <int D, int kRows, int kKeys, int kWarps>
+struct Forward {
+  static constexpr int kM = kRows / (16 * kWarps);
+  // Queries are kept in registers, beside their results and a tile of weights, if there is room:
+  // loading them anew for each tile of keys takes as long as a quarter to a half of the keys do.
+  static constexpr bool kHoldsQueries = kM * (D / 2 + kKeys / 2 + D / 4) <= 170;
+  static constexpr unsigned kQueryBytes = kRows * TileRows<D>::kBytes;
+  static constexpr unsigned kKeyBytes = kKeys * TileRows<D>::kBytes;
+  static constexpr unsigned kSharedBytes = kQueryBytes + 2 * 2 * kKeyBytes;
+};
+
+template <int D, int kRows, int kKeys, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
+    ForwardKernel(const AttentionArguments args, int tiles) {
+  using Shape = Forward<D, kRows, kKeys, kWarps>;
+  constexpr int kM = Shape::kM;
+  constexpr int kThreads = kWarps * 32;
+  // Blocks start in this order: of a head, those with the most keys first.
+  const int tile = tiles - 1 - static_cast<int>(blockIdx.x) % tiles;
+  const int heads = static_cast<int>(args.heads);
+  const int row = static_cast<int>(blockIdx.x) / tiles;  // of all samples' heads
+  const int sample = row / heads, head = row % heads;
+  const int kv_head = head / (heads / static_cast<int>(args.kv_heads));
+  const int positions = static_cast<int>(args.positions), t0 = tile * kRows;
+  const int64_t first_position = int64_t{sample} * positions;
+  const __nv_bfloat16* const k = RowOf<D>(args.k, first_position, kv_head);
+  const __nv_bfloat16* const v = RowOf<D>(args.v, first_position, kv_head);
+
+  unsigned char* const queries = SharedMemory<unsigned char>();
+  unsigned char* const keys = queries + Shape::kQueryBytes;
+  const int last_query = min(t0 + kRows, positions) - 1;
+  const int key_tiles = last_query / kKeys + 1;
+  const auto stage_of = [&](int j) { return keys + j % 2 * 2 * Shape::kKeyBytes; };
+  const auto copy_keys = [&](int j) {
+    const int u0 = j * kKeys, rows = positions - u0;
+    CopyTile<D, kKeys, kThreads>(stage_of(j), k + u0 * args.k.stride, args.k.stride, rows);
+    CopyTile<D, kKeys, kThreads>(stage_of(j) + Shape::kKeyBytes, v + u0 * args.v.stride,
+                                 args.v.stride, rows);
+    CommitCopies();
+  };
+  CopyTile<D, kRows, kThreads>(queries, RowOf<D>(args.q, first_position + t0, head), args.q.stride,
+                               positions - t0);
+  copy_keys(0);
+
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int first_row = static_cast<int>(threadIdx.x / 32) * 16 * kM;  // of the warp
+  const int first_query = t0 + first_row;
+  unsigned char* const own = queries + first_row * TileRows<D>::kBytes;
+  const LaneOfTile<D> lane_of_tile;
+  uint32_t held[Shape::kHoldsQueries ? kM : 1][D / 16][4];
+  float y[kM][D / 8][4] = {};
+  // Of the rows lane / 4 and lane / 4 + 8 of each 16: the largest exponent, and the lane's part of
+  // the sum of weights relative to it.
+  float largest[kM][2], sums[kM][2] = {};
+#pragma unroll
+  for (int m = 0; m < kM; ++m) largest[m][0] = largest[m][1] = -INFINITY;
+
+  for (int j = 0; j < key_tiles; ++j) {
+    WaitForCopies<0>();
+    __syncthreads();  // all have their tile j, and are done with the one before
+    if (j + 1 < key_tiles) copy_keys(j + 1);
+    if constexpr (Shape::kHoldsQueries) {
+      if (j == 0) {
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+#pragma unroll
+          for (int column = 0; column < D / 16; ++column) {
+            LoadMatrices(lane_of_tile.At(own, m, column), held[m][column]);
+          }
+        }
+      }
+    }
+    const int u0 = j * kKeys;
+    if (u0 > first_query + 16 * kM - 1) continue;  // no query of the warp sees them
+    const unsigned char* const stage = stage_of(j);
+    float weights[kM][kKeys / 8][4] = {};  // scores, until they are weights
+    MultiplyByTransposed<D, kM, kKeys>(
+        [&](int column, int m, uint32_t(&words)[4]) {
+          if constexpr (Shape::kHoldsQueries) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) words[i] = held[m][column][i];
+          } else {
+            LoadMatrices(lane_of_tile.At(own, m, column), words);
+          }
+        },
+        stage, weights);
+    if (u0 + kKeys - 1 > first_query) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        MaskLaterKeys<false, kKeys>(weights[m], first_query + 16 * m, u0);
+      }
+    }
+    Words<kM, kKeys> rounded;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float score = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < kKeys / 4; ++i) {
+          score = fmaxf(score, weights[m][i / 2][2 * half + i % 2]);
+        }
+        score = fmaxf(score, FromLane(score, 1));
+        score = fmaxf(score, FromLane(score, 2));
+        const float before = largest[m][half];
+        const float exponent = fmaxf(before, score * kExponentScale<D>);
+        const float fading = exp2f(before - exponent);
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < kKeys / 4; ++i) {
+          float& weight = weights[m][i / 2][2 * half + i % 2];
+          weight = exp2f(fmaf(weight, kExponentScale<D>, -exponent));
+          sum += weight;
+        }
+        RoundRow<kKeys>(weights[m], half, rounded[m]);
+        largest[m][half] = exponent;
+        sums[m][half] = fmaf(sums[m][half], fading, sum);
+#pragma unroll
+        for (int i = 0; i < D / 4; ++i) y[m][i / 2][2 * half + i % 2] *= fading;
+      }
+    }
+    Multiply<D, kM, kKeys>(rounded, stage + Shape::kKeyBytes, y);
+  }
+
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = sums[m][half];
+      sum += FromLane(sum, 1);
+      sum += FromLane(sum, 2);
+      const int t = first_query + 16 * m + 8 * half + lane / 4;
+      if (lane % 4 == 0 && t < positions) {
+        args.statistics[int64_t{row} * positions + t] =
+            largest[m][half] * (1.0F / kLogOfE) + logf(sum);
+      }
+      const float inverse = 1.0F / sum;
+#pragma unroll
+      for (int i = 0; i < D / 4; ++i) y[m][i / 2][2 * half + i % 2] *= inverse;
+    }
+  }
+  const HeadsOf<void*> out = {args.y, args.heads * D};
+  StoreRows<D, kM>(y, own, RowOf<D>(out, first_position + first_query, head), out.stride,
+                   positions - first_query);
+}
+
+template <int D, int kRows, int kKeys, int kWarps>
+cudaError_t LaunchForward(cudaStream_t stream, const AttentionArguments& args) {
+  using Shape = Forward<D, kRows, kKeys, kWarps>;
+  const int64_t tiles = (args.positions + kRows - 1) / kRows;
+  return Launch(ForwardKernel<D, kRows, kKeys, kWarps>,
+                dim3(static_cast<unsigned>(tiles * args.heads * args.samples)), dim3(kWarps * 32),
+                Shape::kSharedBytes, stream, args, static_cast<int>(tiles));
+}
+
+template <int D, int kRows, int kKeys, int kWarps>
+constexpr AttentionTile Entry() {
+  return {D, kRows, kKeys, kWarps, &LaunchForward<D, kRows, kKeys, kWarps>};
+}
+
+// 128 queries in four warps are 32 a warp: what is loaded of keys and values then serves two
+// products, without which shared memory would be slower than the tensor cores.
+constexpr AttentionTile kTiles[] = {Entry<64, 128, 64, 4>(),  Entry<64, 64, 64, 4>(),
+                                    Entry<64, 128, 128, 4>(), Entry<80, 128, 64, 4>(),
+                                    Entry<96, 128, 64, 4>(),  Entry<128, 128, 64, 4>(),
+                                    Entry<128, 64, 64, 4>(),  Entry<128, 256, 64, 8>()};
+
+}  // namespace
+
+std::span<const AttentionTile> AttentionForwardTiles() { return kTiles; }
+
+bool FitsAttentionTiles(ElementType type, const AttentionArguments& args) {
+  const auto fits = [](const auto& tensor) {
+    return AlignedForVectors(tensor.data) && tensor.stride % kVectorWidth<__nv_bfloat16> == 0;
+  };
+  return type == ElementType::kBfloat16 && FirstTile(kTiles, args.head_size) != nullptr &&
+         fits(args.q) && fits(args.k) && fits(args.v) && fits(args.dq) && fits(args.dk) &&
+         fits(args.dv) && AlignedForVectors(args.y, args.dy, args.turns);
+}
+
+cudaError_t LaunchTiledAttentionForward(cudaStream_t stream, const AttentionArguments& args) {
+  const AttentionTile* const tile = FirstTile(kTiles, args.head_size);
+  return tile == nullptr ? cudaErrorInvalidValue : tile->launch(stream, args);
+}
+
+}  // namespace stagecoach::kernels

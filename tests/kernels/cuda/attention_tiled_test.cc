@@ -1,0 +1,246 @@
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/ops/attention.h"
+#include "tests/kernels/attention_bounds.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
+#include "tests/testing/tolerance.h"
+
+// Each kernel as it was compiled, by its launcher. The operation that uses them has tests of its
+// own (tests/kernels/attention_test.cc).
+namespace stagecoach::kernels::attention_tiled_test {
+namespace {
+
+using reference::Vector;
+using testing::CloseTo;
+using testing::EmulatedGpu;
+using testing::InEveryOrder;
+using testing::RandomNormal;
+using testing::RoundedTo;
+using testing::StoredBound;
+using testing::ToDouble;
+
+constexpr DType kType = DType::kBfloat16;
+
+// Operands, and what comes out. The statistics and the row sums are the exact ones, rounded.
+struct Problem {
+  explicit Problem(const AttentionShape& shape_in) : shape(shape_in) {
+    const int64_t rows = shape.samples * shape.positions;
+    qkv = RoundedTo(kType, RandomNormal(rows * packed(), 1));
+    dy = RoundedTo(kType, RandomNormal(rows * shape.heads * shape.head_size, 2));
+    exact = reference::AttentionForward(shape, ToDouble(qkv));
+    statistics.assign(exact.statistics.begin(), exact.statistics.end());
+    row_sums.resize(statistics.size());
+    const auto T = static_cast<size_t>(shape.positions), H = static_cast<size_t>(shape.heads);
+    const auto D = static_cast<size_t>(shape.head_size);
+    for (size_t i = 0; i < exact.y.size(); ++i) {
+      const size_t row = i / (H * D), head = i / D % H;
+      row_sums[(row / T * H + head) * T + row % T] += static_cast<float>(exact.y[i]) * dy[i];
+    }
+  }
+  int64_t packed() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_size; }
+  int64_t first_key() const { return shape.heads * shape.head_size; }
+  int64_t first_value() const { return first_key() + shape.kv_heads * shape.head_size; }
+
+  // A head's queries, keys and values are slices of one tensor.
+  AttentionArguments Arguments(EmulatedGpu& gpu) const {
+    const Tensor operand = gpu.Operand(kType, qkv);
+    return {.samples = shape.samples,
+            .positions = shape.positions,
+            .heads = shape.heads,
+            .kv_heads = shape.kv_heads,
+            .head_size = shape.head_size,
+            .q = {operand.bf16(), packed()},
+            .k = {operand.bf16() + first_key(), packed()},
+            .v = {operand.bf16() + first_value(), packed()}};
+  }
+
+  AttentionShape shape;
+  std::vector<float> qkv, dy, statistics, row_sums;
+  reference::AttentionOutput exact;
+};
+
+Vector Stored(Vector bounds, const Vector& expected) {
+  for (size_t i = 0; i < bounds.size(); ++i) {
+    bounds[i] = StoredBound(expected[i], bounds[i], kType);
+  }
+  return bounds;
+}
+
+// (T, D/2) cosines and sines of angles that have no system.
+std::vector<float2> Turns(const AttentionShape& shape) {
+  std::vector<float2> turns;
+  for (int64_t i = 0; i < shape.positions * shape.head_size / 2; ++i) {
+    const double angle = 0.7 * static_cast<double>(i % 101);
+    turns.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
+  }
+  return turns;
+}
+
+// Turns what belongs to queries and keys back; with `magnitudes` by the absolute values.
+void TurnBack(const Problem& problem, const std::vector<float2>& turns, bool magnitudes,
+              Vector& dqkv) {
+  const auto packed = static_cast<size_t>(problem.packed());
+  const auto turned = static_cast<size_t>(problem.first_value());
+  const auto T = static_cast<size_t>(problem.shape.positions);
+  const size_t D = static_cast<size_t>(problem.shape.head_size), half = D / 2;
+  for (size_t i = 0; i < dqkv.size(); ++i) {
+    if (i % packed >= turned || i % packed % D >= half) continue;
+    const float2 turn = turns[i / packed % T * half + i % packed % D];
+    const double a = dqkv[i], b = dqkv[i + half], cosine = turn.x, sine = turn.y;
+    dqkv[i] = magnitudes ? std::fabs(cosine) * a + std::fabs(sine) * b : cosine * a + sine * b;
+    dqkv[i + half] =
+        magnitudes ? std::fabs(cosine) * b + std::fabs(sine) * a : cosine * b - sine * a;
+  }
+}
+
+// Every kernel for the head size is compared; the one that is taken in every order of threads.
+class TiledAttention : public ::testing::TestWithParam<AttentionShape> {
+ protected:
+  // What `run(gpu, tile)` returns.
+  template <typename Run, typename Check>
+  static void ForEachTile(std::span<const AttentionTile> tiles, Run run, Check check) {
+    bool is_taken = true;
+    for (const AttentionTile& tile : tiles) {
+      if (tile.head_size != GetParam().head_size) continue;
+      SCOPED_TRACE(absl::StrCat("tile ", tile.rows, " by ", tile.step, ", ", tile.warps, " warps"));
+      const auto run_tile = [&](EmulatedGpu& gpu) { return run(gpu, tile); };
+      if (std::exchange(is_taken, false)) {
+        check(InEveryOrder(run_tile));
+      } else {
+        EmulatedGpu gpu;
+        check(run_tile(gpu));
+      }
+    }
+  }
+  // Of dqkv those parts that a kernel gives, with what it is compared with.
+  void ExpectGradient(const std::vector<float2>& turns, std::span<const AttentionTile> tiles,
+                      int64_t begin, int64_t end) const {
+    const Vector dy = ToDouble(problem_.dy), qkv = ToDouble(problem_.qkv);
+    Vector expected = reference::AttentionBackwardInput(problem_.shape, dy, qkv);
+    Vector bounds = BoundsOfAttentionGradient(problem_.shape, dy, qkv, problem_.exact, kType);
+    if (!turns.empty()) {
+      TurnBack(problem_, turns, false, expected);
+      TurnBack(problem_, turns, true, bounds);
+    }
+    bounds = Stored(bounds, expected);
+    // A kernel leaves alone what is not its own.
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const auto place = static_cast<int64_t>(i) % problem_.packed();
+      if (place < begin || place >= end) expected[i] = bounds[i] = 0;
+    }
+    ForEachTile(
+        tiles,
+        [&](EmulatedGpu& gpu, const AttentionTile& tile) {
+          AttentionArguments arguments = problem_.Arguments(gpu);
+          const Tensor dqkv = gpu.Operand(kType, std::vector<float>(problem_.qkv.size()));
+          arguments.statistics = gpu.Operand(DType::kFloat32, problem_.statistics).f32();
+          arguments.row_sums = gpu.Operand(DType::kFloat32, problem_.row_sums).f32();
+          arguments.dy = gpu.Operand(kType, problem_.dy).data;
+          arguments.dq = {dqkv.bf16(), problem_.packed()};
+          arguments.dk = {dqkv.bf16() + problem_.first_key(), problem_.packed()};
+          arguments.dv = {dqkv.bf16() + problem_.first_value(), problem_.packed()};
+          arguments.turns = gpu.Upload<float2>(turns);
+          EXPECT_TRUE(FitsAttentionTiles(ElementType::kBfloat16, arguments));
+          EXPECT_EQ(tile.launch(gpu.stream(), arguments), cudaSuccess);
+          return std::vector<Vector>{gpu.Values(dqkv)};
+        },
+        [&](const std::vector<Vector>& results) {
+          EXPECT_THAT(results[0], CloseTo(expected, bounds));
+        });
+  }
+
+  const Problem problem_{GetParam()};
+};
+
+TEST_P(TiledAttention, ForwardMatchesReference) {
+  const auto bounds =
+      BoundsOfAttention(problem_.shape, ToDouble(problem_.qkv), problem_.exact, kType);
+  const Vector y_bounds = Stored(bounds.y, problem_.exact.y);
+  ForEachTile(
+      AttentionForwardTiles(),
+      [&](EmulatedGpu& gpu, const AttentionTile& tile) {
+        AttentionArguments arguments = problem_.Arguments(gpu);
+        const Tensor y = gpu.Result(kType, static_cast<int64_t>(problem_.exact.y.size()));
+        const Tensor statistics =
+            gpu.Result(DType::kFloat32, static_cast<int64_t>(problem_.statistics.size()));
+        arguments.y = y.data;
+        arguments.statistics = statistics.f32();
+        EXPECT_TRUE(FitsAttentionTiles(ElementType::kBfloat16, arguments));
+        EXPECT_EQ(tile.launch(gpu.stream(), arguments), cudaSuccess);
+        return std::vector<Vector>{gpu.Values(statistics), gpu.Values(y)};
+      },
+      [&](const std::vector<Vector>& results) {
+        EXPECT_THAT(results[0], CloseTo(problem_.exact.statistics, bounds.statistics));
+        EXPECT_THAT(results[1], CloseTo(problem_.exact.y, y_bounds));
+      });
+}
+
+TEST_P(TiledAttention, GradientsOfKeysAndValuesMatchReference) {
+  ExpectGradient({}, AttentionKeyTiles(), problem_.first_key(), problem_.packed());
+}
+
+TEST_P(TiledAttention, GradientsOfQueriesMatchReference) {
+  ExpectGradient({}, AttentionQueryTiles(), 0, problem_.first_key());
+}
+
+std::string NameOfCase(const ::testing::TestParamInfo<AttentionShape>& info) {
+  const AttentionShape& shape = info.param;
+  return absl::StrCat(shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads,
+                      "x", shape.head_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, TiledAttention,
+    ::testing::Values(AttentionShape{1, 1, 1, 1, 64}, AttentionShape{2, 17, 3, 1, 64},
+                      AttentionShape{1, 64, 1, 1, 64}, AttentionShape{1, 127, 3, 1, 64},
+                      AttentionShape{1, 200, 1, 1, 64}, AttentionShape{1, 130, 1, 1, 80},
+                      AttentionShape{1, 70, 3, 1, 96}, AttentionShape{1, 17, 3, 1, 128},
+                      AttentionShape{1, 200, 1, 1, 128}),
+    NameOfCase);
+
+// The gradients of queries and keys with rotary positions.
+using TiledRotaryAttention = TiledAttention;
+
+TEST_P(TiledRotaryAttention, GradientsAreTurnedBack) {
+  const std::vector<float2> turns = Turns(problem_.shape);
+  ExpectGradient(turns, AttentionKeyTiles(), problem_.first_key(), problem_.packed());
+  ExpectGradient(turns, AttentionQueryTiles(), 0, problem_.first_key());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TiledRotaryAttention,
+                         ::testing::Values(AttentionShape{2, 33, 2, 1, 64},
+                                           AttentionShape{1, 33, 1, 1, 80},
+                                           AttentionShape{1, 33, 1, 1, 128}),
+                         NameOfCase);
+
+TEST(TiledAttentionFits, WhatItsKernelsCanRead) {
+  EmulatedGpu gpu;
+  const AttentionArguments right = Problem({1, 1, 1, 1, 64}).Arguments(gpu);
+  EXPECT_TRUE(FitsAttentionTiles(ElementType::kBfloat16, right));
+  EXPECT_FALSE(FitsAttentionTiles(ElementType::kFloat32, right));
+  AttentionArguments wrong = right;
+  wrong.head_size = 72;
+  EXPECT_FALSE(FitsAttentionTiles(ElementType::kBfloat16, wrong));
+  wrong = right;
+  wrong.k.stride = 196;
+  EXPECT_FALSE(FitsAttentionTiles(ElementType::kBfloat16, wrong));
+  wrong = right;
+  wrong.dy = static_cast<const uint16_t*>(right.q.data) + 1;
+  EXPECT_FALSE(FitsAttentionTiles(ElementType::kBfloat16, wrong));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels::attention_tiled_test
