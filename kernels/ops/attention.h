@@ -42,11 +42,13 @@ struct AttentionShape {
 // (FlashAttention, Dao et al. 2022). The same bits for any number of threads.
 //
 // InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
-// is negative or not finite, an odd D with one.
+// is negative or not finite, an odd D with one. On CUDA devices some head sizes need addresses that
+// are multiples of 16: then of a call, too.
 class AttentionOp : public Operation {
  public:
-  // Scratch for any of the calls below: a few tiles for each thread. Its contents need not be kept
-  // between calls.
+  // Scratch for any of the calls below, whose contents need not be kept between calls. On CPU
+  // devices a few tiles for each thread; on CUDA devices dy_t y_t and, with a rotary base, turned
+  // queries and keys.
   virtual int64_t workspace_bytes() const = 0;
 
   virtual absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics,

@@ -63,7 +63,7 @@ class Attention : public OpTest<AttentionShape> {
     Vector statistics, y;
   };
   Output Forward(const std::vector<float>& qkv) const {
-    OpResults results = ResultsAtAnyAddress([&](OpBench& bench) {
+    OpResults results = Results([&](OpBench& bench) {
       AttentionOp& op = bench.Create(shape());
       const Tensor operand = bench.Operand(packed(), qkv);
       const Tensor statistics = bench.ResultOf(DType::kFloat32, heads());
@@ -76,7 +76,7 @@ class Attention : public OpTest<AttentionShape> {
     return {std::move(results[0]), std::move(results[1])};
   }
   Vector BackwardInput(const Problem& problem) const {
-    return ResultsAtAnyAddress([&](OpBench& bench) {
+    return Results([&](OpBench& bench) {
       AttentionOp& op = bench.Create(shape());
       const Tensor dy = bench.Operand(outputs(), problem.dy);
       const Tensor qkv = bench.Operand(packed(), problem.qkv);

@@ -17,22 +17,31 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Kernels, and which heads they are for.
+// Kernels, and what they are for.
 struct AttentionKernels {
-  bool (*serve)(ElementType type, int64_t head_size);
+  bool (*fit)(ElementType type, const AttentionArguments& a);
   cudaError_t (*forward)(cudaStream_t stream, ElementType type, const AttentionArguments& a);
   cudaError_t (*backward)(cudaStream_t stream, ElementType type, const AttentionArguments& a);
 };
 
-// The first that serve are taken.
+// The first that fit are taken.
 constexpr AttentionKernels kKernels[] = {
-    {[](ElementType, int64_t) { return true; }, LaunchPlainAttentionForward,
+    {FitsAttentionTiles,
+     [](cudaStream_t stream, ElementType, const AttentionArguments& a) {
+       return LaunchTiledAttentionForward(stream, a);
+     },
+     [](cudaStream_t stream, ElementType, const AttentionArguments& a) {
+       return LaunchTiledAttentionBackward(stream, a);
+     }},
+    {[](ElementType, const AttentionArguments&) { return true; }, LaunchPlainAttentionForward,
      LaunchPlainAttentionBackward},
 };
 
+// By type and head size alone, for which addresses that are null and strides of 0 stand.
 const AttentionKernels& KernelsFor(ElementType type, int64_t head_size) {
+  const AttentionArguments a = {.head_size = head_size};
   return *std::find_if(std::begin(kKernels), std::end(kKernels),
-                       [&](const auto& kernels) { return kernels.serve(type, head_size); });
+                       [&](const AttentionKernels& kernels) { return kernels.fit(type, a); });
 }
 
 class CudaAttention final : public AttentionOp {
@@ -63,6 +72,7 @@ class CudaAttention final : public AttentionOp {
     ASSIGN_OR_RETURN(AttentionArguments arguments, Prepare(compute, qkv, workspace));
     arguments.statistics = statistics.f32();
     arguments.y = y.data;
+    RETURN_IF_ERROR(CheckFits(arguments));
     return CudaStatus(kernels_.forward(compute, type_, arguments), "LaunchAttentionForward");
   }
 
@@ -84,6 +94,7 @@ class CudaAttention final : public AttentionOp {
     arguments.dq = gradient_of(0);
     arguments.dk = gradient_of(shape_.heads);
     arguments.dv = gradient_of(turned_heads());
+    RETURN_IF_ERROR(CheckFits(arguments));
     return CudaStatus(kernels_.backward(compute, type_, arguments), "LaunchAttentionBackward");
   }
 
@@ -91,6 +102,12 @@ class CudaAttention final : public AttentionOp {
   bool turns() const { return shape_.rotary_base > 0.0F; }
   int64_t turned_heads() const { return shape_.heads + shape_.kv_heads; }
   int64_t packed_heads() const { return shape_.heads + 2 * shape_.kv_heads; }
+
+  // Which kernels compute must not depend on where tensors are: the bits do.
+  absl::Status CheckFits(const AttentionArguments& arguments) const {
+    if (kernels_.fit(type_, arguments)) return absl::OkStatus();
+    return absl::InvalidArgumentError("attention: addresses must be multiples of 16");
+  }
 
   // The tensor's heads from number `first` on.
   void* Head(const Tensor& packed, int64_t first) const {
