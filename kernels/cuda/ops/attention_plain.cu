@@ -115,33 +115,35 @@ template <int W, int kCount, int N, typename T>
 __device__ void CopyVectors(const Rows<const T>& from, int first, int positions,
                             const Slice<W>& slice, float* to) {
   constexpr int kVectors = W / N;  // of a row
-  constexpr int kThreads = Tile<W>::kThreads;
-  constexpr int kSteps = kCount * kVectors / kThreads;
-  constexpr int kBatch = kSteps < 4 ? kSteps : 4;  // that a thread has in flight
-  static_assert(kSteps * kThreads == kCount * kVectors && kSteps % kBatch == 0);
-  for (int step = 0; step < kSteps; step += kBatch) {
+  constexpr int kStep =
+      Tile<W>::kThreads / kVectors;  // rows from one that a thread has to the next
+  constexpr int kRows = kCount / kStep;
+  constexpr int kBatch = kRows < 4 ? kRows : 4;  // that a thread has in flight
+  static_assert(kVectors * kStep == Tile<W>::kThreads && kRows % kBatch == 0);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / kVectors, column = thread % kVectors * N;
+  const int at = slice.At(column);
+  float* const target = to + row * Tile<W>::kPitch + column;
+  for (int k = 0; k < kRows; k += kBatch) {
     Packed<T, N> batch[kBatch];
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const int i = static_cast<int>(threadIdx.x) + (step + k) * kThreads;
-      const int at = slice.At(i % kVectors * N);
-      const int position = first + i / kVectors;
-      batch[k] = Packed<T, N>();
-      if (position < positions && at >= 0) batch[k] = LoadPacked<T, N>(from.row(position) + at);
+    for (int j = 0; j < kBatch; ++j) {
+      const int position = first + row + (k + j) * kStep;
+      batch[j] = Packed<T, N>();
+      if (position < positions && at >= 0) batch[j] = LoadPacked<T, N>(from.row(position) + at);
     }
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const int i = static_cast<int>(threadIdx.x) + (step + k) * kThreads;
-      float* const row = to + i / kVectors * Tile<W>::kPitch + i % kVectors * N;
+    for (int j = 0; j < kBatch; ++j) {
+      float* const numbers = target + (k + j) * kStep * Tile<W>::kPitch;
       float values[N];
-      Unpack<T, N>(batch[k], values);
+      Unpack<T, N>(batch[j], values);
       constexpr int kQuad = N < 4 ? N : 4;
 #pragma unroll
       for (int n = 0; n < N; n += kQuad) {
         float quad[kQuad];
 #pragma unroll
         for (int e = 0; e < kQuad; ++e) quad[e] = values[n + e];
-        Store(row + n, quad);
+        Store(numbers + n, quad);
       }
     }
   }
@@ -182,7 +184,7 @@ __device__ void AddProducts(const Slice<W>& slice, const Lane& lane, const float
   for (int half = 0; half < 2; ++half) {
     const float* const rows = own + lane.row * kPitch + half * (W / 2);
     const float* const columns = others + lane.column * kPitch + half * (W / 2);
-#pragma unroll 1  // a turn has 64 or 128 products: more of them cost registers
+#pragma unroll 1  // a turn has 32 or 128 products: more of them cost registers
     for (int d = 0; d < slice.length[half]; d += 4) {
       float a[kRows][4];
 #pragma unroll
