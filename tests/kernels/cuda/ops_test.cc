@@ -40,6 +40,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::FloatNear;
+using ::testing::HasSubstr;
 using ::testing::Pointwise;
 using testing::RandomNormal;
 using testing::StatusIs;
@@ -337,6 +338,21 @@ TEST_F(CudaOpsTest, AttentionNeedsNoMoreSharedMemoryThanAnyGpuHas) {
   StartMachine({.shared_bytes = 99 << 10});
   device_ = CreateDevice();
   EXPECT_THAT(results(), Pointwise(FloatNear(1e-4F), expected));
+}
+
+// Other kernels would give other bits.
+TEST_F(CudaOpsTest, AttentionOnTensorCoresRefusesAddressesThatAreNotAligned) {
+  device_ = Backend().CreateDevice({.precision = Precision::kBfloat16}).value();
+  const auto op = ops().Create(AttentionShape{.head_size = 64}).value();
+  Tensor qkv = Result(DType::kBfloat16, {1, 1, 200});
+  qkv.data = qkv.bf16() + 1;
+  const Tensor statistics = Result(DType::kFloat32, {1, 1, 1});
+  const Tensor y = Result(DType::kBfloat16, {1, 1, 64});
+  EXPECT_THAT(RunJob(*device_,
+                     [&](Stream& stream) {
+                       return op->Forward(stream, qkv, statistics, y, /*workspace=*/nullptr);
+                     }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiples of 16")));
 }
 
 TEST_F(CudaOpsTest, WhatHasNoKernelsIsRefused) {
