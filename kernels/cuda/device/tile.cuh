@@ -43,15 +43,18 @@ __device__ __forceinline__ void CopyTile(unsigned char* tile, const __nv_bfloat1
   constexpr int kLanes = Rows::kChunks <= 8 ? 8 : 16, kStep = kThreads / kLanes;
   static_assert(kStep % 8 == 0 && kRows % kStep == 0 && Rows::kChunks <= kLanes);
   const unsigned row = threadIdx.x / kLanes, chunk = threadIdx.x % kLanes;
-  if (chunk >= Rows::kChunks) return;
   tile += Rows::Offset(row, chunk);
   from += row * stride + chunk * 8;
   rows -= static_cast<int>(row);
+  if (chunk < Rows::kChunks) {
 #pragma unroll
-  for (int i = 0; i < kRows; i += kStep) {
-    CopyAsync(tile + i * Rows::kBytes, from, i < rows);
-    from += kStep * stride;
+    for (int i = 0; i < kRows; i += kStep) {
+      CopyAsync(tile + i * Rows::kBytes, from, i < rows);
+      from += kStep * stride;
+    }
   }
+  // What follows takes whole warps.
+  if (Rows::kChunks < kLanes) __syncwarp();
 }
 
 // Where the calling lane's row is in a load of 16 x 16 elements. Of the four matrices the second is

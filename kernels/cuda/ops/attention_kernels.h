@@ -85,9 +85,11 @@ cudaError_t LaunchTiledAttentionBackward(cudaStream_t stream, const AttentionArg
 // many keys, and walks over the others `step` at a time.
 struct AttentionTile {
   int head_size, rows, step, warps;
+  unsigned shared_bytes;
   cudaError_t (*launch)(cudaStream_t stream, const AttentionArguments& arguments);
 };
-// All there are, for measuring; of each head size the functions above take the first one.
+// All there are, for measuring. Of each head size the functions above take the first one, which is
+// one that every GPU from compute capability 8.0 on has the shared memory for (99 KiB).
 std::span<const AttentionTile> AttentionForwardTiles();
 std::span<const AttentionTile> AttentionKeyTiles();    // dk, dv
 std::span<const AttentionTile> AttentionQueryTiles();  // dq

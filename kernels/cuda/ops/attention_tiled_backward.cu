@@ -25,9 +25,10 @@ struct OfQuery {
   float row_sum = 0;
 };
 __device__ OfQuery ReadOfQuery(const AttentionArguments& args, int64_t row, int64_t t) {
-  if (t >= args.positions) return {};
-  const int64_t place = row * args.positions + t;
-  return {args.statistics[place] * kLogOfE, args.row_sums[place]};
+  // Without a branch: lanes go on together to what takes the whole warp.
+  const int64_t place = row * args.positions + (t < args.positions ? t : args.positions - 1);
+  const float statistic = args.statistics[place] * kLogOfE, row_sum = args.row_sums[place];
+  return t < args.positions ? OfQuery{statistic, row_sum} : OfQuery{};
 }
 
 // ---- dk, dv. A block has a tile of keys of one head, kM times 16 of them in each warp, and walks
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     const unsigned char* const q_tile = stages + parity * 2 * Shape::kQueryBytes;
     const unsigned char* const dy_tile = q_tile + Shape::kQueryBytes;
     const OfQuery* const of_query = of_queries + parity * kQueries + lane % 4 * 2;
-    if (first_key < t0 + kQueries) {  // otherwise no query sees a key of the warp
+    if (first_key < min(t0 + kQueries, positions)) {  // or else no query sees a key of the warp
       float weights[kM][kQueries / 8][4] = {};
       MultiplyByTransposed<D, kM, kQueries>(
           [&](int column, int m, uint32_t(&words)[4]) {
@@ -236,6 +237,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first_row = static_cast<int>(threadIdx.x / 32) * 16 * kM;  // of the warp
   const int first_query = t0 + first_row;
+  const int last_of_warp = first_query < positions ? first_query + 16 * kM - 1 : -1;
   unsigned char* const own_queries = queries + first_row * TileRows<D>::kBytes;
   const unsigned char* const own_dys = dys + first_row * TileRows<D>::kBytes;
   const LaneOfTile<D> lane_of_tile;
@@ -253,7 +255,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     __syncthreads();  // all have their tile j, and are done with the one before
     if (j + 1 < key_tiles) copy_keys(j + 1);
     const int u0 = j * kKeys;
-    if (u0 > first_query + 16 * kM - 1) continue;  // no query of the warp sees them
+    if (u0 > last_of_warp) continue;  // no query of the warp sees them
     const unsigned char* const k_tile = stages + j % 2 * 2 * Shape::kKeyBytes;
     const unsigned char* const v_tile = k_tile + Shape::kKeyBytes;
     float weights[kM][kKeys / 8][4] = {};
@@ -312,19 +314,43 @@ cudaError_t LaunchQueries(cudaStream_t stream, const AttentionArguments& args) {
 
 template <int D, int kKeys, int kQueries, int kWarps>
 constexpr AttentionTile Keys() {
-  return {D, kKeys, kQueries, kWarps, &LaunchKeys<D, kKeys, kQueries, kWarps>};
+  return {D,
+          kKeys,
+          kQueries,
+          kWarps,
+          OfKeys<D, kKeys, kQueries, kWarps>::kSharedBytes,
+          &LaunchKeys<D, kKeys, kQueries, kWarps>};
 }
 template <int D, int kQueries, int kKeys, int kWarps>
 constexpr AttentionTile Queries() {
-  return {D, kQueries, kKeys, kWarps, &LaunchQueries<D, kQueries, kKeys, kWarps>};
+  return {D,
+          kQueries,
+          kKeys,
+          kWarps,
+          OfQueries<D, kQueries, kKeys, kWarps>::kSharedBytes,
+          &LaunchQueries<D, kQueries, kKeys, kWarps>};
 }
 
-constexpr AttentionTile kKeyTiles[] = {Keys<64, 128, 32, 4>(),  Keys<64, 64, 64, 4>(),
-                                       Keys<80, 64, 64, 4>(),   Keys<96, 64, 64, 4>(),
-                                       Keys<128, 128, 64, 8>(), Keys<128, 64, 64, 4>()};
-constexpr AttentionTile kQueryTiles[] = {Queries<64, 128, 64, 4>(),  Queries<64, 64, 64, 4>(),
-                                         Queries<80, 128, 32, 4>(),  Queries<96, 128, 32, 4>(),
-                                         Queries<128, 128, 32, 4>(), Queries<128, 64, 64, 4>()};
+// As many rows in a warp as the registers of its sums leave room for: dk and dv of 32 keys with 64
+// numbers, of 16 with more; dq of 32 queries. Beside each: registers (nvcc 13.0, sm_90).
+constexpr AttentionTile kKeyTiles[] = {
+    Keys<64, 128, 32, 4>(),   // 255
+    Keys<64, 64, 64, 4>(),    // 203
+    Keys<64, 128, 64, 8>(),   // 205
+    Keys<80, 64, 64, 4>(),    // 224
+    Keys<96, 64, 64, 4>(),    // 246
+    Keys<128, 64, 64, 4>(),   // 255
+    Keys<128, 128, 64, 8>(),  // 255
+};
+constexpr AttentionTile kQueryTiles[] = {
+    Queries<64, 128, 64, 4>(),   // 255
+    Queries<64, 64, 64, 4>(),    // 163
+    Queries<64, 128, 32, 4>(),   // 203
+    Queries<80, 128, 32, 4>(),   // 220
+    Queries<96, 128, 32, 4>(),   // 237
+    Queries<128, 128, 32, 4>(),  // 255
+    Queries<128, 64, 64, 4>(),   // 202
+};
 
 }  // namespace
 

@@ -1,6 +1,10 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +18,7 @@
 #include "tests/kernels/attention_bounds.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"
+#include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
 #include "tests/testing/tolerance.h"
@@ -36,9 +41,12 @@ constexpr DType kType = DType::kBfloat16;
 
 // Operands, and what comes out. The statistics and the row sums are the exact ones, rounded.
 struct Problem {
-  explicit Problem(const AttentionShape& shape_in) : shape(shape_in) {
+  // qkv is normal with the given deviation.
+  explicit Problem(const AttentionShape& shape_in, float deviation = 1.0F) : shape(shape_in) {
     const int64_t rows = shape.samples * shape.positions;
-    qkv = RoundedTo(kType, RandomNormal(rows * packed(), 1));
+    qkv = RandomNormal(rows * packed(), 1);
+    for (float& value : qkv) value *= deviation;
+    qkv = RoundedTo(kType, qkv);
     dy = RoundedTo(kType, RandomNormal(rows * shape.heads * shape.head_size, 2));
     exact = reference::AttentionForward(shape, ToDouble(qkv));
     statistics.assign(exact.statistics.begin(), exact.statistics.end());
@@ -106,15 +114,19 @@ void TurnBack(const Problem& problem, const std::vector<float2>& turns, bool mag
   }
 }
 
+struct Case {
+  AttentionShape shape;
+  float deviation = 1.0F;
+};
 // Every kernel for the head size is compared; the one that is taken in every order of threads.
-class TiledAttention : public ::testing::TestWithParam<AttentionShape> {
+class TiledAttention : public ::testing::TestWithParam<Case> {
  protected:
   // What `run(gpu, tile)` returns.
   template <typename Run, typename Check>
   static void ForEachTile(std::span<const AttentionTile> tiles, Run run, Check check) {
     bool is_taken = true;
     for (const AttentionTile& tile : tiles) {
-      if (tile.head_size != GetParam().head_size) continue;
+      if (tile.head_size != GetParam().shape.head_size) continue;
       SCOPED_TRACE(absl::StrCat("tile ", tile.rows, " by ", tile.step, ", ", tile.warps, " warps"));
       const auto run_tile = [&](EmulatedGpu& gpu) { return run(gpu, tile); };
       if (std::exchange(is_taken, false)) {
@@ -162,7 +174,7 @@ class TiledAttention : public ::testing::TestWithParam<AttentionShape> {
         });
   }
 
-  const Problem problem_{GetParam()};
+  const Problem problem_{GetParam().shape, GetParam().deviation};
 };
 
 TEST_P(TiledAttention, ForwardMatchesReference) {
@@ -196,20 +208,21 @@ TEST_P(TiledAttention, GradientsOfQueriesMatchReference) {
   ExpectGradient({}, AttentionQueryTiles(), 0, problem_.first_key());
 }
 
-std::string NameOfCase(const ::testing::TestParamInfo<AttentionShape>& info) {
-  const AttentionShape& shape = info.param;
+std::string NameOfCase(const ::testing::TestParamInfo<Case>& info) {
+  const AttentionShape& shape = info.param.shape;
   return absl::StrCat(shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads,
                       "x", shape.head_size);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, TiledAttention,
-    ::testing::Values(AttentionShape{1, 1, 1, 1, 64}, AttentionShape{2, 17, 3, 1, 64},
-                      AttentionShape{1, 64, 1, 1, 64}, AttentionShape{1, 127, 3, 1, 64},
-                      AttentionShape{1, 200, 1, 1, 64}, AttentionShape{1, 130, 1, 1, 80},
-                      AttentionShape{1, 70, 3, 1, 96}, AttentionShape{1, 17, 3, 1, 128},
-                      AttentionShape{1, 200, 1, 1, 128}),
-    NameOfCase);
+// Edges of tiles, groups of heads; and scores of more than a hundred, so that the largest weight so
+// far is exceeded by far.
+INSTANTIATE_TEST_SUITE_P(Shapes, TiledAttention,
+                         ::testing::Values(Case{{1, 1, 1, 1, 64}}, Case{{2, 17, 3, 1, 64}},
+                                           Case{{1, 64, 1, 1, 64}}, Case{{1, 127, 3, 1, 64}},
+                                           Case{{1, 200, 1, 1, 64}, 6.0F}, Case{{1, 130, 1, 1, 80}},
+                                           Case{{1, 70, 3, 1, 96}}, Case{{1, 17, 3, 1, 128}},
+                                           Case{{1, 200, 1, 1, 128}}),
+                         NameOfCase);
 
 // The gradients of queries and keys with rotary positions.
 using TiledRotaryAttention = TiledAttention;
@@ -221,9 +234,8 @@ TEST_P(TiledRotaryAttention, GradientsAreTurnedBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TiledRotaryAttention,
-                         ::testing::Values(AttentionShape{2, 33, 2, 1, 64},
-                                           AttentionShape{1, 33, 1, 1, 80},
-                                           AttentionShape{1, 33, 1, 1, 128}),
+                         ::testing::Values(Case{{2, 33, 2, 1, 64}}, Case{{1, 33, 1, 1, 80}},
+                                           Case{{1, 33, 1, 1, 128}}),
                          NameOfCase);
 
 TEST(TiledAttentionFits, WhatItsKernelsCanRead) {
@@ -240,6 +252,95 @@ TEST(TiledAttentionFits, WhatItsKernelsCanRead) {
   wrong = right;
   wrong.dy = static_cast<const uint16_t*>(right.q.data) + 1;
   EXPECT_FALSE(FitsAttentionTiles(ElementType::kBfloat16, wrong));
+}
+
+TEST(TiledAttentionTiles, TheFirstFitEveryGpu) {
+  for (const auto& tiles : {AttentionForwardTiles(), AttentionKeyTiles(), AttentionQueryTiles()}) {
+    int head_size = 0;
+    for (const AttentionTile& tile : tiles) {
+      if (std::exchange(head_size, tile.head_size) == tile.head_size) continue;
+      EXPECT_LE(tile.shared_bytes, 99U << 10) << tile.head_size;
+    }
+  }
+}
+
+// ---- What a GPU takes for each, to choose the first by: run with
+// --gtest_also_run_disabled_tests --gtest_filter=*Times*.
+
+float MillisecondsOf(cudaStream_t stream, const AttentionTile& tile,
+                     const AttentionArguments& arguments, int launches) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  EXPECT_EQ(cudaEventCreateWithFlags(&begin, cudaEventDefault), cudaSuccess);
+  EXPECT_EQ(cudaEventCreateWithFlags(&end, cudaEventDefault), cudaSuccess);
+  EXPECT_EQ(tile.launch(stream, arguments), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(begin, stream), cudaSuccess);
+  for (int i = 0; i < launches; ++i) EXPECT_EQ(tile.launch(stream, arguments), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(end, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  float milliseconds = 0;
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(begin), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(end), cudaSuccess);
+  return milliseconds / static_cast<float>(launches);
+}
+
+void PrintTimes(const AttentionShape& shape, int launches) {
+  EmulatedGpu gpu;
+  const int64_t rows = shape.samples * shape.positions, D = shape.head_size;
+  const int64_t queries = shape.heads * D, packed = queries + 2 * shape.kv_heads * D;
+  // The same few numbers again and again.
+  const auto filled = [&](int64_t elements) {
+    const std::vector<float> numbers = RandomNormal(std::min<int64_t>(elements, 1 << 20), 1);
+    const Tensor some = gpu.Operand(kType, numbers), tensor = gpu.Result(kType, elements);
+    for (int64_t at = 0; at < elements; at += some.elements()) {
+      const int64_t count = std::min(some.elements(), elements - at);
+      EXPECT_EQ(cudaMemcpyAsync(tensor.bf16() + at, some.data, static_cast<size_t>(2 * count),
+                                cudaMemcpyDeviceToDevice, gpu.stream()),
+                cudaSuccess);
+    }
+    return tensor.bf16();
+  };
+  uint16_t* const qkv = filled(rows * packed);
+  uint16_t* const dqkv = gpu.Result(kType, rows * packed).bf16();
+  AttentionArguments arguments = {.samples = shape.samples,
+                                  .positions = shape.positions,
+                                  .heads = shape.heads,
+                                  .kv_heads = shape.kv_heads,
+                                  .head_size = D,
+                                  .q = {qkv, packed},
+                                  .k = {qkv + queries, packed},
+                                  .v = {qkv + packed - shape.kv_heads * D, packed},
+                                  .y = gpu.Result(kType, rows * queries).data,
+                                  .dy = filled(rows * queries),
+                                  .dq = {dqkv, packed},
+                                  .dk = {dqkv + queries, packed},
+                                  .dv = {dqkv + packed - shape.kv_heads * D, packed}};
+  arguments.statistics = gpu.Result(DType::kFloat32, rows * shape.heads).f32();
+  arguments.row_sums = gpu.Operand(DType::kFloat32, RandomNormal(rows * shape.heads, 2)).f32();
+  const auto print = [&](const char* kernel, std::span<const AttentionTile> tiles) {
+    for (const AttentionTile& tile : tiles) {
+      if (tile.head_size != D) continue;
+      std::printf("%s, %ld x %ld, heads %ld of %ld: tile %d by %d, %d warps: %.4f ms\n", kernel,
+                  shape.samples, shape.positions, shape.heads, D, tile.rows, tile.step, tile.warps,
+                  MillisecondsOf(gpu.stream(), tile, arguments, launches));
+    }
+  };
+  print("forward", AttentionForwardTiles());
+  print("dk, dv", AttentionKeyTiles());
+  print("dq", AttentionQueryTiles());
+}
+
+TEST(TiledAttentionTimes, DISABLED_OfEachTile) {
+  if (testing::cuda::IsSimulated()) {
+    PrintTimes({1, 65, 1, 1, 64}, 1);
+    return;
+  }
+  for (const AttentionShape& shape :
+       {AttentionShape{16, 1024, 12, 12, 64}, AttentionShape{4, 4096, 32, 32, 128},
+        AttentionShape{4, 2048, 32, 8, 128}, AttentionShape{4, 2048, 32, 32, 80},
+        AttentionShape{4, 2048, 32, 32, 96}}) {
+    PrintTimes(shape, 10);
+  }
 }
 
 }  // namespace
