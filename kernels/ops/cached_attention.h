@@ -31,10 +31,12 @@ struct CachedAttentionShape {
 // calls, R in each: the keys and values of a position are computed once, and stay in a cache.
 //   qkv (R, (H + 2 G) D)   y (R, H D)   both of the device's activation type
 // The same bits for any number of threads. Those of another R, and of AttentionOp, may differ in
-// the last places.
+// the last places. On a CUDA device a call takes two kernels and nothing of the host, so that it
+// can be recorded; qkv is aligned as the engine's tensors are.
 class CachedAttentionOp : public Operation {
  public:
-  // Keys, turned, and values: 2 G T D float32. The same in all calls of a sequence.
+  // Keys, turned, and values: 2 G T D float32, on a CUDA device of its activation type. The same in
+  // all calls of a sequence.
   virtual int64_t cache_bytes() const = 0;
   // Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
@@ -46,7 +48,8 @@ class CachedAttentionOp : public Operation {
                                std::byte* cache, const Tensor& y, std::byte* workspace) = 0;
 };
 
-// InvalidArgument: as for AttentionShape.
+// InvalidArgument: as for AttentionShape. Unimplemented: heads above 128 numbers that are not made
+// of words of 16 bytes, or above 256, on a CUDA device.
 absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCpu(const CachedAttentionShape& shape,
                                                                Device& device);
 absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCuda(const CachedAttentionShape& shape,

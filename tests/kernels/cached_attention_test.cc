@@ -1,32 +1,28 @@
 #include "kernels/ops/cached_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/ops/attention.h"
 #include "tests/kernels/attention_bounds.h"
-#include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::kernels::cached_attention_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::ExpectInvalid;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpResults;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 
 // A sequence that comes `rows` positions at a time: what attention of all of it at once is to give.
@@ -50,70 +46,71 @@ struct SequenceCase {
   }
 };
 
-// y of all positions, and of those beyond the last that the last call has.
-Vector OneAfterTheOther(const SequenceCase& test, const std::vector<float>& qkv, int threads) {
-  TestDevice device(threads);
+std::string NameOf(const SequenceCase& test) {
   const CachedAttentionShape& shape = test.shape;
-  const auto op = device.ops().Create(shape).value();
-  std::byte* const cache = device.Workspace(op->cache_bytes());
-  std::byte* const workspace = device.Workspace(op->workspace_bytes());
-  Vector all;
-  for (int64_t first = 0; first < shape.positions; first += shape.rows) {
-    // Padding is not a number.
-    std::vector<float> x(static_cast<size_t>(shape.rows * test.inputs()),
-                         std::numeric_limits<float>::quiet_NaN());
-    const int64_t rows = std::min(shape.rows, shape.positions - first);
-    std::copy_n(qkv.begin() + first * test.inputs(), rows * test.inputs(), x.begin());
-    const Tensor y = device.Result(Shape{shape.rows, test.outputs()});
-    EXPECT_OK(device.Run([&](Stream& stream) {
-      return op->Forward(stream, &first, device.Operand(Shape{shape.rows, test.inputs()}, x), cache,
-                         y, workspace);
-    }));
-    const Vector values = TestDevice::Values(y);
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
+  return absl::StrCat(shape.rows, "of", shape.positions, "_", shape.heads, "of", shape.kv_heads,
+                      "x", shape.head_size);
 }
 
-class CpuCachedAttention : public ::testing::TestWithParam<SequenceCase> {};
+class CachedAttention : public OpTest<SequenceCase> {
+ protected:
+  const CachedAttentionShape& extents() const { return shape().shape; }
 
-TEST_P(CpuCachedAttention, GivesWhatAttentionOfTheWholeSequenceDoes) {
-  const std::vector<float> qkv = GetParam().Qkv();
-  const AttentionShape whole = GetParam().whole();
+  // y of all positions, and of those beyond the last that the last call has.
+  Vector OneAfterTheOther(const std::vector<float>& qkv) const {
+    const int64_t inputs = shape().inputs();
+    const OpResults results = Results([&](OpBench& bench) {
+      CachedAttentionOp& op = bench.Create(extents());
+      std::byte* const cache = bench.Workspace(op.cache_bytes());
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      std::vector<Tensor> all;
+      for (int64_t first = 0; first < extents().positions; first += extents().rows) {
+        // Padding is not a number.
+        std::vector<float> x(static_cast<size_t>(extents().rows * inputs),
+                             std::numeric_limits<float>::quiet_NaN());
+        const int64_t rows = std::min(extents().rows, extents().positions - first);
+        std::copy_n(qkv.begin() + first * inputs, rows * inputs, x.begin());
+        const Tensor operand = bench.Operand(Shape{extents().rows, inputs}, x);
+        all.push_back(bench.Result(Shape{extents().rows, shape().outputs()}));
+        const int64_t* const position = bench.Place(first);
+        bench.Run([&](Stream& stream) {
+          return op.Forward(stream, position, operand, cache, all.back(), workspace);
+        });
+      }
+      return all;
+    });
+    Vector y;
+    for (const Vector& own : results) y.insert(y.end(), own.begin(), own.end());
+    return y;
+  }
+};
+
+TEST_P(CachedAttention, GivesWhatAttentionOfTheWholeSequenceDoes) {
+  const std::vector<float> qkv = Rounded(shape().Qkv());
+  const AttentionShape whole = shape().whole();
   const auto exact = reference::AttentionForward(whole, ToDouble(qkv));
-  Vector y = OneAfterTheOther(GetParam(), qkv, 1);
+  Vector y = OneAfterTheOther(qkv);
   for (size_t i = exact.y.size(); i < y.size(); ++i) EXPECT_EQ(y[i], 0.0) << "padding";
   y.resize(exact.y.size());
-  EXPECT_THAT(y, CloseTo(exact.y, BoundsOfAttention(whole, ToDouble(qkv), exact).y));
+  EXPECT_THAT(y, Near(exact.y, BoundsOfAttention(whole, ToDouble(qkv), exact, type()).y));
 }
 
-TEST_P(CpuCachedAttention, HasTheSameBitsForAnyNumberOfThreads) {
-  const std::vector<float> qkv = GetParam().Qkv();
-  EXPECT_EQ(OneAfterTheOther(GetParam(), qkv, 3), OneAfterTheOther(GetParam(), qkv, 1));
-}
+INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
+                    SequenceCase{{1, 5, 4, 2, 6, 10000.0F}}, SequenceCase{{3, 17, 2, 2, 3}},
+                    SequenceCase{{1, 70, 6, 2, 64, 10000.0F}},
+                    SequenceCase{{4, 33, 3, 1, 10, 100.0F}}, SequenceCase{{8, 6, 2, 1, 40}},
+                    SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
+                    // So much work that a part has several tiles of positions.
+                    SequenceCase{{520, 518, 1, 1, 2}},
+                    // Scores of several hundred: their exponentials exceed what a float holds.
+                    SequenceCase{{1, 40, 2, 1, 16}, 16.0F});
 
-INSTANTIATE_TEST_SUITE_P(
-    Sequences, CpuCachedAttention,
-    ::testing::Values(SequenceCase{{1, 1, 1, 1, 1}}, SequenceCase{{1, 5, 4, 2, 6, 10000.0F}},
-                      SequenceCase{{3, 17, 2, 2, 3}}, SequenceCase{{1, 70, 6, 2, 64, 10000.0F}},
-                      SequenceCase{{4, 33, 3, 1, 10, 100.0F}}, SequenceCase{{8, 6, 2, 1, 40}},
-                      // Scores of several hundred: their exponentials exceed what a float holds.
-                      SequenceCase{{1, 40, 2, 1, 16}, 16.0F}),
-    [](const auto& test) {
-      const CachedAttentionShape& shape = test.param.shape;
-      return absl::StrCat(test.index, "_", shape.rows, "of", shape.positions, "_", shape.heads,
-                          "of", shape.kv_heads, "x", shape.head_size);
-    });
-
-TEST(CpuCachedAttention, RefusesWhatAttentionDoes) {
-  TestDevice device;
-  for (const CachedAttentionShape& shape :
-       {CachedAttentionShape{.rows = 0}, CachedAttentionShape{.positions = 0},
-        CachedAttentionShape{.heads = 3, .kv_heads = 2, .head_size = 2},
-        CachedAttentionShape{.head_size = 3, .rotary_base = 10.0F},
-        CachedAttentionShape{.head_size = 2, .rotary_base = -1.0F}}) {
-    EXPECT_THAT(device.ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
+TEST(CachedAttentionRefusal, IsAttentions) {
+  ExpectInvalid<CachedAttentionShape>({{.rows = 0},
+                                       {.positions = 0},
+                                       {.heads = 3, .kv_heads = 2, .head_size = 2},
+                                       {.head_size = 3, .rotary_base = 10.0F},
+                                       {.head_size = 2, .rotary_base = -1.0F}});
 }
 
 }  // namespace

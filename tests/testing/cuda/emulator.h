@@ -23,6 +23,7 @@
 #include <concepts>
 #include <cstdint>
 #include <cstring>
+#include <numbers>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -188,6 +189,11 @@ T atomicAdd(T* address, std::type_identity_t<T> value) {
 // what they may be off by belongs to the tolerances of tests on a GPU.
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double angle = std::numbers::pi * std::remainder(x, 2.0);
+  *sine = std::sin(angle);
+  *cosine = std::cos(angle);
+}
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }

@@ -1,0 +1,50 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_CACHED_ATTENTION_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_CACHED_ATTENTION_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element_type.h"
+
+// The kernels of CachedAttentionOp (kernels/ops/cached_attention.h): formulas, and the letters R,
+// T, H, G, D, are there. The positions are divided into parts, which are computed side by side:
+// each gives a maximum of scores, a sum of weights and a weighted sum of values, and a second
+// kernel adds them up in a fixed order. Where the parts begin depends on the extents
+// alone.
+namespace stagecoach::kernels {
+
+// Threads of a block have a vector of a value each, or an element of y.
+inline constexpr int64_t kMaxCachedVectors = 128;
+inline constexpr int64_t kMaxCachedHeadSize = 256;
+
+struct CachedAttentionArguments {
+  int64_t rows = 1;       // R
+  int64_t positions = 1;  // T
+  int64_t heads = 1;      // H
+  int64_t kv_heads = 1;   // G
+  int64_t head_size = 1;  // D
+  float scale = 1.0F;     // 1 / sqrt(D)
+  // With rotary positions, the binary logarithm of the base times -2 / D: a pair's number times it
+  // is that of the pair's angle at position 1.
+  bool turns = false;
+  double turn_exponent = 0.0;
+  const int64_t* first_position = nullptr;
+  const void* qkv = nullptr;   // (R, H + 2 G, D)
+  void* cache = nullptr;       // keys, turned (G, T, D), then values (G, T, D)
+  void* y = nullptr;           // (R, H, D)
+  float* workspace = nullptr;  // CachedAttentionWorkspaceBytes
+};
+
+// Depends on the extents alone.
+int64_t CachedAttentionWorkspaceBytes(const CachedAttentionArguments& arguments);
+
+// Pre-condition: D is at most kMaxCachedHeadSize and kMaxCachedVectors vectors, which are of one
+// element unless D is a multiple of kVectorWidth; `qkv` and `cache` are multiples of 16, so that
+// bits do not depend on where they are.
+cudaError_t LaunchCachedAttention(cudaStream_t stream, ElementType type,
+                                  const CachedAttentionArguments& arguments);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_CACHED_ATTENTION_KERNELS_H_
