@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/deadline.h"
 #include "engine/stagecoach.h"
+#include "kernels/ops/cached_attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/head.h"
 #include "kernels/ops/layer_norm.h"
@@ -51,6 +52,7 @@ struct Sizes {
   int64_t batch = 4096;
   std::vector<int64_t> micro_batch_rows = {512, 2048};  // of four stages
   int64_t norm_rows = 32768;
+  int64_t positions = 32768;  // of attention with a cache
   int64_t copy_bytes = int64_t{1} << 30;
   std::vector<int64_t> head_rows = {8192, 11264};
   std::vector<int64_t> vocabularies = {50257, 50304};
@@ -66,6 +68,7 @@ Sizes SmallSizes() {
           .batch = 16,
           .micro_batch_rows = {4},
           .norm_rows = 8,
+          .positions = 70,
           .copy_bytes = 4096,
           .head_rows = {8},
           .vocabularies = {57, 64},
@@ -488,6 +491,39 @@ void BenchEmbedding(const Settings& settings, tools::DeviceTimer& timer) {
          "ms");
 }
 
+// The last position of a long sequence, whose cache is read once: several in turn, as a GPU has a
+// cache of its own.
+void BenchCachedAttention(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
+  constexpr int kCaches = 4;
+  const int64_t positions = settings.sizes.positions;
+  kernels::Device& device = timer.device();
+  const DType type = device.activation_type();
+  const auto op =
+      Value(device.ops().Create(kernels::CachedAttentionShape{.positions = positions,
+                                                              .heads = 32,
+                                                              .kv_heads = 8,
+                                                              .head_size = 128,
+                                                              .rotary_base = 10000.0F}));
+  std::vector<Tensor> caches;
+  for (int i = 0; i < kCaches; ++i) {
+    caches.push_back(Value(timer.Random(Shape{op->cache_bytes() / SizeOf(type)}, type)));
+  }
+  const Tensor qkv = Value(timer.Random(Shape{1, (32 + 2 * 8) * 128}, type));
+  const Tensor y = Value(timer.Random(Shape{1, 32 * 128}, type));
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  const int64_t host_last = positions - 1;
+  const int64_t* const last = Upload(timer, &host_last, 1);
+  const double seconds =
+      Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int turn) {
+        std::byte* const cache =
+            static_cast<std::byte*>(caches[static_cast<size_t>(turn % kCaches)].data);
+        return op->Forward(stream, last, qkv, cache, y, workspace);
+      }));
+  ReportMoved(
+      settings, copy_rate,
+      {"cached_attention", "attention of one position, its cache", op->cache_bytes(), seconds});
+}
+
 void BenchTokens(const Settings& settings) {
   for (const int64_t rows : settings.sizes.head_rows) {
     for (const int64_t classes : settings.sizes.vocabularies) BenchHead(settings, rows, classes);
@@ -497,6 +533,7 @@ void BenchTokens(const Settings& settings) {
   const double copy_rate = BenchCopy(settings, timer);
   BenchCrossEntropy(settings, copy_rate, timer);
   BenchEmbedding(settings, timer);
+  BenchCachedAttention(settings, copy_rate, timer);
 }
 
 // ---- Four stages on one GPU.
