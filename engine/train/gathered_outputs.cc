@@ -1,7 +1,6 @@
 #include "engine/train/gathered_outputs.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "base/status_macros.h"
 #include "engine/train/gathered_values.h"
@@ -16,10 +15,11 @@ using kernels::Tensor;
 void AppendValues(const Tensor& from, int64_t count, std::vector<float>& values) {
   if (from.dtype == kernels::DType::kFloat32) {
     values.insert(values.end(), from.f32(), from.f32() + count);
-  } else {
-    std::transform(from.bf16(), from.bf16() + count, std::back_inserter(values),
-                   kernels::FromBfloat16);
+    return;
   }
+  const auto before = std::ssize(values);
+  values.resize(static_cast<size_t>(before + count));
+  std::transform(from.bf16(), from.bf16() + count, values.begin() + before, kernels::FromBfloat16);
 }
 
 }  // namespace

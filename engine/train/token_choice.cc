@@ -1,7 +1,9 @@
 #include "engine/train/token_choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
@@ -24,16 +26,35 @@ double UniformAt(uint64_t seed, int64_t position) {
   return static_cast<double>(step) / static_cast<double>(kSteps);
 }
 
+// By their exponents, so that a compiler takes several at once.
+bool AreFinite(absl::Span<const float> values) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  bool are_finite = true;
+  for (const float value : values) {
+    are_finite &= (std::bit_cast<uint32_t>(value) & kExponent) != kExponent;
+  }
+  return are_finite;
+}
+
 // The ids to choose from before top_p, those with the largest logits first.
 std::vector<int32_t> LargestFirst(absl::Span<const float> logits, int64_t top_k) {
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const int64_t count = top_k == 0 ? std::ssize(ids) : std::min(top_k, std::ssize(ids));
-  std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), [&](int32_t a, int32_t b) {
+  const auto comes_first = [&](int32_t a, int32_t b) {
     const float of_a = logits[static_cast<size_t>(a)], of_b = logits[static_cast<size_t>(b)];
     return of_a != of_b ? of_a > of_b : a < b;
-  });
-  ids.resize(static_cast<size_t>(count));
+  };
+  const int64_t count = top_k == 0 ? std::ssize(logits) : std::min(top_k, std::ssize(logits));
+  // A heap of the first so far, with the last of them in front. Few of the others come before it;
+  // of equal ones, none.
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::make_heap(ids.begin(), ids.end(), comes_first);
+  for (auto id = static_cast<int32_t>(count); id < std::ssize(logits); ++id) {
+    if (logits[static_cast<size_t>(id)] <= logits[static_cast<size_t>(ids.front())]) continue;
+    std::pop_heap(ids.begin(), ids.end(), comes_first);
+    ids.back() = id;
+    std::push_heap(ids.begin(), ids.end(), comes_first);
+  }
+  std::sort_heap(ids.begin(), ids.end(), comes_first);
   return ids;
 }
 
@@ -42,7 +63,8 @@ std::vector<int32_t> LargestFirst(absl::Span<const float> logits, int64_t top_k)
 absl::StatusOr<int32_t> ChooseToken(absl::Span<const float> logits, const TokenChoice& choice,
                                     int64_t position) {
   STAGECOACH_CHECK(!logits.empty(), "there is no id to choose");
-  for (size_t id = 0; id < logits.size(); ++id) {
+  const bool are_finite = AreFinite(logits);
+  for (size_t id = 0; !are_finite && id < logits.size(); ++id) {
     if (std::isfinite(logits[id])) continue;
     return absl::InvalidArgumentError(absl::StrCat("at position ", position, " the model gives ",
                                                    logits[id], " for the id ", id,
