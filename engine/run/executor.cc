@@ -188,15 +188,22 @@ absl::Status Executor::Compute(const Run& run, int position) {
 
 void Executor::CountIssue(const Run& run, int position) {
   using Form = kernels::Recording::Form;
-  const auto index = static_cast<size_t>(position);
-  const kernels::Recording& recording = *run.bound.recordings[index];
+  const kernels::Recording& recording = RecordingOf(run, position);
   const Form form = recording.form();
   if (form == Form::kGraph) ++counters_.graph_issues;
   if (form == Form::kPlain) {
     ++counters_.plain_issues;
     if (counters_.why_plain.empty()) counters_.why_plain = recording.why_plain();
   }
-  if (!run.timed.empty()) run.timed[index].as_graph = form == Form::kGraph;
+  if (run.timed.empty()) return;
+  run.timed[static_cast<size_t>(position)].as_graph = form == Form::kGraph;
+}
+
+kernels::Recording& Executor::RecordingOf(const Run& run, int position) const {
+  const auto index = static_cast<size_t>(position);
+  const std::unique_ptr<kernels::Recording>& with_outputs = run.bound.output_recordings[index];
+  return run.batch.wants_outputs && with_outputs != nullptr ? *with_outputs
+                                                            : *run.bound.recordings[index];
 }
 
 absl::Status Executor::EndWork(const Run& run, int position) {
@@ -219,7 +226,7 @@ absl::Status Executor::Issue(const Run& run, int position) {
 absl::Status Executor::RunPass(const Run& run, int position) {
   const auto index = static_cast<size_t>(position);
   const Instruction& instruction = run.bound.program.instructions[index];
-  kernels::Recording& recording = *run.bound.recordings[index];
+  kernels::Recording& recording = RecordingOf(run, position);
   Stage& stage = *instruction.stage;
   const bool updates =
       instruction.completes_gradients && run.step != nullptr && stage.options().updates_in_backward;

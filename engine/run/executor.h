@@ -127,8 +127,9 @@ class Executor {
   // Unless kNone, makes those that the run has not come to.
   absl::Status CompleteUpdates();
 
-  // Takes the host memory for Output, where the last stage is: before the first evaluation of a
-  // batch that wants outputs, and while no rank is at work, since it may wait for the GPU.
+  // Takes the host memory for Output, where the last stage is, and makes the recordings that write
+  // there: before the first evaluation of a batch that wants outputs, and while no rank is at work,
+  // since it may wait for the GPU. What layers keep in caches is lost.
   absl::Status PrepareOutputs();
   // What the last layer gave for a micro-batch of the last evaluation, which wanted outputs:
   // (rows of a micro-batch, output) of the activation type, padding included, in host memory.
@@ -154,7 +155,10 @@ class Executor {
     Program program;
     BlockTable blocks;
     std::vector<std::unique_ptr<kernels::Recording>> recordings;  // by position; null for transfers
-    std::vector<RingAction> recorded;                             // by position
+    // Of passes that record their outputs as well (Stage::records_outputs), of a batch that wants
+    // them; the others are null.
+    std::vector<std::unique_ptr<kernels::Recording>> output_recordings;
+    std::vector<RingAction> recorded;  // by position
     // By position: how many operations a compute action took the last time that it was issued, and
     // Stream::issued after what has work was issued in this run.
     std::vector<int64_t> operations, issued_after;
@@ -190,6 +194,7 @@ class Executor {
   // Puts the pass of a compute action into the stream, and counts its operations.
   absl::Status Issue(const Run& run, int position);
   absl::Status RunPass(const Run& run, int position);
+  kernels::Recording& RecordingOf(const Run& run, int position) const;
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
   absl::Status Reduce(const Run& run, int position);
@@ -224,6 +229,10 @@ class Executor {
   // memory and waits for the GPU. Once ranks wait for each other on their GPUs, that could wait for
   // ever.
   absl::Status WarmUp();
+  // Issues each compute action twice that `is_wanted` of, for a batch of padding.
+  absl::Status IssueTwice(Bound& bound, const Batch& padding,
+                          absl::FunctionRef<bool(const Instruction&)> is_wanted);
+  void CountGraphs();
   absl::Status Await(int32_t transfer);
   absl::Status Mark(const Run& run, const Instruction& instruction, Moment moment) {
     if (moment == Moment::kStart) options_.ring->Start();

@@ -272,7 +272,13 @@ absl::Status Executor::PrepareOutputs() {
   if (loss_stage_ == nullptr || outputs_.bytes() > 0) return absl::OkStatus();
   const int64_t bytes = loss_stage_->options().micro_batches * Output(MicroBatch(0)).bytes();
   ASSIGN_OR_RETURN(outputs_, options_.device->AllocateHost(bytes));
-  return absl::OkStatus();
+  if (options_.device->memory_is_host() || !loss_stage_->records_outputs()) return absl::OkStatus();
+  RETURN_IF_ERROR(IssueTwice(
+      *evaluation_, {.wants_outputs = true},
+      [this](const Instruction& instruction) { return instruction.stage == loss_stage_; }));
+  CountGraphs();
+  return options_.device->stream().Finish(base::Deadline::After(options_.deadline),
+                                          [] { return absl::OkStatus(); });
 }
 
 Tensor Executor::Output(MicroBatch micro_batch) const {
@@ -287,32 +293,44 @@ absl::Status Executor::WarmUp() {
   const Batch nothing;
   for (Bound* const bound : {training_.get(), evaluation_.get()}) {
     if (bound == nullptr) continue;
-    const Run run = {
-        .bound = *bound, .batch = nothing, .step = nullptr, .is_measured = false, .timed = {}};
-    const auto actions = static_cast<int>(bound->program.instructions.size());
-    for (int round = 0; round < 2; ++round) {
-      for (int position = 0; position < actions; ++position) {
-        const Op op = bound->program.instructions[static_cast<size_t>(position)].action.op;
-        if (!schedule::IsCompute(op)) continue;
-        const absl::Status status = Issue(run, position);
-        if (!status.ok()) return At(run, position, status);
-      }
-    }
+    RETURN_IF_ERROR(IssueTwice(*bound, nothing, [](const Instruction&) { return true; }));
   }
-  for (const Bound* const bound : {training_.get(), evaluation_.get()}) {
-    if (bound == nullptr) continue;
-    for (const auto& recording : bound->recordings) {
-      const bool is_graph =
-          recording != nullptr && recording->form() == kernels::Recording::Form::kGraph;
-      counters_.graphs += is_graph ? 1 : 0;
-    }
-  }
+  CountGraphs();
   if (norm_.has_value()) {
     RETURN_IF_ERROR(SumOwnSquares());
     RETURN_IF_ERROR(norm_->Combine());
   }
   return options_.device->stream().Finish(base::Deadline::After(options_.deadline),
                                           [] { return absl::OkStatus(); });
+}
+
+absl::Status Executor::IssueTwice(Bound& bound, const Batch& padding,
+                                  absl::FunctionRef<bool(const Instruction&)> is_wanted) {
+  const Run run = {
+      .bound = bound, .batch = padding, .step = nullptr, .is_measured = false, .timed = {}};
+  const auto actions = static_cast<int>(bound.program.instructions.size());
+  for (int round = 0; round < 2; ++round) {
+    for (int position = 0; position < actions; ++position) {
+      const Instruction& instruction = bound.program.instructions[static_cast<size_t>(position)];
+      if (!schedule::IsCompute(instruction.action.op) || !is_wanted(instruction)) continue;
+      const absl::Status status = Issue(run, position);
+      if (!status.ok()) return At(run, position, status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Executor::CountGraphs() {
+  counters_.graphs = 0;
+  for (const Bound* const bound : {training_.get(), evaluation_.get()}) {
+    if (bound == nullptr) continue;
+    for (const auto* const recordings : {&bound->recordings, &bound->output_recordings}) {
+      counters_.graphs +=
+          std::count_if(recordings->begin(), recordings->end(), [](const auto& recording) {
+            return recording != nullptr && recording->form() == kernels::Recording::Form::kGraph;
+          });
+    }
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInputs& inputs,
@@ -325,8 +343,11 @@ absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInp
     bound->recorded.push_back(
         RingActionOf(bound->program, instruction, options_.replicas != nullptr));
     std::unique_ptr<kernels::Recording>& recording = bound->recordings.emplace_back();
+    std::unique_ptr<kernels::Recording>& with_outputs = bound->output_recordings.emplace_back();
     if (!schedule::IsCompute(instruction.action.op)) continue;
     ASSIGN_OR_RETURN(recording, options_.device->CreateRecording());
+    if (instruction.action.op != Op::kForward || !instruction.stage->records_outputs()) continue;
+    ASSIGN_OR_RETURN(with_outputs, options_.device->CreateRecording());
   }
   return bound;
 }

@@ -83,6 +83,9 @@ class Stage {
   }
   // What it takes, as laid out here.
   const schedule::StageMemory& memory() const { return chain_.memory(); }
+  // Whether a layer that computes the loss copies the outputs, so that they are part of what F
+  // records.
+  bool records_outputs() const { return options_.is_last && loss_spec_.is_computed_by_layer; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
   // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, on a
@@ -93,7 +96,8 @@ class Stage {
   // there is a block for it, on the last. A last layer that computes the loss itself does so in B
   // of training instead. `outputs`: host memory for a copy of what the last layer gives; empty if
   // that is not wanted. `recording`, here and below: always the same one for the same operation on
-  // the same blocks and call context of the same micro-batch.
+  // the same blocks and call context of the same micro-batch and, if records_outputs(), the same
+  // `outputs`.
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
                        MicroBatch micro_batch, const Tensor& outputs,
                        kernels::Recording& recording);

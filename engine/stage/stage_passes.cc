@@ -55,8 +55,7 @@ absl::Status Stage::ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const 
   LayerLoss loss = LossOf(micro_batch);
   loss.outputs = outputs;
   args.loss = &loss;
-  // A recording is always of the same work: it has no outputs.
-  RETURN_IF_ERROR(outputs.empty() ? Replay(recording, forward) : forward());
+  RETURN_IF_ERROR(Replay(recording, forward));
   return feed_.Release();
 }
 

@@ -298,8 +298,11 @@ absl::StatusOr<Evaluation> PipelineTrainer::PredictFrom(const Dataset& data, int
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
   const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
   RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary));
-  RETURN_IF_ERROR(group_->Agree(group_->OnEach(
-      [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
+  if (!has_prepared_outputs_) {
+    RETURN_IF_ERROR(group_->Agree(group_->OnEach(
+        [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
+    has_prepared_outputs_ = true;
+  }
   absl::StatusOr<Evaluation> evaluation = PredictAll(data, first_row, take);
   RETURN_IF_ERROR(group_->Agree(evaluation.status()));
   return evaluation;

@@ -109,6 +109,7 @@ class PipelineTrainer final : public Trainer {
   std::unique_ptr<Rings> rings_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
+  bool has_prepared_outputs_ = false;
   std::unique_ptr<PaceWatch> pace_watch_;  // null if there is none to be told
   std::unique_ptr<StepTraces> traces_;     // null without tracing
   std::unique_ptr<SavedState> saved_state_;

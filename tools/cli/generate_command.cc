@@ -10,7 +10,9 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/cli/add_flag.h"
+#include "tools/cli/device_choice.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
 #include "tools/cli/generation.h"
 #include "tools/cli/generation_model.h"
 
@@ -94,23 +96,23 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   AddChoiceFlags(app, options);
   constexpr int kMost = 1024;
   const auto count = [](const std::string& text) { return ParseCount(text, 1, kMost); };
-  AddFlag(app, "--devices,--stages", "N", options.stages,
-          WithDefault("CPU devices to cut the model over", options.stages), count)
+  RunOptions& run = options.run;
+  AddFlag(app, "--devices,--stages", "N", run.stages, "Devices to cut the model over [1]", count)
       ->group("Pipeline");
-  AddFlag(app, "--threads-per-device", "N", options.threads,
-          "Cores of each [all: one works at a time]", count)
+  run.device.threads = 0;
+  AddDeviceFlags(app, run.device);
+  app.get_option("--threads-per-device")
+      ->description("Cores of a CPU device [all: one works at a time]");
+  AddFlag(app, "--device-memory", "SIZE", run.device_memory_bytes,
+          "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
       ->group("Pipeline");
-  AddFlag(app, "--precision", "NAME", options.precision,
-          WithDefault("fp32, or bf16 where processors have it", options.precision),
-          Choice({"fp32", "bf16"}))
-      ->group("Pipeline");
-  AddFlag(app, "--deadline", "SECONDS", options.deadline_seconds,
-          WithDefault("Longest wait of one device for another", options.deadline_seconds),
+  AddFlag(app, "--deadline", "SECONDS", run.deadline_seconds,
+          WithDefault("Longest wait of one device for another", run.deadline_seconds),
           [](const std::string& text) {
             return ParseNumber(text, {.min = 0.0, .max = 1e6, .above_min = true});
           })
       ->group("Run");
-  app.add_flag("--json", options.json, "Print JSON, one object per line")->group("Run");
+  app.add_flag("--json", run.json, "Print JSON, one object per line")->group("Run");
 }
 
 }  // namespace

@@ -148,17 +148,51 @@ absl::Status Continue(const GenerateOptions& options, engine::Generator& generat
   }
 }
 
-absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(
-    const GenerateOptions& options, const engine::Model& model) {
-  engine::PlanOptions plan = {.devices = options.stages, .predicts = true};
-  const int threads = options.threads.value_or(std::max(1, InspectMachine().processors));
-  ASSIGN_OR_RETURN(plan.device,
-                   Resolve({.threads = threads, .precision = options.precision}, options.stages));
-  ASSIGN_OR_RETURN(engine::PreparedRun run, PrepareRun(model, plan));
-  const int64_t logits_bytes = 2 * model.vocabulary * int64_t{sizeof(float)};
-  RETURN_IF_ERROR(CheckHasMemoryFor(run, {.output_bytes = logits_bytes}));
-  return engine::Trainer::Create(
-      std::move(run), {.device = plan.device, .deadline = absl::Seconds(options.deadline_seconds)});
+// Positions that pass at a time. A GPU takes about as long for a few as for one, and a token that
+// follows then passes with as much padding: so for prompts that are worth it.
+int64_t PositionsAtATime(const engine::DeviceSpec& device, int64_t prompt_tokens) {
+  constexpr int64_t kFew = 8, kLongPrompt = 64;
+  return device.kind == engine::DeviceKind::kCuda && prompt_tokens >= kLongPrompt ? kFew : 1;
+}
+
+absl::StatusOr<engine::PreparedRun> PlanGeneration(const RunOptions& run,
+                                                   const engine::Model& model,
+                                                   int64_t prompt_tokens) {
+  const int stages = run.stages.value_or(1);
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(run, stages));
+  const engine::PlanOptions plan = {.devices = stages,
+                                    .predicts = true,
+                                    .micro_batch_rows = PositionsAtATime(device, prompt_tokens),
+                                    .device = device,
+                                    .exchange = ExchangeOf(run.device, device)};
+  ASSIGN_OR_RETURN(engine::ModelProfile profile,
+                   OnDevices(device, AnalyzeModel(model, {.micro_batch_rows = plan.micro_batch_rows,
+                                                          .optimizer = plan.optimizer,
+                                                          .device = device})));
+  ASSIGN_OR_RETURN(engine::PreparedRun prepared, PrepareRun(model, std::move(profile), plan));
+  RETURN_IF_ERROR(CheckGpusHaveRoom(run, prepared));
+  const int64_t logits_bytes =
+      2 * plan.micro_batch_rows * model.vocabulary * int64_t{sizeof(float)};
+  RETURN_IF_ERROR(CheckHasMemoryFor(prepared, {.output_bytes = logits_bytes}));
+  return prepared;
+}
+
+absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(RunOptions run,
+                                                                       const engine::Model& model,
+                                                                       int64_t prompt_tokens) {
+  if (run.device.threads == 0) run.device.threads = std::max(1, InspectMachine().processors);
+  ASSIGN_OR_RETURN(engine::PreparedRun prepared,
+                   WithFallBack(run.device, [&](const DeviceChoice& device) {
+                     run.device = device;
+                     return From(Origin::kConfiguration, PlanGeneration(run, model, prompt_tokens));
+                   }));
+  const engine::DeviceSpec device = prepared.device;
+  return From(Origin::kConfiguration,
+              OnDevices(device, engine::Trainer::Create(
+                                    std::move(prepared),
+                                    {.device = device,
+                                     .exchange = ExchangeOf(run.device, device),
+                                     .deadline = absl::Seconds(run.deadline_seconds)})));
 }
 
 }  // namespace
@@ -177,12 +211,12 @@ absl::StatusOr<int> GenerateText(const GenerateOptions& options, const Generatio
                                    " tokens, and the model's context is of ", context)));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration, MakeGenerationTrainer(options, model.model)));
+                   MakeGenerationTrainer(options.run, model.model, std::ssize(ids)));
   RETURN_IF_ERROR(From(Origin::kData, model.load(*trainer)));
   ASSIGN_OR_RETURN(engine::Generator generator,
                    From(Origin::kConfiguration, engine::Generator::Create(*trainer)));
   StopOnSignals();
-  const GenerationOutput output(options.json);
+  const GenerationOutput output(options.run.json);
   output.Start(prompt, std::ssize(ids), generator, *trainer);
   for (const int32_t id : ids) text.Append(id);
   Generation done;

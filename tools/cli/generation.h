@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/train/token_choice.h"
 #include "tools/cli/generation_model.h"
+#include "tools/cli/run_options.h"
 
 namespace stagecoach::tools {
 
@@ -22,11 +23,9 @@ struct GenerateOptions {
   std::string prompt_file;  // instead; "-": the standard input
   int64_t tokens = 200;     // at most
   engine::TokenChoice choice = {.temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed = 1};
-  int stages = 1;
-  std::optional<int> threads;  // of each; unset: all processors, as one stage works at a time
-  std::string precision = "fp32";
-  double deadline_seconds = 300.0;
-  bool json = false;
+  // Of these stages, the devices and what they have, deadline and json. No threads are all
+  // processors, as one stage works at a time.
+  RunOptions run;
 };
 
 // Prints the prompt and what follows, as it comes, until the text ends, there are as many tokens as
