@@ -20,7 +20,6 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/head.h"
 #include "kernels/ops/image_norm.h"
-#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/pooling.h"
@@ -133,30 +132,6 @@ TEST_F(Bfloat16OnCpu, Linear) {
       std::vector<Tensor> results = {y, dx, dw, db};
       if (KeepsZ(activation)) results.push_back(z);
       if (activation != Activation::kNone) results.push_back(dz);
-      return results;
-    });
-  }
-}
-
-TEST_F(Bfloat16OnCpu, LayerNorm) {
-  for (const bool centers : {true, false}) {
-    SCOPED_TRACE(centers);
-    ExpectRounded(1, [&](Place& place) {
-      const auto op = place.Create(LayerNormShape{.rows = 37, .features = 601, .centers = centers});
-      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
-      const Shape all{37, 601}, row{601};
-      const Tensor x = place.Numbers(all, 1), gamma = place.Numbers(row, 2),
-                   beta = place.Numbers(row, 3), addend = place.Numbers(all, 4),
-                   dy = place.Numbers(all, 5), y = place.Result(all), dx = place.Result(all);
-      const Tensor statistics = place.Floats(centers ? Shape{37, 2} : Shape{37});
-      const Tensor dgamma = place.Floats(row), dbeta = place.Floats(row);
-      place.Run([&](Stream& stream) {
-        EXPECT_OK(op->Forward(stream, x, gamma, beta, addend, statistics, y));
-        EXPECT_OK(op->BackwardInput(stream, dy, x, gamma, statistics, addend, dx));
-        return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, false, workspace);
-      });
-      std::vector<Tensor> results = {x, y, dx, statistics, dgamma};
-      if (centers) results.push_back(dbeta);
       return results;
     });
   }

@@ -1,4 +1,6 @@
 // The backends of tests of operations (op_harness.h) in the program for CPU devices.
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,11 +23,15 @@ OpVariant Threads(int threads, kernels::Precision precision) {
           }};
 }
 
+// 32 lanes, which are then added up.
+int64_t RowSumRoundings(int64_t terms) { return std::min<int64_t>(terms, terms / 32 + 1 + 32); }
+
 OpBackend Cpu(const std::string& name, kernels::Precision precision) {
   return {.name = name,
           .precision = precision,
           .available = [=] { return HasOnCpu(precision); },
-          .variants = {Threads(1, precision), Threads(3, precision)}};
+          .variants = {Threads(1, precision), Threads(3, precision)},
+          .row_sum_roundings = RowSumRoundings};
 }
 
 }  // namespace

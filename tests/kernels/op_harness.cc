@@ -73,7 +73,10 @@ std::vector<double> Numbers(DType type, const std::vector<std::byte>& bytes) {
 // read or written beyond the end.
 OpBench::OpBench(const OpVariant& variant, Addresses addresses)
     : device_(variant.create_device()),
-      offset_(addresses == Addresses::kAny ? variant.offset : 0),
+      offset_(addresses == Addresses::kUnaligned ||
+                      (addresses == Addresses::kAny && variant.unaligned)
+                  ? 1
+                  : 0),
       guard_bytes_(device_->memory_is_host() ? kGuardBytes : 0) {}
 
 OpBench::~OpBench() {
@@ -159,7 +162,7 @@ void OpBench::Run(absl::FunctionRef<absl::Status(kernels::Stream&)> work) {
 }
 
 std::vector<std::byte> OpBench::Bytes(const Tensor& tensor) {
-  if (tensor.bytes() == 0) return {};
+  if (tensor.empty() || tensor.bytes() == 0) return {};
   const kernels::HostBuffer staging = Take(device_->AllocateHost(tensor.bytes()));
   Run([&](kernels::Stream& stream) {
     return stream.CopyToHost(staging.data(), tensor.data, tensor.bytes());

@@ -1,13 +1,17 @@
 #ifndef STAGECOACH_TESTS_KERNELS_OP_HARNESS_H_
 #define STAGECOACH_TESTS_KERNELS_OP_HARNESS_H_
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,8 +34,8 @@
 //   using SwiGlu = OpTest<SwiGluShape>;
 //   TEST_P(SwiGlu, Forward) {
 //     const std::vector<float> x = Rounded(RandomNormal(...));
-//     const auto results = Results([&](OpBench& bench) { ...; return std::vector<Tensor>{y}; });
-//     EXPECT_THAT(results[0], Near(expected, bounds));
+//     const auto [z, y] = Results([&](OpBench& bench) { ...; return std::array{z, y}; });
+//     EXPECT_THAT(y, Near(expected, bounds));
 //   }
 //   INSTANTIATE_OP_TEST(SwiGlu, NameOf, SwiGluShape{3, 7}, ...);
 //
@@ -43,12 +47,14 @@ namespace stagecoach::testing {
 struct OpVariant {
   std::string name;
   std::function<std::unique_ptr<kernels::Device>()> create_device;
-  // By how many elements the addresses of operands and results are beyond aligned ones, in tests
-  // of operations that take any.
-  int64_t offset = 0;
+  // Whether operands and results are not aligned in tests of operations that give the
+  // same bits at any.
+  bool unaligned = false;
 };
 
-enum class Addresses : uint8_t { kAligned, kAny };
+// Of the activation type's tensors: aligned for anything; or in some of the variants, or in all of
+// them, one element beyond that.
+enum class Addresses : uint8_t { kAligned, kAny, kUnaligned };
 
 // A kind of device, with all its ways of running.
 struct OpBackend {
@@ -57,6 +63,9 @@ struct OpBackend {
   // Unavailable: why tests are skipped on this machine.
   std::function<absl::Status()> available;
   std::vector<OpVariant> variants;
+  // The most roundings that a term of a sum of `terms` along a row meets: operations that sum rows
+  // in one way on all devices of this kind.
+  int64_t (*row_sum_roundings)(int64_t terms) = nullptr;
 
   kernels::DType type() const { return kernels::ActivationType(precision); }
   friend void PrintTo(const OpBackend& backend, std::ostream* out) { *out << backend.name; }
@@ -139,7 +148,8 @@ std::vector<double> StoredBounds(const std::vector<double>& expected, std::vecto
                                  kernels::DType type);
 
 // The numbers that tensors hold, one vector each.
-using OpResults = std::vector<std::vector<double>>;
+using OpValues = std::vector<double>;
+using OpResults = std::vector<OpValues>;
 using OpRun = absl::FunctionRef<std::vector<kernels::Tensor>(OpBench&)>;
 
 // What `run` returns, on every variant of the backend: the same bits, or the test fails.
@@ -166,9 +176,26 @@ class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
   std::vector<float> Rounded(std::vector<float> values) const {
     return RoundedTo(type(), std::move(values));
   }
-  OpResults Results(OpRun run) const { return ResultsOn(backend(), Addresses::kAligned, run); }
-  OpResults ResultsAtAnyAddress(OpRun run) const {
-    return ResultsOn(backend(), Addresses::kAny, run);
+  // The numbers of what `run` returns: a tensor, or an array of them, of which some may be empty.
+  template <typename Run>
+  auto Results(Run run, Addresses addresses = Addresses::kAligned) const {
+    using Tensors = std::invoke_result_t<Run, OpBench&>;
+    if constexpr (std::is_same_v<Tensors, kernels::Tensor>) {
+      return ResultsOn(backend(), addresses,
+                       [&](OpBench& bench) { return std::vector<kernels::Tensor>{run(bench)}; })[0];
+    } else {
+      OpResults results = ResultsOn(backend(), addresses, [&](OpBench& bench) {
+        const Tensors tensors = run(bench);
+        return std::vector<kernels::Tensor>(tensors.begin(), tensors.end());
+      });
+      std::array<OpValues, std::tuple_size_v<Tensors>> named;
+      std::move(results.begin(), results.end(), named.begin());
+      return named;
+    }
+  }
+  template <typename Run>
+  auto ResultsAtAnyAddress(Run run) const {
+    return Results(run, Addresses::kAny);
   }
 
   // Close to what was computed in float32 to within `bounds`, and then stored in the activation
@@ -177,6 +204,12 @@ class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
     return CloseTo(expected, StoredBounds(expected, std::move(bounds), type()));
   }
 };
+
+// Matches numbers of the same bits: not-a-number too, and zeros of the same sign.
+MATCHER_P(HasTheBitsOf, expected, "has the bits of what is expected") {
+  return arg.size() == expected.size() &&
+         std::memcmp(arg.data(), expected.data(), arg.size() * sizeof(arg[0])) == 0;
+}
 
 // Expects that no backend of the program makes an operation of any of the shapes.
 template <typename Shape>

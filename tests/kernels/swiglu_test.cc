@@ -19,7 +19,6 @@ namespace {
 using reference::Vector;
 using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::OpBench;
-using ::stagecoach::testing::OpResults;
 using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::RandomUniform;
@@ -34,8 +33,8 @@ class SwiGlu : public OpTest<SwiGluShape> {
       SwiGluOp& op = bench.Create(shape());
       const Tensor x_operand = bench.Operand(pairs(), x), y = bench.Result(values());
       bench.Run([&](Stream& stream) { return op.Forward(stream, x_operand, y); });
-      return std::vector<Tensor>{y};
-    })[0];
+      return y;
+    });
   }
   Vector Backward(const std::vector<float>& dy, const std::vector<float>& x) const {
     return ResultsAtAnyAddress([&](OpBench& bench) {
@@ -44,8 +43,8 @@ class SwiGlu : public OpTest<SwiGluShape> {
       const Tensor dx = bench.Result(pairs());
       bench.Run(
           [&](Stream& stream) { return op.BackwardInput(stream, dy_operand, x_operand, dx); });
-      return std::vector<Tensor>{dx};
-    })[0];
+      return dx;
+    });
   }
 
   Shape pairs() const { return {shape().rows, 2 * shape().features}; }

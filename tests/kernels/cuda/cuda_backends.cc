@@ -1,5 +1,7 @@
 // The backends of tests of operations (op_harness.h) in the programs for CUDA devices: emulated
 // ones, whose threads run in several orders, or a GPU.
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +21,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::Precision
 }
 
 OpVariant Threads(const std::string& name, kernels::Precision precision, cuda::ThreadOrder order,
-                  int64_t offset = 0) {
+                  bool unaligned = false) {
   return {.name = name,
           .create_device =
               [=] {
@@ -28,18 +30,26 @@ OpVariant Threads(const std::string& name, kernels::Precision precision, cuda::T
                 STAGECOACH_CHECK_OK(device);
                 return *std::move(device);
               },
-          .offset = offset};
+          .unaligned = unaligned};
+}
+
+// A thread adds at most 32 values, or a 512th of the row; a warp adds its lanes in 5 steps, a block
+// its 16 warps.
+int64_t RowSumRoundings(int64_t terms) {
+  return std::min(terms, std::max<int64_t>(32, terms / 512 + 8) + 5 + 16);
 }
 
 OpBackend Cuda(const std::string& name, kernels::Precision precision) {
-  return {.name = name,
-          .precision = precision,
-          .available = [=] { return CreateDevice(precision).status(); },
-          .variants = {
-              Threads("threads in ascending order", precision, cuda::ThreadOrder::kAscending),
-              Threads("threads in descending order", precision, cuda::ThreadOrder::kDescending),
-              Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
-                      /*offset=*/1)}};
+  return {
+      .name = name,
+      .precision = precision,
+      .available = [=] { return CreateDevice(precision).status(); },
+      .variants = {Threads("threads in ascending order", precision, cuda::ThreadOrder::kAscending),
+                   Threads("threads in descending order", precision,
+                           cuda::ThreadOrder::kDescending),
+                   Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
+                           /*unaligned=*/true)},
+      .row_sum_roundings = RowSumRoundings};
 }
 
 }  // namespace

@@ -22,10 +22,8 @@
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/image_norm.h"
-#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/pooling.h"
-#include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/random_tensor.h"
@@ -182,110 +180,6 @@ TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
         EmbeddingShape{.features = kHuge}, EmbeddingShape{.rows = kHuge},
         EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
         EmbeddingShape{.positions = 1 << 20, .features = 1 << 20}}) {
-    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
-}
-
-TEST_F(CudaOpsTest, LayerNorm) {
-  ASSERT_OK_AND_ASSIGN(const auto op,
-                       ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 3.0F}));
-  const Tensor x = Floats({1, 2}, {1, -1}), gamma = Floats({2}, {1, 1});
-  const Tensor beta = Floats({2}, {0, 4});
-  const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
-  Perform([&](Stream& stream) {
-    return op->Forward(stream, x, gamma, beta, /*addend=*/{}, statistics, y);
-  });
-  EXPECT_THAT(Values<float>(statistics), ElementsAre(0, 0.5F));
-  EXPECT_THAT(Values<float>(y), ElementsAre(0.5F, 3.5F));
-}
-
-TEST_F(CudaOpsTest, LayerNormForwardOfASum) {
-  ASSERT_OK_AND_ASSIGN(const auto op,
-                       ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 3.0F}));
-  const Tensor x = Floats({1, 2}, {3, -2}), addend = Floats({1, 2}, {-2, 1});
-  const Tensor gamma = Floats({2}, {1, 1}), beta = Floats({2}, {0, 4});
-  const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
-  Perform(
-      [&](Stream& stream) { return op->Forward(stream, x, gamma, beta, addend, statistics, y); });
-  EXPECT_THAT(Values<float>(x), ElementsAre(1, -1));
-  EXPECT_THAT(Values<float>(y), ElementsAre(0.5F, 3.5F));
-}
-
-TEST_F(CudaOpsTest, LayerNormBackward) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(LayerNormShape{.rows = 1, .features = 2}));
-  const Tensor x = Floats({1, 2}, {1, -1}), dy = Floats({1, 2}, {3, 1});
-  const Tensor gamma = Floats({2}, {1, 1}), statistics = Floats({1, 2}, {0, 0.5F});
-  const Tensor addend = Floats({1, 2}, {1, 2}), dx = Result(DType::kFloat32, {1, 2});
-  const Tensor dgamma = Floats({2}, {10, 20}), dbeta = Floats({2}, {30, 40});
-  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
-  Perform([&](Stream& stream) {
-    return op->BackwardInput(stream, dy, x, gamma, statistics, addend, dx);
-  });
-  Perform([&](Stream& stream) {
-    return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, /*accumulate=*/true,
-                              static_cast<std::byte*>(workspace.data));
-  });
-  EXPECT_THAT(Values<float>(dx), ElementsAre(1.375F, 1.625F));
-  EXPECT_THAT(Values<float>(dgamma), ElementsAre(11.5F, 19.5F));
-  EXPECT_THAT(Values<float>(dbeta), ElementsAre(33, 41));
-  EXPECT_TRUE(op->shares_backward());
-  const Tensor both_dx = Result(DType::kFloat32, {1, 2});
-  Perform([&](Stream& stream) {
-    return op->Backward(stream, dy, x, gamma, statistics, addend, both_dx, dgamma, dbeta,
-                        /*accumulate=*/false, static_cast<std::byte*>(workspace.data));
-  });
-  EXPECT_THAT(Values<float>(both_dx), ElementsAre(1.375F, 1.625F));
-  EXPECT_THAT(Values<float>(dgamma), ElementsAre(1.5F, -0.5F));
-  EXPECT_THAT(Values<float>(dbeta), ElementsAre(3, 1));
-}
-
-TEST_F(CudaOpsTest, RmsNorm) {
-  ASSERT_OK_AND_ASSIGN(
-      const auto op,
-      ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 1.5F, .centers = false}));
-  const Tensor x = Floats({1, 2}, {2, -1}), gamma = Floats({2}, {1, 3});
-  const Tensor statistics = Result(DType::kFloat32, {1}), y = Result(DType::kFloat32, {1, 2});
-  const Tensor dy = Floats({1, 2}, {4, 2}), dx = Result(DType::kFloat32, {1, 2});
-  const Tensor dgamma = Floats({2}, {10, 20});
-  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
-  Perform([&](Stream& stream) {
-    return op->Forward(stream, x, gamma, /*beta=*/{}, /*addend=*/{}, statistics, y);
-  });
-  Perform([&](Stream& stream) {
-    return op->BackwardInput(stream, dy, x, gamma, statistics, /*addend=*/{}, dx);
-  });
-  Perform([&](Stream& stream) {
-    return op->BackwardWeight(stream, dy, x, statistics, dgamma, /*dbeta=*/{}, /*accumulate=*/true,
-                              static_cast<std::byte*>(workspace.data));
-  });
-  EXPECT_THAT(Values<float>(statistics), ElementsAre(0.5F));
-  EXPECT_THAT(Values<float>(y), ElementsAre(1, -1.5F));
-  EXPECT_THAT(Values<float>(dx), ElementsAre(1.75F, 3.125F));
-  EXPECT_THAT(Values<float>(dgamma), ElementsAre(14, 19));
-}
-
-TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
-  for (const LayerNormShape shape :
-       {LayerNormShape{.rows = 0}, LayerNormShape{.features = -1}, LayerNormShape{.rows = kHuge},
-        LayerNormShape{.features = kHuge}, LayerNormShape{.epsilon = 0.0F}}) {
-    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
-}
-
-// At 0 the gate is 1/2, and its derivative 1/4.
-TEST_F(CudaOpsTest, SwiGlu) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(SwiGluShape{.rows = 2, .features = 1}));
-  const Tensor x = Floats({2, 2}, {0, 3, 1e4F, 5}), y = Result(DType::kFloat32, {2, 1});
-  const Tensor dy = Floats({2, 1}, {2, 4}), dx = Result(DType::kFloat32, {2, 2});
-  Perform([&](Stream& stream) { return op->Forward(stream, x, y); });
-  Perform([&](Stream& stream) { return op->BackwardInput(stream, dy, x, dx); });
-  EXPECT_THAT(Values<float>(y), ElementsAre(0, 5e4F));
-  EXPECT_THAT(Values<float>(dx), ElementsAre(3, 0, 20, 4e4F));
-}
-
-TEST_F(CudaOpsTest, SwiGluRefusesExtentsOutOfRange) {
-  for (const SwiGluShape shape :
-       {SwiGluShape{.rows = 0}, SwiGluShape{.features = -1}, SwiGluShape{.rows = kHuge}}) {
     EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
