@@ -1,115 +1,168 @@
 #include "kernels/ops/activation.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
+#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::activation_test {
 namespace {
 
+using reference::Vector;
 using ::stagecoach::testing::ActivationBound;
 using ::stagecoach::testing::ActivationDerivativeBound;
 using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::HasTheBitsOf;
 using ::stagecoach::testing::IsExact;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpTest;
+using ::stagecoach::testing::PrecisionOf;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::ToDouble;
 
-class CpuActivation : public ::testing::TestWithParam<Activation> {
+class ActivationTest : public OpTest<ActivationShape> {
  protected:
-  struct Results {
-    std::vector<double> y, dx;
-  };
-  // More elements than a tile has, some of them where activations are flat.
-  CpuActivation() {
+  // Also values where activations are flat, and where ReLU begins.
+  ActivationTest() {
     for (size_t i = 0; i < x_.size(); i += 3) x_[i] *= 8.0F;
-    x_[0] = 1e4F;
-    x_[1] = -1e4F;
+    for (size_t i = 1; i < x_.size(); i += 5) x_[i] = 0.0F;
+    x_ = Rounded(x_);
   }
 
-  Results Compute(int threads, bool adds) {
-    TestDevice device(threads);
-    const Shape shape{7, std::ssize(x_) / 7};
-    const Tensor x = device.Operand(shape, x_), y = device.Result(shape), dx = device.Result(shape);
-    EXPECT_OK(device.Run([&](Stream& stream) -> absl::Status {
-      const std::unique_ptr<ActivationOp> op =
-          device.ops().Create(ActivationShape{shape.dim(0), shape.dim(1), GetParam()}).value();
-      EXPECT_OK(op->Forward(stream, x, adds ? device.Operand(shape, a_) : Tensor{}, y));
-      return op->BackwardInput(stream, device.Operand(shape, dy_), KeepsZ(GetParam()) ? x : y, dx);
-    }));
-    return {TestDevice::Values(y), TestDevice::Values(dx)};
+  Activation activation() const { return shape().activation; }
+  Shape matrix() const { return {shape().rows, shape().features}; }
+
+  // What the derivative is known by.
+  std::vector<float> Known() const {
+    if (KeepsZ(activation())) return x_;
+    std::vector<float> y;
+    for (const float x : x_) y.push_back(static_cast<float>(reference::Activate(activation(), x)));
+    return Rounded(y);
   }
 
-  std::vector<float> x_ = RandomNormal(70'000, 1);
-  const std::vector<float> a_ = RandomNormal(70'000, 2), dy_ = RandomNormal(70'000, 3);
+  // y, y of a sum, dx.
+  enum class Into { kResults, kOperands };
+  std::array<Vector, 3> Compute(Into into = Into::kResults) const {
+    return ResultsAtAnyAddress([&](OpBench& bench) {
+      ActivationOp& op = bench.Create(shape());
+      const bool in_place = into == Into::kOperands;
+      const Tensor x = bench.Operand(matrix(), x_), addend = bench.Operand(matrix(), addend_);
+      const Tensor dy = bench.Operand(matrix(), dy_), known = bench.Operand(matrix(), Known());
+      const Tensor y = in_place ? bench.Operand(matrix(), x_) : bench.Result(matrix());
+      const Tensor of_sum = in_place ? addend : bench.Result(matrix());
+      const Tensor dx = in_place ? dy : bench.Result(matrix());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        RETURN_IF_ERROR(op.Forward(stream, in_place ? y : x, {}, y));
+        RETURN_IF_ERROR(op.Forward(stream, x, addend, of_sum));
+        return op.BackwardInput(stream, dy, known, dx);
+      });
+      return std::array{y, of_sum, dx};
+    });
+  }
+
+  // Of activation(z), where z is a rounded sum or not.
+  double Bound(double z, double z_error) const {
+    return ActivationBound(activation(), z, z_error) + PrecisionOf(DType::kFloat32).underflow;
+  }
+
+  void ExpectMatchesReference() const {
+    Vector y, y_bounds, of_sum, of_sum_bounds, dx, dx_bounds;
+    for (size_t i = 0; i < x_.size(); ++i) {
+      const double x = x_[i], sum = x + addend_[i], dy = dy_[i];
+      y.push_back(reference::Activate(activation(), x));
+      y_bounds.push_back(Bound(x, 0.0));
+      of_sum.push_back(reference::Activate(activation(), sum));
+      of_sum_bounds.push_back(Bound(sum, Gamma(1) * std::fabs(sum)));
+      dx.push_back(dy * reference::ActivationDerivative(activation(), x));
+      dx_bounds.push_back(std::fabs(dy) * ActivationDerivativeBound(activation(), x, type()) +
+                          Gamma(1) * std::fabs(dx[i]));
+    }
+    const auto [actual_y, actual_of_sum, actual_dx] = Compute();
+    EXPECT_THAT(actual_of_sum, Near(of_sum, of_sum_bounds));
+    if (IsExact(activation())) {
+      EXPECT_EQ(actual_y, y);
+      EXPECT_EQ(actual_dx, dx);
+    } else {
+      EXPECT_THAT(actual_y, Near(y, y_bounds));
+      EXPECT_THAT(actual_dx, Near(dx, dx_bounds));
+    }
+  }
+
+  std::vector<float> x_ = RandomNormal(matrix().elements(), 1);
+  const std::vector<float> addend_ = Rounded(RandomNormal(matrix().elements(), 2));
+  const std::vector<float> dy_ = Rounded(RandomNormal(matrix().elements(), 3));
 };
 
-TEST_P(CpuActivation, MatchesReference) {
-  const Results actual = Compute(1, /*adds=*/false);
-  std::vector<double> y, y_bounds, dx, dx_bounds;
-  for (size_t i = 0; i < x_.size(); ++i) {
-    y.push_back(reference::Activate(GetParam(), x_[i]));
-    y_bounds.push_back(ActivationBound(GetParam(), x_[i], 0.0) + 0x1p-125);
-    dx.push_back(dy_[i] * reference::ActivationDerivative(GetParam(), x_[i]));
-    // By a y that is itself computed.
-    const double slope_bound =
-        ActivationDerivativeBound(GetParam(), x_[i]) + (KeepsZ(GetParam()) ? 0.0 : 2 * y_bounds[i]);
-    dx_bounds.push_back(
-        IsExact(GetParam()) ? 0.0 : std::fabs(dy_[i]) * slope_bound + Gamma(1) * std::fabs(dx[i]));
+TEST_P(ActivationTest, MatchesReference) { ExpectMatchesReference(); }
+
+TEST_P(ActivationTest, ResultsMayOverwriteOperands) {
+  const auto expected = Compute(), actual = Compute(Into::kOperands);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_THAT(actual[i], HasTheBitsOf(expected[i]));
+}
+
+TEST_P(ActivationTest, PassesOnWhatIsNotANumber) {
+  const size_t at[] = {0, x_.size() / 2, x_.size() - 1};
+  for (const size_t i : at) x_[i] = std::numeric_limits<float>::quiet_NaN();
+  const Vector y = Compute()[0];
+  for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), std::isnan(x_[i])) << i;
+}
+
+std::string NameOf(const ActivationShape& shape) {
+  return absl::StrCat(ActivationName(shape.activation), "_", shape.rows, "x", shape.features);
+}
+
+std::vector<ActivationShape> Cases(const std::vector<Shape>& shapes, bool with_none = true) {
+  std::vector<ActivationShape> cases;
+  for (const Activation activation : kAllActivations) {
+    if (activation == Activation::kNone && !with_none) continue;
+    for (const Shape& shape : shapes) cases.push_back({shape.dim(0), shape.dim(1), activation});
   }
-  EXPECT_THAT(actual.y, CloseTo(y, y_bounds));
-  EXPECT_THAT(actual.dx, CloseTo(dx, dx_bounds));
+  return cases;
+}
+INSTANTIATE_OP_TEST_FROM(ActivationTest, NameOf, Cases({{1, 1}, {3, 3}, {5, 24}, {1, 4099}}));
+
+// Of several tiles of a CPU's.
+using LargeActivation = ActivationTest;
+
+TEST_P(LargeActivation, MatchesReference) { ExpectMatchesReference(); }
+
+INSTANTIATE_OP_TEST_FROM(LargeActivation, NameOf, Cases({{5, 7000}}));
+
+// Where exponentials overflow or vanish.
+using ActivationFarFromZero = ActivationTest;
+
+TEST_P(ActivationFarFromZero, IsFlatOrStraight) {
+  x_ = Rounded({-1e4F, -100.0F, 100.0F, 1e4F});
+  const auto [y, of_sum, dx] = Compute();
+  const bool is_flat = activation() == Activation::kTanh || activation() == Activation::kSigmoid;
+  const double left = activation() == Activation::kTanh ? -1.0 : 0.0;
+  const Vector expected_y = {left, left, is_flat ? 1.0 : 100.0, is_flat ? 1.0 : x_[3]};
+  const Vector expected_dx = {0.0, 0.0, is_flat ? 0.0 : dy_[2], is_flat ? 0.0 : dy_[3]};
+  EXPECT_THAT(y, CloseTo(expected_y, PrecisionOf(DType::kFloat32).underflow));
+  EXPECT_THAT(dx, CloseTo(expected_dx, PrecisionOf(DType::kFloat32).underflow));
 }
 
-TEST_P(CpuActivation, OfASumMatchesReference) {
-  const std::vector<double> actual = Compute(1, /*adds=*/true).y;
-  std::vector<double> y, bounds;
-  for (size_t i = 0; i < x_.size(); ++i) {
-    const double z = x_[i] + a_[i];
-    y.push_back(reference::Activate(GetParam(), z));
-    bounds.push_back(ActivationBound(GetParam(), z, 0.0) + 0x1p-125);
-  }
-  EXPECT_THAT(actual, CloseTo(y, bounds));
-}
+INSTANTIATE_OP_TEST_FROM(ActivationFarFromZero, NameOf, Cases({{1, 4}}, /*with_none=*/false));
 
-TEST_P(CpuActivation, PassesOnWhatIsNotANumber) {
-  constexpr size_t kAt[] = {0, 21, 69'999};
-  for (const size_t i : kAt) x_[i] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<double> y = Compute(1, /*adds=*/false).y;
-  for (const size_t i : kAt) EXPECT_TRUE(std::isnan(y[i])) << i;
-  EXPECT_EQ(std::count_if(y.begin(), y.end(), [](double value) { return std::isnan(value); }), 3);
-}
-
-TEST_P(CpuActivation, HasTheSameBitsForAnyNumberOfThreads) {
-  const Results one = Compute(1, /*adds=*/true), three = Compute(3, /*adds=*/true);
-  EXPECT_EQ(three.y, one.y);
-  EXPECT_EQ(three.dx, one.dx);
-}
-
-INSTANTIATE_TEST_SUITE_P(Activations, CpuActivation, ::testing::ValuesIn(kAllActivations),
-                         [](const auto& param_info) { return ActivationName(param_info.param); });
-
-TEST(CpuActivationRefusal, IsAnInvalidArgument) {
-  TestDevice device;
+TEST(ActivationRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  for (const ActivationShape& shape :
-       {ActivationShape{.rows = 0}, ActivationShape{.features = kHuge}}) {
-    EXPECT_THAT(device.ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
+  ExpectInvalid<ActivationShape>({{.rows = 0}, {.features = kHuge}});
 }
 
 }  // namespace

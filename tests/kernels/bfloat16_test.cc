@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/convolution.h"
@@ -216,26 +215,6 @@ TEST_F(Bfloat16OnCpu, Losses) {
   };
   ExpectRounded(1, loss(SoftmaxCrossEntropyShape{{.rows = 19, .classes = 7}}));
   ExpectRounded(1, loss(MeanSquaredErrorShape{{.rows = 19, .classes = 7}}));
-}
-
-TEST_F(Bfloat16OnCpu, Activations) {
-  for (const Activation activation : kAllActivations) {
-    SCOPED_TRACE(ActivationName(activation));
-    ExpectRounded(1, [&](Place& place) {
-      const auto op =
-          place.Create(ActivationShape{.rows = 5, .features = 77, .activation = activation});
-      const Shape shape{5, 77};
-      const Tensor a = place.Numbers(shape, 1), b = place.Numbers(shape, 2);
-      const std::vector<Tensor> results = {place.Result(shape), place.Result(shape),
-                                           place.Result(shape)};
-      place.Run([&](Stream& stream) {
-        EXPECT_OK(op->Forward(stream, a, {}, results[0]));
-        EXPECT_OK(op->Forward(stream, a, b, results[1]));
-        return op->BackwardInput(stream, a, b, results[2]);
-      });
-      return results;
-    });
-  }
 }
 
 TEST_F(Bfloat16OnCpu, WhatTouchesEachElementOnce) {

@@ -226,15 +226,18 @@ void ExpectInvalid(const std::vector<Shape>& shapes) {
 }
 
 // Instantiates a test for all backends and the given cases; `name_of(case)` is a part of the tests'
-// names.
-#define INSTANTIATE_OP_TEST(suite, name_of, ...)                                   \
-  INSTANTIATE_TEST_SUITE_P(                                                        \
-      On, suite,                                                                   \
-      ::testing::Combine(::testing::ValuesIn(::stagecoach::testing::OpBackends()), \
-                         ::testing::Values(__VA_ARGS__)),                          \
-      [](const auto& param_info) {                                                 \
-        return absl::StrCat(std::get<0>(param_info.param).name, "_",               \
-                            name_of(std::get<1>(param_info.param)));               \
+// names. Or for the cases of a container.
+#define INSTANTIATE_OP_TEST(suite, name_of, ...) \
+  INSTANTIATE_OP_TEST_OF(suite, name_of, ::testing::Values(__VA_ARGS__))
+#define INSTANTIATE_OP_TEST_FROM(suite, name_of, cases) \
+  INSTANTIATE_OP_TEST_OF(suite, name_of, ::testing::ValuesIn(cases))
+#define INSTANTIATE_OP_TEST_OF(suite, name_of, cases)                                      \
+  INSTANTIATE_TEST_SUITE_P(                                                                \
+      On, suite,                                                                           \
+      ::testing::Combine(::testing::ValuesIn(::stagecoach::testing::OpBackends()), cases), \
+      [](const auto& param_info) {                                                         \
+        return absl::StrCat(std::get<0>(param_info.param).name, "_",                       \
+                            name_of(std::get<1>(param_info.param)));                       \
       })
 
 }  // namespace stagecoach::testing

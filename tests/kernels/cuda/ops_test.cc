@@ -15,7 +15,6 @@
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
 #include "kernels/device.h"
-#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/convolution.h"
@@ -180,28 +179,6 @@ TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
         EmbeddingShape{.features = kHuge}, EmbeddingShape{.rows = kHuge},
         EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
         EmbeddingShape{.positions = 1 << 20, .features = 1 << 20}}) {
-    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
-}
-
-TEST_F(CudaOpsTest, Activation) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(ActivationShape{2, 2, Activation::kRelu}));
-  const Tensor x = Floats({2, 2}, {1, -2, 3, -4}), addend = Floats({2, 2}, {1, 3, -4, 0});
-  const Tensor y = Result(DType::kFloat32, {2, 2}), sum = Result(DType::kFloat32, {2, 2});
-  const Tensor dx = Result(DType::kFloat32, {2, 2});
-  Perform([&](Stream& stream) {
-    EXPECT_OK(op->Forward(stream, x, {}, y));
-    EXPECT_OK(op->Forward(stream, x, addend, sum));
-    return op->BackwardInput(stream, addend, y, dx);
-  });
-  EXPECT_THAT(Values<float>(y), ElementsAre(1, 0, 3, 0));
-  EXPECT_THAT(Values<float>(sum), ElementsAre(2, 1, 0, 0));
-  EXPECT_THAT(Values<float>(dx), ElementsAre(1, 0, -4, 0));
-}
-
-TEST_F(CudaOpsTest, ActivationRefusesExtentsOutOfRange) {
-  for (const ActivationShape shape :
-       {ActivationShape{.rows = 0}, ActivationShape{.features = kHuge}}) {
     EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
