@@ -5,99 +5,112 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/device_fixture.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::kernels::dropout_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::ExpectInvalid;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 
 constexpr DropoutKey kKey{.seed = 0x123456789ABCDEF0, .stream = 0x2FEDCBA987654321};
 
-Vector Apply(const DropoutShape& shape, DropoutKey key, const std::vector<float>& x,
-             int64_t first_sample, int threads = 1, bool in_place = false) {
-  TestDevice device(threads);
-  key.first_sample = &first_sample;
-  const Shape matrix{shape.rows, shape.elements};
-  const Tensor from = device.Operand(matrix, x);
-  const Tensor to = in_place ? from : device.Result(matrix);
-  auto op = device.ops().Create(shape);
-  EXPECT_OK(op);
-  EXPECT_OK(device.Run([&](Stream& stream) { return (*op)->Apply(stream, key, from, to); }));
-  return TestDevice::Values(to);
-}
-
-class CpuDropout : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {
- protected:
-  const DropoutShape shape_{std::get<0>(GetParam()), std::get<1>(GetParam()), 0.3F};
-  const int64_t first_sample_ = std::get<2>(GetParam());
-  const std::vector<float> x_ = RandomNormal(shape_.rows * shape_.elements, 1);
+struct Case {
+  DropoutShape shape;
+  int64_t first_sample = 0;
 };
 
-TEST_P(CpuDropout, IsTheReference) {
-  EXPECT_EQ(Apply(shape_, kKey, x_, first_sample_),
-            reference::Dropout(shape_, kKey, first_sample_, x_));
+class Dropout : public OpTest<Case> {
+ protected:
+  // From sample `first` on; from 0 if it is not given.
+  Vector Apply(const DropoutShape& of, const std::vector<float>& x, std::optional<int64_t> first,
+               bool in_place = false) const {
+    return ResultsAtAnyAddress([&](OpBench& bench) {
+      DropoutOp& op = bench.Create(of);
+      const Shape matrix{of.rows, of.elements};
+      const Tensor from = bench.Operand(matrix, x), to = in_place ? from : bench.Result(matrix);
+      DropoutKey key = kKey;
+      if (first.has_value()) key.first_sample = bench.Place(*first);
+      bench.Run([&](Stream& stream) { return op.Apply(stream, key, from, to); });
+      return to;
+    });
+  }
+  // The reference has one rounding; storing it is another.
+  Vector Expected(int64_t first_sample) const {
+    const Vector y = reference::Dropout(of_, kKey, first_sample, x_);
+    return ToDouble(Rounded({y.begin(), y.end()}));
+  }
+
+  const DropoutShape of_ = shape().shape;
+  const int64_t first_sample_ = shape().first_sample;
+  const std::vector<float> x_ = Rounded(RandomNormal(of_.rows * of_.elements, 1));
+};
+
+TEST_P(Dropout, IsTheReferenceRounded) {
+  EXPECT_EQ(Apply(of_, x_, first_sample_), Expected(first_sample_));
 }
 
-TEST_P(CpuDropout, MayOverwriteItsOperand) {
-  EXPECT_EQ(Apply(shape_, kKey, x_, first_sample_, 1, /*in_place=*/true),
-            Apply(shape_, kKey, x_, first_sample_));
+TEST_P(Dropout, MayOverwriteItsOperand) {
+  EXPECT_EQ(Apply(of_, x_, first_sample_, /*in_place=*/true), Expected(first_sample_));
 }
 
-TEST_P(CpuDropout, AnyNumberOfThreadsGivesTheSameBits) {
-  const Vector expected = Apply(shape_, kKey, x_, first_sample_);
-  EXPECT_EQ(Apply(shape_, kKey, x_, first_sample_, 2), expected);
-  EXPECT_EQ(Apply(shape_, kKey, x_, first_sample_, 3), expected);
+TEST_P(Dropout, BeginsWithSampleZeroWithoutANumber) {
+  EXPECT_EQ(Apply(of_, x_, std::nullopt), Expected(0));
 }
 
-std::string NameOfCase(const ::testing::TestParamInfo<CpuDropout::ParamType>& info) {
-  const auto& [rows, elements, first] = info.param;
-  return absl::StrCat(rows, "x", elements, "_from_", first);
+std::string NameOf(const Case& of) {
+  return absl::StrCat(of.shape.rows, "x", of.shape.elements, "_from_", of.first_sample);
 }
 
-// Rows, elements, first sample: around the elements that have a block of words, those that are
-// handled together, and those of a tile; block numbers of more than 32 bits.
-INSTANTIATE_TEST_SUITE_P(Shapes, CpuDropout,
-                         ::testing::Values(std::tuple(1, 1, 0), std::tuple(5, 3, 7),
-                                           std::tuple(3, 4, 1), std::tuple(2, 63, 100),
-                                           std::tuple(4, 65, 0), std::tuple(3, 4097, 2),
-                                           std::tuple(2, 9000, int64_t{1} << 33)),
-                         NameOfCase);
+// Around the elements that have a block of words, those that are handled together, and those of a
+// tile; block numbers of more than 32 bits.
+constexpr int64_t kFar = int64_t{1} << 33;
+INSTANTIATE_OP_TEST(Dropout, NameOf, Case{{1, 1, 0.5F}}, Case{{5, 3, 0.3F}, 7},
+                    Case{{5, 7, 0.25F}, kFar}, Case{{3, 4, 0.5F}, 1}, Case{{3, 24, 0.1F}, kFar},
+                    Case{{2, 63, 0.3F}, 100}, Case{{4, 65, 0.3F}}, Case{{2, 1032, 0.9F}, kFar},
+                    Case{{40, 30, 0.5F}, kFar}, Case{{3, 4097, 0.3F}, 2},
+                    Case{{2, 9000, 0.3F}, kFar});
+
+using DropoutOfRateZero = Dropout;
+
+TEST_P(DropoutOfRateZero, KeepsAll) { EXPECT_EQ(Apply(of_, x_, 0), ToDouble(x_)); }
+
+INSTANTIATE_OP_TEST(DropoutOfRateZero, NameOf, Case{{4, 25, 0.0F}});
 
 // Samples in one micro-batch or in several.
-TEST(CpuDropoutMask, DependsOnTheSampleNotOnItsMicroBatch) {
-  constexpr int64_t kElements = 101;
-  const std::vector<float> x = RandomNormal(6 * kElements, 1);
-  const Vector whole = Apply({.rows = 6, .elements = kElements, .rate = 0.5F}, kKey, x, 40);
+using DropoutMask = Dropout;
+
+TEST_P(DropoutMask, DependsOnTheSampleNotOnItsMicroBatch) {
+  const Vector whole = Apply(of_, x_, 40);
   for (const int64_t rows : {1, 2, 3}) {
     Vector parts;
-    for (int64_t first = 0; first < 6; first += rows) {
-      const std::vector<float> part(x.begin() + first * kElements,
-                                    x.begin() + (first + rows) * kElements);
+    for (int64_t first = 0; first < of_.rows; first += rows) {
       const Vector y =
-          Apply({.rows = rows, .elements = kElements, .rate = 0.5F}, kKey, part, 40 + first);
+          Apply({.rows = rows, .elements = of_.elements, .rate = of_.rate},
+                {x_.begin() + first * of_.elements, x_.begin() + (first + rows) * of_.elements},
+                40 + first);
       parts.insert(parts.end(), y.begin(), y.end());
     }
     EXPECT_EQ(parts, whole) << rows << " rows";
   }
 }
+
+INSTANTIATE_OP_TEST(DropoutMask, NameOf, Case{{6, 101, 0.5F}});
+
+// What follows is of the masks themselves: those of the reference, which are those of all backends.
 
 // How many elements of ones two masks have in common.
 double ShareInCommon(const Vector& a, const Vector& b) {
@@ -106,29 +119,32 @@ double ShareInCommon(const Vector& a, const Vector& b) {
   return same / static_cast<double>(a.size());
 }
 
-TEST(CpuDropoutMask, IsAnotherForEachSeedStreamSampleAndElement) {
+TEST(DropoutMasks, AreOthersForEachSeedStreamSampleAndElement) {
   const DropoutShape shape{.rows = 1, .elements = 10000, .rate = 0.5F};
-  const std::vector<float> ones(10000, 1.0F);
-  const Vector mask = Apply(shape, kKey, ones, 3);
+  const auto mask_of = [&](const DropoutKey& key, int64_t sample) {
+    return reference::Dropout(shape, key, sample, std::vector<float>(10000, 1.0F));
+  };
+  const Vector mask = mask_of(kKey, 3);
   DropoutKey other_seed = kKey, other_stream = kKey;
   other_seed.seed += 1;
   other_stream.stream += 1;
   Vector shifted = mask;
   std::rotate(shifted.begin(), shifted.begin() + 1, shifted.end());
   // Of independent masks half is in common: 6 standard deviations are 0.03.
-  EXPECT_NEAR(ShareInCommon(mask, Apply(shape, other_seed, ones, 3)), 0.5, 0.03);
-  EXPECT_NEAR(ShareInCommon(mask, Apply(shape, other_stream, ones, 3)), 0.5, 0.03);
-  EXPECT_NEAR(ShareInCommon(mask, Apply(shape, kKey, ones, 4)), 0.5, 0.03);
+  EXPECT_NEAR(ShareInCommon(mask, mask_of(other_seed, 3)), 0.5, 0.03);
+  EXPECT_NEAR(ShareInCommon(mask, mask_of(other_stream, 3)), 0.5, 0.03);
+  EXPECT_NEAR(ShareInCommon(mask, mask_of(kKey, 4)), 0.5, 0.03);
   EXPECT_NEAR(ShareInCommon(mask, shifted), 0.5, 0.03);
 }
 
-TEST(CpuDropoutMask, KeepsTheMean) {
+TEST(DropoutMasks, KeepTheMean) {
   constexpr int64_t kElements = 200000;
   const std::vector<float> ones(kElements, 1.0F);
   for (const float rate : {0.1F, 0.5F, 0.9F}) {
-    const Vector y = Apply({.rows = 1, .elements = kElements, .rate = rate}, kKey, ones, 0);
+    const Vector y =
+        reference::Dropout({.rows = 1, .elements = kElements, .rate = rate}, kKey, 0, ones);
     double sum = 0, kept = 0;
-    for (double value : y) {
+    for (const double value : y) {
       sum += value;
       kept += value != 0.0 ? 1.0 : 0.0;
     }
@@ -139,31 +155,16 @@ TEST(CpuDropoutMask, KeepsTheMean) {
   }
 }
 
-TEST(CpuDropoutMask, OfRateZeroKeepsAll) {
-  const std::vector<float> x = RandomNormal(100, 1);
-  EXPECT_EQ(Apply({.rows = 4, .elements = 25, .rate = 0.0F}, kKey, x, 0), ToDouble(x));
-}
-
-TEST(CpuDropoutMask, BeginsWithSampleZeroWithoutANumber) {
-  const std::vector<float> x = RandomNormal(100, 1);
-  const DropoutShape shape{.rows = 4, .elements = 25, .rate = 0.5F};
-  TestDevice device;
-  const Tensor y = device.Operand(Shape{4, 25}, x);
-  ASSERT_OK_AND_ASSIGN(const auto op, device.ops().Create(shape));
-  EXPECT_OK(device.Run([&](Stream& stream) { return op->Apply(stream, kKey, y, y); }));
-  EXPECT_EQ(TestDevice::Values(y), Apply(shape, kKey, x, 0));
-}
-
-TEST(CpuDropoutRefusal, IsAnInvalidArgument) {
-  TestDevice device;
+TEST(DropoutRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  for (const DropoutShape& shape :
-       {DropoutShape{.rows = 0}, DropoutShape{.elements = -1}, DropoutShape{.rows = kHuge},
-        DropoutShape{.elements = kHuge}, DropoutShape{.rate = 1.0F}, DropoutShape{.rate = -0.1F},
-        DropoutShape{.rate = std::numeric_limits<float>::quiet_NaN()},
-        DropoutShape{.rows = 1 << 20, .elements = 1 << 30}}) {
-    EXPECT_THAT(device.ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
+  ExpectInvalid<DropoutShape>({{.rows = 0},
+                               {.elements = -1},
+                               {.rows = kHuge},
+                               {.elements = kHuge},
+                               {.rate = 1.0F},
+                               {.rate = -0.1F},
+                               {.rate = std::numeric_limits<float>::quiet_NaN()},
+                               {.rows = 1 << 20, .elements = 1 << 30}});
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/convolution.h"
-#include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/loss.h"
@@ -112,28 +111,6 @@ TEST_F(CudaOpsTest, AddAndCopy) {
   Perform([&](Stream& stream) { return ops().elementwise().Add(stream, a, b, sum); });
   Perform([&](Stream& stream) { return ops().elementwise().Copy(stream, sum, copy); });
   EXPECT_THAT(Values<float>(copy), ElementsAre(11, 22, 33));
-}
-
-// Each argument has its effect: with other keys there are other masks.
-TEST_F(CudaOpsTest, Dropout) {
-  const DropoutShape shape{.rows = 2, .elements = 33, .rate = 0.5F};
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(shape));
-  const std::vector<float> ones(66, 1.0F);
-  const Tensor x = Floats({2, 33}, ones), y = Result(DType::kFloat32, {2, 33});
-  const Tensor sample = Operand<int64_t>(DType::kFloat64, {1}, {5});  // a number of 8 bytes
-  const DropoutKey key{
-      .seed = 7, .stream = 9, .first_sample = static_cast<const int64_t*>(sample.data)};
-  Perform([&](Stream& stream) { return op->Apply(stream, key, x, y); });
-  const reference::Vector expected = reference::Dropout(shape, key, 5, ones);
-  EXPECT_THAT(Values<float>(y), ElementsAreArray(expected));
-}
-
-TEST_F(CudaOpsTest, DropoutRefusesWhatIsOutOfRange) {
-  for (const DropoutShape shape :
-       {DropoutShape{.rows = 0}, DropoutShape{.elements = -1}, DropoutShape{.rows = kHuge},
-        DropoutShape{.rate = 1.0F}, DropoutShape{.rate = -0.5F}}) {
-    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
 }
 
 // A sample of two ids in each of two rows; the words 1 and 2.
