@@ -19,7 +19,6 @@
 #include "kernels/ops/head.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/linear.h"
-#include "kernels/ops/loss.h"
 #include "kernels/ops/pooling.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
@@ -194,25 +193,6 @@ TEST_F(Bfloat16OnCpu, Head) {
     });
     return std::vector<Tensor>{logits, result, dx, dw};
   });
-}
-
-TEST_F(Bfloat16OnCpu, Losses) {
-  const auto loss = [](auto shape) {
-    return [shape](Place& place) {
-      const auto op = place.Create(shape);
-      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
-      const Tensor output = place.Numbers({19, 7}, 1), gradient = place.Result({19, 7});
-      const Tensor labels = place.device.Labels(RandomLabels(19, 7, 2));
-      const Tensor result = place.device.Result({2}, DType::kFloat64);
-      const LossTerms terms = {18, 0.5F};
-      place.Run([&](Stream& stream) {
-        return op->Compute(stream, output, labels, &terms, gradient, result, workspace);
-      });
-      return std::vector<Tensor>{gradient, result};
-    };
-  };
-  ExpectRounded(1, loss(SoftmaxCrossEntropyShape{{.rows = 19, .classes = 7}}));
-  ExpectRounded(1, loss(MeanSquaredErrorShape{{.rows = 19, .classes = 7}}));
 }
 
 TEST_F(Bfloat16OnCpu, WhatTouchesEachElementOnce) {

@@ -24,14 +24,18 @@ OpVariant Threads(int threads, kernels::Precision precision) {
 }
 
 // 32 lanes, which are then added up.
-int64_t RowSumRoundings(int64_t terms) { return std::min<int64_t>(terms, terms / 32 + 1 + 32); }
+OpBackend::RowSum RowSumOf(int64_t terms) {
+  const int64_t share = terms / 32 + 1;
+  return {share, std::min(terms, share + 32)};
+}
 
 OpBackend Cpu(const std::string& name, kernels::Precision precision) {
   return {.name = name,
           .precision = precision,
           .available = [=] { return HasOnCpu(precision); },
           .variants = {Threads(1, precision), Threads(3, precision)},
-          .row_sum_roundings = RowSumRoundings};
+          .row_sum = RowSumOf,
+          .is_cpu = true};
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
     double mean, relative_rstd;
   };
   StatisticsBound BoundOf(const Vector& row, double rstd) const {
-    const int64_t roundings = backend().row_sum_roundings(C());
+    const int64_t roundings = backend().row_sum(C()).roundings;
     const auto elementary = static_cast<int64_t>(PrecisionOf(DType::kFloat32).elementary);
     double sum_abs = 0;
     for (const double value : row) sum_abs += std::fabs(value);
@@ -181,7 +181,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
           const Tensor dbeta = centers() ? bench.Sums({C()}, dbeta_, adds) : Tensor{};
           bench.Run([&](Stream& stream) -> absl::Status {
             if (at_once) {
-              EXPECT_EQ(op.shares_backward(), !bench.device().memory_is_host());
+              EXPECT_EQ(op.shares_backward(), !backend().is_cpu);
               return op.Backward(stream, dy, x, gamma, statistics, addend, dx, dgamma, dbeta, adds,
                                  workspace);
             }
@@ -209,7 +209,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
     Vector expected = reference::LayerNormBackwardInput(shape(), all_dy, all_x, gamma, statistics);
     // On the longest path, that of mean(g xhat): 4 roundings of a term, those of the sum, 4 of the
     // division, 6 after it and one of the addend.
-    const double relative = Gamma(backend().row_sum_roundings(C()) + 15);
+    const double relative = Gamma(backend().row_sum(C()).roundings + 15);
     Vector bounds;
     for (size_t r = 0; r < static_cast<size_t>(R()); ++r) {
       const auto [mean, rstd] = RowStatistics(shape(), statistics, r);

@@ -1,373 +1,407 @@
 #include "kernels/ops/loss.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
-#include <tuple>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/kernels/losses.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::loss_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::BytesOf;
-using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Addresses;
+using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::Gamma;
-using ::stagecoach::testing::Precision;
+using ::stagecoach::testing::HasTheBitsOf;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::PrecisionOf;
 using ::stagecoach::testing::RandomLabels;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 using ::testing::ElementsAre;
 
-struct Problem {
-  Problem(LossKind kind_in, const LossShape& shape_in)
-      : kind(kind_in), shape(shape_in), valid_rows(shape_in.rows) {
-    output = RandomNormal(shape.rows * shape.classes, 1);
-    labels = RandomLabels(shape.rows, shape.classes, 2);
-  }
-  // Marks the samples of the last rows as padding and fills them with what would spoil every sum.
-  void Pad(int64_t rows) {
-    valid_rows = (shape.rows - rows) / shape.positions * shape.positions;
-    std::fill(output.begin() + valid_rows * shape.classes, output.end(),
-              std::numeric_limits<float>::quiet_NaN());
-    std::fill(labels.begin() + valid_rows, labels.end(), -1);
-  }
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-  LossTerms terms() const { return {valid_rows / shape.positions, scale}; }
-
+struct Case {
   LossKind kind;
   LossShape shape;
-  int64_t valid_rows;
-  float scale = 0.125F;
-  std::vector<float> output;
-  std::vector<int32_t> labels;
 };
+
+std::vector<Case> OfBothKinds(const std::vector<LossShape>& shapes) {
+  std::vector<Case> cases;
+  for (const LossKind kind : kLossKinds) {
+    for (const LossShape& shape : shapes) cases.push_back({kind, shape});
+  }
+  return cases;
+}
+
+std::string NameOf(const Case& of) {
+  return absl::StrCat(
+      of.kind == LossKind::kSoftmaxCrossEntropy ? "cross_entropy_" : "squared_error_",
+      of.shape.rows, "x", of.shape.classes,
+      of.shape.positions == 1 ? "" : absl::StrCat("_of_", of.shape.positions));
+}
 
 enum class Gradient { kSeparate, kInPlace, kNone };
 
-class OnDevice {
- public:
-  explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
-    auto op = CreateLoss(device_.ops(), problem.kind, problem.shape);
-    EXPECT_OK(op);
-    op_ = *std::move(op);
+class Loss : public OpTest<Case> {
+ protected:
+  bool is_cross_entropy() const { return shape().kind == LossKind::kSoftmaxCrossEntropy; }
+  // Marks the samples of the last rows as padding and fills them with what would spoil every sum.
+  void Pad(int64_t rows) {
+    valid_rows_ = (of_.rows - rows) / of_.positions * of_.positions;
+    std::fill(output_.begin() + valid_rows_ * of_.classes, output_.end(),
+              std::numeric_limits<float>::quiet_NaN());
+    std::fill(labels_.begin() + valid_rows_, labels_.end(), -1);
   }
 
-  struct Results {
-    Tensor gradient, result;
+  // Loss and number of correct rows; and the gradient.
+  std::array<Vector, 2> Compute(Gradient where = Gradient::kSeparate) const {
+    return Results(
+        [&](OpBench& bench) {
+          LossOp& op = is_cross_entropy() ? bench.Create(SoftmaxCrossEntropyShape{of_})
+                                          : bench.Create(MeanSquaredErrorShape{of_});
+          const Shape matrix{of_.rows, of_.classes};
+          const Tensor output = bench.Operand(matrix, output_);
+          const Tensor labels = bench.Integers({of_.rows}, labels_);
+          const Tensor gradient = where == Gradient::kInPlace ? output
+                                  : where == Gradient::kNone  ? Tensor{}
+                                                              : bench.Result(matrix);
+          const Tensor result = bench.ResultOf(DType::kFloat64, {2});
+          const LossTerms* const terms =
+              bench.Place(LossTerms{valid_rows_ / of_.positions, scale_});
+          std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+          bench.Run([&](Stream& stream) {
+            return op.Compute(stream, output, labels, terms, gradient, result, workspace);
+          });
+          return std::array{result, gradient};
+        },
+        addresses_);
+  }
+
+  // Bounds of the loss sum and of each gradient, for arithmetic in float32.
+  struct Bounds {
+    double loss = 0;
+    Vector gradient;
   };
-  Results Compute(Gradient where = Gradient::kSeparate) {
-    const Shape matrix{problem_.shape.rows, problem_.shape.classes};
-    const Tensor output = device_.Operand(matrix, problem_.output);
-    const Tensor gradient = where == Gradient::kInPlace ? output
-                            : where == Gradient::kNone  ? Tensor{}
-                                                        : device_.Result(matrix);
-    const Tensor result = device_.Result(Shape{2}, DType::kFloat64);
-    std::byte* const workspace = device_.Workspace(op_->workspace_bytes());
-    const LossTerms terms = problem_.terms();
-    EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Compute(stream, output, device_.Labels(problem_.labels), &terms, gradient, result,
-                          workspace);
-    }));
-    return {gradient, result};
-  }
 
- private:
-  const Problem& problem_;
-  TestDevice device_;
-  std::unique_ptr<LossOp> op_;
-};
-
-reference::LossOutput Expected(const Problem& problem) {
-  return ReferenceLoss(problem.kind, problem.shape, ToDouble(problem.output), problem.labels,
-                       problem.valid_rows, problem.scale);
-}
-
-// Bounds of the loss sum and of each gradient, for arithmetic in float.
-struct Bounds {
-  double loss = 0;
-  Vector gradient;
-};
-
-// o - max is off by u |o - max|, which becomes the relative error of its exponential; their sum S
-// has C terms; log S and o[label] - max are added. A probability is a quotient of two such.
-void AddCrossEntropyRow(reference::Values output, double scale, Bounds& bounds) {
-  const Precision& precision = PrecisionOf(DType::kFloat32);
-  const auto [smallest, largest] = std::minmax_element(output.begin(), output.end());
-  const double classes = static_cast<double>(output.size());
-  const double spread = *largest - *smallest;
-  const double sum_error = classes + precision.elementary + spread;
-  const double loss_error =
-      sum_error + precision.elementary * std::log(classes) + spread + (spread + std::log(classes));
-  bounds.loss += precision.unit_roundoff * loss_error;
-  double sum = 0;
-  for (double value : output) sum += std::exp(value - *largest);
-  const double relative = sum_error + 2.0 * precision.elementary + spread + 3.0;
-  for (double value : output) {
-    const double probability = std::exp(value - *largest) / sum;
-    bounds.gradient.push_back(
-        std::fabs(scale) *
-        (precision.unit_roundoff * (relative * probability + 1.0) + precision.underflow));
-  }
-}
-
-void AddSquaredErrorRow(reference::Values output, double scale, Bounds& bounds) {
-  const auto classes = static_cast<int64_t>(output.size());
-  double sum = 0;
-  for (double value : output) {
-    const double largest_error = std::fabs(value) + 1.0;
-    sum += largest_error * largest_error;
-    bounds.gradient.push_back(Gamma(8) * std::fabs(scale) * 2.0 / static_cast<double>(classes) *
-                              largest_error);
-  }
-  bounds.loss += Gamma(classes + 8) * sum / static_cast<double>(classes);
-}
-
-Bounds BoundsOf(const Problem& problem) {
-  const auto C = static_cast<size_t>(problem.shape.classes);
-  const auto P = static_cast<double>(problem.shape.positions);
-  const Vector output = ToDouble(problem.output);
-  Bounds bounds;
-  for (size_t r = 0; r < static_cast<size_t>(problem.valid_rows); ++r) {
-    const auto row = reference::Values(output).subspan(r * C, C);
-    if (problem.kind == LossKind::kSoftmaxCrossEntropy) {
-      AddCrossEntropyRow(row, problem.scale / P, bounds);
-    } else {
-      AddSquaredErrorRow(row, problem.scale / P, bounds);
+  // o - max is off by u |o - max|, which becomes the relative error of its exponential; their sum S
+  // has the roundings of a row's. A GPU rescales them whenever it finds a larger maximum: a thread
+  // at most once for each of its values, and once for the row. log S and o[label] - max are added.
+  // A probability is a quotient of two such.
+  void AddCrossEntropyRow(reference::Values output, double scale, Bounds& bounds) const {
+    const auto& precision = PrecisionOf(DType::kFloat32);
+    const auto [smallest, largest] = std::minmax_element(output.begin(), output.end());
+    const double log_classes = std::log(static_cast<double>(output.size()));
+    const double spread = *largest - *smallest;
+    const auto row_sum = backend().row_sum(std::ssize(output));
+    double sum_error = static_cast<double>(row_sum.roundings) + precision.elementary + spread;
+    if (!backend().is_cpu) {
+      const double rescalings = static_cast<double>(row_sum.share) + 1.0;
+      sum_error += spread + rescalings * (precision.elementary + 2.0);
+    }
+    bounds.loss += precision.unit_roundoff * (sum_error + precision.elementary * log_classes +
+                                              spread + (spread + log_classes));
+    double sum = 0;
+    for (const double value : output) sum += std::exp(value - *largest);
+    const double relative = sum_error + 2.0 * precision.elementary + spread + 3.0;
+    for (const double value : output) {
+      const double probability = std::exp(value - *largest) / sum;
+      bounds.gradient.push_back(
+          std::fabs(scale) *
+          (precision.unit_roundoff * (relative * probability + 1.0) + precision.underflow));
     }
   }
-  bounds.loss /= P;
-  // The divided scale is rounded as well, and every gradient is a multiple of it.
-  const Vector expected = Expected(problem).gradient;
-  for (size_t i = 0; i < bounds.gradient.size() && P > 1; ++i) {
-    bounds.gradient[i] += Gamma(1) * std::fabs(expected[i]) + Gamma(1) * bounds.gradient[i];
+
+  void AddSquaredErrorRow(reference::Values output, double scale, Bounds& bounds) const {
+    const auto classes = static_cast<double>(output.size());
+    double sum = 0;
+    for (const double value : output) {
+      const double largest_error = std::fabs(value) + 1.0;
+      sum += largest_error * largest_error;
+      bounds.gradient.push_back(Gamma(8) * std::fabs(scale) * 2.0 / classes * largest_error);
+    }
+    bounds.loss += Gamma(backend().row_sum(std::ssize(output)).roundings + 8) * sum / classes;
   }
-  // The gradient of padding is exactly zero.
-  bounds.gradient.resize(output.size(), 0.0);
-  return bounds;
-}
 
-void ExpectMatchesReference(const Problem& problem) {
-  OnDevice device(problem);
-  const auto [gradient, result] = device.Compute();
-  const reference::LossOutput expected = Expected(problem);
-  const Bounds bounds = BoundsOf(problem);
-  EXPECT_NEAR(result.f64()[0], expected.loss, bounds.loss);
-  EXPECT_EQ(result.f64()[1], static_cast<double>(expected.correct));
-  EXPECT_THAT(TestDevice::Values(gradient), CloseTo(expected.gradient, bounds.gradient));
-}
+  Bounds BoundsOf(const Vector& expected_gradient) const {
+    const auto C = static_cast<size_t>(of_.classes), valid = static_cast<size_t>(valid_rows_) * C;
+    const auto P = static_cast<double>(of_.positions);
+    const Vector output = ToDouble(output_);
+    Bounds bounds;
+    for (size_t begin = 0; begin < valid; begin += C) {
+      const auto row = reference::Values(output).subspan(begin, C);
+      if (is_cross_entropy()) {
+        AddCrossEntropyRow(row, scale_ / P, bounds);
+      } else {
+        AddSquaredErrorRow(row, scale_ / P, bounds);
+      }
+    }
+    bounds.loss /= P;
+    // The divided scale is rounded as well, and every gradient is a multiple of it.
+    for (size_t i = 0; i < valid && P > 1; ++i) {
+      bounds.gradient[i] += Gamma(1) * (std::fabs(expected_gradient[i]) + bounds.gradient[i]);
+    }
+    bounds.gradient.resize(output.size(), 0.0);
+    return bounds;
+  }
 
-class CpuLoss : public ::testing::TestWithParam<std::tuple<LossKind, LossShape>> {
- protected:
-  Problem problem_{std::get<0>(GetParam()), std::get<1>(GetParam())};
+  void ExpectMatchesReference() const {
+    const auto expected =
+        ReferenceLoss(shape().kind, of_, ToDouble(output_), labels_, valid_rows_, scale_);
+    const Bounds bounds = BoundsOf(expected.gradient);
+    const auto [result, gradient] = Compute();
+    EXPECT_NEAR(result[0], expected.loss, bounds.loss);
+    EXPECT_EQ(result[1], static_cast<double>(expected.correct));
+    EXPECT_THAT(gradient, Near(expected.gradient, bounds.gradient));
+    const auto padding = gradient.begin() + valid_rows_ * of_.classes;
+    EXPECT_TRUE(std::all_of(padding, gradient.end(), [](double value) { return value == 0.0; }));
+  }
+
+  LossShape of_ = shape().shape;
+  Addresses addresses_ = Addresses::kAligned;
+  int64_t valid_rows_ = of_.rows;
+  float scale_ = 0.125F;
+  std::vector<float> output_ = Rounded(RandomNormal(of_.rows * of_.classes, 1));
+  std::vector<int32_t> labels_ = RandomLabels(of_.rows, of_.classes, 2);
 };
 
-TEST_P(CpuLoss, MatchesReference) { ExpectMatchesReference(problem_); }
+TEST_P(Loss, MatchesReference) { ExpectMatchesReference(); }
 
-TEST_P(CpuLoss, PaddingCountsForNothing) {
-  problem_.Pad((problem_.shape.rows + 1) / 2);
-  ExpectMatchesReference(problem_);
+TEST_P(Loss, PaddingCountsForNothing) {
+  Pad((of_.rows + 1) / 2);
+  ExpectMatchesReference();
 }
 
-TEST_P(CpuLoss, GradientMayOverwriteTheOutput) {
-  OnDevice separate(problem_), in_place(problem_);
-  const auto expected = separate.Compute();
-  const auto actual = in_place.Compute(Gradient::kInPlace);
-  EXPECT_EQ(BytesOf(actual.gradient), BytesOf(expected.gradient));
-  EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result));
+TEST_P(Loss, GradientMayOverwriteTheOutputOrBeMissing) {
+  const auto [result, gradient] = Compute();
+  const auto [result_in_place, gradient_in_place] = Compute(Gradient::kInPlace);
+  EXPECT_THAT(gradient_in_place, HasTheBitsOf(gradient));
+  EXPECT_THAT(result_in_place, HasTheBitsOf(result));
+  EXPECT_THAT(Compute(Gradient::kNone)[0], HasTheBitsOf(result));
 }
 
-TEST_P(CpuLoss, ResultDoesNotNeedTheGradient) {
-  OnDevice with(problem_), without(problem_);
-  EXPECT_EQ(BytesOf(without.Compute(Gradient::kNone).result), BytesOf(with.Compute().result));
+TEST_P(Loss, UnalignedRowsMatchReference) {
+  addresses_ = Addresses::kUnaligned;
+  ExpectMatchesReference();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, CpuLoss,
-    ::testing::Combine(::testing::ValuesIn(kLossKinds),
-                       ::testing::Values(LossShape{1, 1}, LossShape{5, 1}, LossShape{1, 10},
-                                         LossShape{17, 2}, LossShape{64, 10}, LossShape{33, 1001},
-                                         LossShape{12, 10, 4}, LossShape{33, 300, 33})));
+// Rows of one class, of several tiles of a CPU's, as long as a block of threads has numbers and
+// longer, whole vectors and not; samples of several rows.
+INSTANTIATE_OP_TEST_FROM(Loss, NameOf,
+                         OfBothKinds({{1, 1},
+                                      {5, 1},
+                                      {1, 10},
+                                      {17, 2},
+                                      {64, 10},
+                                      {3, 1024},
+                                      {2, 1025},
+                                      {2, 1032},
+                                      {12, 10, 4},
+                                      {33, 300, 33}}));
 
-class CpuLossOfKind : public ::testing::TestWithParam<LossKind> {};
+using LossOfLongOrManyRows = Loss;
 
-TEST_P(CpuLossOfKind, OnlyPaddingIsALossOfZero) {
-  Problem problem(GetParam(), {.rows = 3, .classes = 4});
-  problem.Pad(3);
-  OnDevice device(problem);
-  EXPECT_THAT(TestDevice::Values(device.Compute().result), ElementsAre(0.0, 0.0));
+TEST_P(LossOfLongOrManyRows, MatchesReference) { ExpectMatchesReference(); }
+
+INSTANTIATE_OP_TEST_FROM(LossOfLongOrManyRows, NameOf,
+                         OfBothKinds({{1, 50257}, {1, 50304}, {1, 200'001}, {2049, 3}}));
+
+// What follows is of one shape each.
+using LossOfFewRows = Loss;
+INSTANTIATE_OP_TEST_FROM(LossOfFewRows, NameOf, OfBothKinds({{3, 5}}));
+
+TEST_P(LossOfFewRows, OnlyPaddingIsALossOfZero) {
+  Pad(3);
+  EXPECT_THAT(Compute()[0], ElementsAre(0.0, 0.0));
 }
 
-TEST_P(CpuLossOfKind, FirstOfSeveralLargestOutputsIsThePrediction) {
-  Problem problem(GetParam(), {.rows = 3, .classes = 3});
-  problem.output = {1, 1, 0, 1, 1, 0, -1, 0, 0};
-  problem.labels = {0, 1, 1};
-  OnDevice device(problem);
-  EXPECT_EQ(device.Compute().result.f64()[1], 2.0);
+TEST_P(LossOfFewRows, FirstOfSeveralLargestOutputsIsThePrediction) {
+  output_ = {1, 1, 0, 0, 0, 1, 1, 0, 0, 0, -1, 0, 0, -1, -1};
+  labels_ = {0, 1, 1};
+  EXPECT_EQ(Compute()[0][1], 2.0);
 }
 
-TEST_P(CpuLossOfKind, ALossIsTheMeanOverThePositionsOfASample) {
-  Problem rows(GetParam(), {.rows = 12, .classes = 5});
-  Problem samples = rows;
-  samples.shape.positions = 4;
-  OnDevice one(rows), four(samples);
-  const auto of_rows = one.Compute();
-  const auto of_samples = four.Compute();
-  EXPECT_EQ(of_samples.result.f64()[0], of_rows.result.f64()[0] / 4);
-  EXPECT_EQ(of_samples.result.f64()[1], of_rows.result.f64()[1]) << "each position counts";
-  // A quarter is a power of two.
-  Vector quarters = TestDevice::Values(of_rows.gradient);
-  for (double& value : quarters) value /= 4;
-  EXPECT_EQ(TestDevice::Values(of_samples.gradient), quarters);
+TEST_P(LossOfFewRows, OutputsThatAreNotNumbersShowInTheLoss) {
+  output_[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(Compute(Gradient::kNone)[0][0]));
 }
 
-TEST_P(CpuLossOfKind, SamplesHaveEquallyManyPositions) {
-  TestDevice device;
-  EXPECT_OK(CreateLoss(device.ops(), GetParam(), {6, 2, 3}));
-  for (const LossShape shape : {LossShape{6, 2, 4}, LossShape{6, 2, 0}, LossShape{6, 2, -3}}) {
-    EXPECT_THAT(CreateLoss(device.ops(), GetParam(), shape),
-                StatusIs(absl::StatusCode::kInvalidArgument));
-  }
-}
-
-TEST_P(CpuLossOfKind, AnyNumberOfThreadsGivesTheSameBits) {
-  const Problem problem(GetParam(), {.rows = 131, .classes = 77});
-  OnDevice one(problem, 1);
-  const auto expected = one.Compute();
-  for (int threads : {2, 3}) {
-    OnDevice several(problem, threads);
-    const auto actual = several.Compute();
-    EXPECT_EQ(BytesOf(actual.gradient), BytesOf(expected.gradient)) << threads << " threads";
-    EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result)) << threads << " threads";
-  }
-}
-
-TEST_P(CpuLossOfKind, ExtentsOutOfRangeAreInvalid) {
-  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  TestDevice device;
-  for (const LossShape shape : {LossShape{0, 1}, LossShape{-1, 1}, LossShape{1, 0},
-                                LossShape{1, -1}, LossShape{kHuge, 1}, LossShape{1, kHuge}}) {
-    EXPECT_THAT(CreateLoss(device.ops(), GetParam(), shape),
-                StatusIs(absl::StatusCode::kInvalidArgument))
-        << shape.rows << " rows, " << shape.classes << " classes";
-  }
-}
-
-TEST_P(CpuLossOfKind, ALabelThatIsNoClassMakesItsRowNoNumber) {
+// Far away, so that a read there would not go unnoticed, and just beside.
+TEST_P(LossOfFewRows, ALabelThatIsNoClassMakesItsRowNoNumber) {
+  const Vector good = Compute()[1];
   for (const int32_t label :
        {-1, 5, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
-    Problem problem(GetParam(), {.rows = 3, .classes = 5});
-    OnDevice good(problem);
-    const Vector expected = TestDevice::Values(good.Compute().gradient);
-    problem.labels[1] = label;
+    labels_[1] = label;
     for (const Gradient where : {Gradient::kSeparate, Gradient::kInPlace}) {
-      OnDevice device(problem);
-      const auto actual = device.Compute(where);
-      EXPECT_TRUE(std::isnan(actual.result.f64()[0])) << label;
-      const Vector gradient = TestDevice::Values(actual.gradient);
-      for (size_t i = 0; i < gradient.size(); ++i) {
+      const auto [result, gradient] = Compute(where);
+      EXPECT_TRUE(std::isnan(result[0])) << label;
+      for (size_t i = 0; i < good.size(); ++i) {
         if (i / 5 == 1) {
           EXPECT_TRUE(std::isnan(gradient[i])) << label << ", " << i;
         } else {
-          EXPECT_EQ(gradient[i], expected[i]) << label << ", " << i;
+          EXPECT_EQ(gradient[i], good[i]) << label << ", " << i;
         }
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CpuLossOfKind, ::testing::ValuesIn(kLossKinds));
-
-// Where the loss is not finite, its gradient must show it.
-TEST(CpuCrossEntropy, OfALabelOfMinusInfinityIsInfiniteAndItsGradientNoNumber) {
-  Problem problem(LossKind::kSoftmaxCrossEntropy, {.rows = 1, .classes = 3});
-  problem.output = {1.0F, -std::numeric_limits<float>::infinity(), 1.0F};
-  problem.labels = {1};
-  OnDevice device(problem);
-  const auto actual = device.Compute();
-  EXPECT_EQ(actual.result.f64()[0], HUGE_VAL);
-  EXPECT_TRUE(std::isnan(actual.gradient.f32()[1]));
+// Where the loss is not finite, its gradient must show it. Only GPUs square in float32.
+TEST_P(LossOfFewRows, AnInfiniteLossHasAGradientThatIsNotFinite) {
+  output_[1] = is_cross_entropy() || backend().is_cpu ? -kInfinity : -1e30F;
+  labels_[0] = 1;
+  const auto [result, gradient] = Compute();
+  EXPECT_EQ(result[0], HUGE_VAL);
+  EXPECT_FALSE(std::isfinite(gradient[1]));
 }
 
-TEST(CpuCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
-  Problem problem(LossKind::kSoftmaxCrossEntropy, {.rows = 3, .classes = 3});
-  problem.output = {1e4F, -1e4F, 0.0F, -1e4F, -1e4F, -1e4F, 300.0F, 299.0F, -80.0F};
-  problem.labels = {1, 0, 2};
-  ExpectMatchesReference(problem);
+// The two are found by different warps.
+using LossOfLongRows = Loss;
+INSTANTIATE_OP_TEST_FROM(LossOfLongRows, NameOf, OfBothKinds({{2, 4096}}));
+
+TEST_P(LossOfLongRows, FirstOfSeveralLargestOutputsIsThePrediction) {
+  std::fill(output_.begin(), output_.end(), 0.0F);
+  for (const size_t row : {0, 1}) {
+    for (const size_t c : {3000, 1001}) output_[row * 4096 + c] = 2.0F;
+  }
+  labels_ = {1001, 3000};
+  EXPECT_EQ(Compute()[0][1], 1.0);
 }
 
-// Rows of several numbers and of one, the last three of which are padding.
-class CpuErrorOfValues : public ::testing::TestWithParam<int64_t> {
+using LossOfSamples = Loss;
+INSTANTIATE_OP_TEST_FROM(LossOfSamples, NameOf, OfBothKinds({{12, 5, 4}}));
+
+TEST_P(LossOfSamples, IsTheMeanOverThePositionsOfASample) {
+  const auto [of_samples, gradient] = Compute();
+  of_.positions = 1;
+  auto [of_rows, quarters] = Compute();
+  EXPECT_EQ(of_samples[0], of_rows[0] / 4);
+  EXPECT_EQ(of_samples[1], of_rows[1]) << "each position counts";
+  // A quarter is a power of two.
+  for (double& value : quarters) value /= 4;
+  EXPECT_EQ(gradient, quarters);
+}
+
+using CrossEntropy = Loss;
+INSTANTIATE_OP_TEST(CrossEntropy, NameOf, Case{LossKind::kSoftmaxCrossEntropy, {3, 3}});
+
+TEST_P(CrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
+  output_ = Rounded({1e4F, -1e4F, 0.0F, -1e4F, -1e4F, -1e4F, 300.0F, 299.0F, -80.0F});
+  labels_ = {1, 0, 2};
+  ExpectMatchesReference();
+}
+
+// Classes that are masked out.
+TEST_P(CrossEntropy, OutputsOfMinusInfinityHaveNoProbability) {
+  output_ = {-kInfinity, 1.0F, 1.0F, 0.0F, -kInfinity, 0.0F, 2.0F, 2.0F, -kInfinity};
+  labels_ = {2, 2, 0};
+  scale_ = 1.0F;
+  const auto [result, gradient] = Compute();
+  EXPECT_EQ(gradient, (Vector{0.0, 0.5, -0.5, 0.5, 0.0, -0.5, -0.5, 0.5, 0.0}));
+  EXPECT_DOUBLE_EQ(result[0], 3.0 * std::log(2.0));
+}
+
+// The last rows are padding.
+class ErrorOfValues : public OpTest<MeanSquaredErrorOfValuesShape> {
  protected:
-  static constexpr int64_t kRows = 37, kValid = 34;
+  int64_t valid_rows() const { return shape().rows - 3; }
 
-  struct Results {
-    double loss, correct;
-    Vector gradient;
-  };
-  Results Compute(int threads, bool in_place) const {
-    TestDevice device(threads);
-    const Shape shape{kRows, values_};
-    const Tensor y = device.Operand(shape, output_);
-    const Tensor dy = in_place ? y : device.Result(shape);
-    const Tensor result = device.Result(Shape{2}, DType::kFloat64);
-    const auto op = device.ops().Create(MeanSquaredErrorOfValuesShape{{kRows, values_}}).value();
-    std::byte* const workspace = device.Workspace(op->workspace_bytes());
-    const LossTerms terms = {kValid, 0.5F};
-    EXPECT_OK(device.Run([&](Stream& stream) {
-      return op->Compute(stream, y, device.Operand(shape, targets_), &terms, dy, result, workspace);
-    }));
-    return {result.f64()[0], result.f64()[1], TestDevice::Values(dy)};
+  std::array<Vector, 2> Compute(bool in_place = false) const {
+    return Results([&](OpBench& bench) {
+      LossOp& op = bench.Create(shape());
+      const Shape matrix{shape().rows, shape().classes};
+      const Tensor output = bench.Operand(matrix, output_);
+      const Tensor targets = bench.Floats(matrix, targets_);
+      const Tensor gradient = in_place ? output : bench.Result(matrix);
+      const Tensor result = bench.ResultOf(DType::kFloat64, {2});
+      const LossTerms* const terms = bench.Place(LossTerms{valid_rows(), 0.5F});
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) {
+        return op.Compute(stream, output, targets, terms, gradient, result, workspace);
+      });
+      return std::array{result, gradient};
+    });
   }
 
-  const int64_t values_ = GetParam();
-  const std::vector<float> output_ = RandomNormal(kRows * values_, 1);
-  const std::vector<float> targets_ = RandomNormal(kRows * values_, 2);
+  const int64_t elements_ = shape().rows * shape().classes;
+  const std::vector<float> output_ = Rounded(RandomNormal(elements_, 1));
+  const std::vector<float> targets_ = RandomNormal(elements_, 2);
 };
 
-TEST_P(CpuErrorOfValues, IsTheMeanOfSquaresOfEachRow) {
-  const Results actual = Compute(1, /*in_place=*/false);
-  const auto C = static_cast<double>(values_);
+// A CPU computes in double.
+TEST_P(ErrorOfValues, IsTheMeanOfSquaresOfEachRow) {
+  const auto C = static_cast<double>(shape().classes);
   double loss = 0.0;
-  Vector gradient(output_.size(), 0.0), bounds(output_.size(), 0.0);
-  for (size_t i = 0; i < static_cast<size_t>(kValid * values_); ++i) {
+  Vector expected(output_.size(), 0.0), bounds(output_.size(), 0.0);
+  for (size_t i = 0; i < static_cast<size_t>(valid_rows() * shape().classes); ++i) {
     const double error = static_cast<double>(output_[i]) - targets_[i];
     loss += error * error / C;
-    gradient[i] = 0.5 * 2.0 / C * error;
-    bounds[i] = Gamma(1) * std::fabs(gradient[i]);
+    expected[i] = 0.5 * 2.0 / C * error;
+    bounds[i] = Gamma(backend().is_cpu ? 1 : 8) * std::fabs(expected[i]);
   }
-  EXPECT_NEAR(actual.loss, loss, 1e-12 * loss);
-  EXPECT_EQ(actual.correct, 0.0);
-  EXPECT_THAT(actual.gradient, CloseTo(gradient, bounds));
+  const auto [result, gradient] = Compute();
+  EXPECT_NEAR(
+      result[0], loss,
+      loss * (backend().is_cpu ? 1e-12 : Gamma(backend().row_sum(shape().classes).roundings + 8)));
+  EXPECT_EQ(result[1], 0.0);
+  EXPECT_THAT(gradient, Near(expected, bounds));
+  EXPECT_EQ(gradient.back(), 0.0);
 }
 
-TEST_P(CpuErrorOfValues, HasTheSameBitsInPlaceAndForAnyNumberOfThreads) {
-  const Results expected = Compute(1, /*in_place=*/false);
-  for (const Results& actual : {Compute(1, true), Compute(3, false)}) {
-    EXPECT_EQ(actual.loss, expected.loss);
-    EXPECT_EQ(actual.gradient, expected.gradient);
-  }
+TEST_P(ErrorOfValues, HasTheSameBitsInPlace) {
+  const auto expected = Compute(), actual = Compute(/*in_place=*/true);
+  EXPECT_THAT(actual[0], HasTheBitsOf(expected[0]));
+  EXPECT_THAT(actual[1], HasTheBitsOf(expected[1]));
 }
 
-INSTANTIATE_TEST_SUITE_P(Values, CpuErrorOfValues, ::testing::Values(1, 5));
+// One number a row and several, whole vectors and not.
+INSTANTIATE_OP_TEST(
+    ErrorOfValues, [](const LossShape& of) { return absl::StrCat(of.rows, "x", of.classes); },
+    MeanSquaredErrorOfValuesShape{{37, 1}}, MeanSquaredErrorOfValuesShape{{37, 3}},
+    MeanSquaredErrorOfValuesShape{{37, 16}}, MeanSquaredErrorOfValuesShape{{37, 1032}});
+
+template <typename Kind>
+void ExpectRefused() {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  std::vector<Kind> shapes;
+  for (const LossShape& shape : std::vector<LossShape>{{0, 1},
+                                                       {-1, 1},
+                                                       {1, 0},
+                                                       {1, -1},
+                                                       {kHuge, 1},
+                                                       {1, kHuge},
+                                                       // Samples have equally many positions.
+                                                       {6, 2, 4},
+                                                       {6, 2, 0},
+                                                       {6, 2, -3}}) {
+    shapes.push_back({shape});
+  }
+  ExpectInvalid(shapes);
+}
+
+TEST(LossRefusal, IsAnInvalidArgument) {
+  ExpectRefused<SoftmaxCrossEntropyShape>();
+  ExpectRefused<MeanSquaredErrorShape>();
+  ExpectRefused<MeanSquaredErrorOfValuesShape>();
+}
 
 }  // namespace
 }  // namespace stagecoach::kernels::loss_test

@@ -63,9 +63,13 @@ struct OpBackend {
   // Unavailable: why tests are skipped on this machine.
   std::function<absl::Status()> available;
   std::vector<OpVariant> variants;
-  // The most roundings that a term of a sum of `terms` along a row meets: operations that sum rows
-  // in one way on all devices of this kind.
-  int64_t (*row_sum_roundings)(int64_t terms) = nullptr;
+  // How operations sum `terms` numbers along a row: a lane or thread at most so many of them, and a
+  // term meets at most so many roundings in all.
+  struct RowSum {
+    int64_t share, roundings;
+  };
+  RowSum (*row_sum)(int64_t terms) = nullptr;
+  bool is_cpu = false;
 
   kernels::DType type() const { return kernels::ActivationType(precision); }
   friend void PrintTo(const OpBackend& backend, std::ostream* out) { *out << backend.name; }

@@ -35,8 +35,9 @@ OpVariant Threads(const std::string& name, kernels::Precision precision, cuda::T
 
 // A thread adds at most 32 values, or a 512th of the row; a warp adds its lanes in 5 steps, a block
 // its 16 warps.
-int64_t RowSumRoundings(int64_t terms) {
-  return std::min(terms, std::max<int64_t>(32, terms / 512 + 8) + 5 + 16);
+OpBackend::RowSum RowSumOf(int64_t terms) {
+  const int64_t share = std::min(terms, std::max<int64_t>(32, terms / 512 + 8));
+  return {share, std::min(terms, share + 5 + 16)};
 }
 
 OpBackend Cuda(const std::string& name, kernels::Precision precision) {
@@ -49,7 +50,7 @@ OpBackend Cuda(const std::string& name, kernels::Precision precision) {
                            cuda::ThreadOrder::kDescending),
                    Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
                            /*unaligned=*/true)},
-      .row_sum_roundings = RowSumRoundings};
+      .row_sum = RowSumOf};
 }
 
 }  // namespace

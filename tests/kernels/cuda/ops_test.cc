@@ -20,7 +20,6 @@
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/image_norm.h"
-#include "kernels/ops/loss.h"
 #include "kernels/ops/pooling.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
@@ -79,9 +78,6 @@ class CudaOpsTest : public CudaBackendTest {
   }
   Tensor Floats(const Shape& shape, const std::vector<float>& values) {
     return Operand(DType::kFloat32, shape, values);
-  }
-  const LossTerms* Terms(const LossTerms& terms) {  // two numbers of 8 bytes
-    return static_cast<const LossTerms*>(Operand<LossTerms>(DType::kFloat64, {2}, {terms}).data);
   }
 
   void Perform(absl::FunctionRef<absl::Status(Stream&)> work) {
@@ -218,61 +214,6 @@ TEST_F(CudaOpsTest, OperationsOnImagesAreRefused) {
   EXPECT_THAT(ops().Create(ConvolutionShape{}), refused("convolution has no CUDA kernel yet"));
   EXPECT_THAT(ops().Create(ImageNormShape{}), refused("image norm has no CUDA kernel yet"));
   EXPECT_THAT(ops().Create(PoolingShape{}), refused("pooling has no CUDA kernel yet"));
-}
-
-// The last row is padding.
-TEST_F(CudaOpsTest, MeanSquaredError) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(MeanSquaredErrorShape{{3, 2}}));
-  const Tensor output = Floats({3, 2}, {1, 0, 0.5F, 0, 7, 7});
-  const Tensor labels = Operand<int32_t>(DType::kInt32, {3}, {0, 0, -1});
-  const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {3, 2});
-  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
-  const LossTerms* const terms = Terms({2, 4.0F});
-  Perform([&](Stream& stream) {
-    return op->Compute(stream, output, labels, terms, gradient, result,
-                       static_cast<std::byte*>(workspace.data));
-  });
-  EXPECT_THAT(Values<double>(result), ElementsAre(0.125, 2.0));
-  EXPECT_THAT(Values<float>(gradient), ElementsAre(0, 0, -2, 0, 0, 0));
-}
-
-// Two samples of two positions each, of which the second is padding.
-TEST_F(CudaOpsTest, MeanSquaredErrorOfPositions) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(MeanSquaredErrorShape{{4, 2, 2}}));
-  const Tensor output = Floats({4, 2}, {1, 0, 0.5F, 0, 7, 7, 7, 7});
-  const Tensor labels = Operand<int32_t>(DType::kInt32, {4}, {0, 0, -1, -1});
-  const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {4, 2});
-  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
-  const LossTerms* const terms = Terms({1, 4.0F});
-  Perform([&](Stream& stream) {
-    return op->Compute(stream, output, labels, terms, gradient, result,
-                       static_cast<std::byte*>(workspace.data));
-  });
-  EXPECT_THAT(Values<double>(result), ElementsAre(0.0625, 2.0));
-  EXPECT_THAT(Values<float>(gradient), ElementsAre(0, 0, -1, 0, 0, 0, 0, 0));
-}
-
-TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(SoftmaxCrossEntropyShape{{1, 2}}));
-  const Tensor output = Floats({1, 2}, {3, 3});
-  const Tensor labels = Operand<int32_t>(DType::kInt32, {1}, {1});
-  const Tensor result = Result(DType::kFloat64, {2});
-  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
-  const LossTerms* const terms = Terms({1, 1.0F});
-  Perform([&](Stream& stream) {
-    return op->Compute(stream, output, labels, terms, output, result,
-                       static_cast<std::byte*>(workspace.data));
-  });
-  EXPECT_THAT(Values<double>(result), ElementsAre(std::log(2.0), 0.0));
-  EXPECT_THAT(Values<float>(output), ElementsAre(0.5F, -0.5F));
-}
-
-TEST_F(CudaOpsTest, LossRefusesExtentsOutOfRange) {
-  for (const LossShape shape :
-       {LossShape{0, 1}, LossShape{1, -1}, LossShape{kHuge, 1}, LossShape{3, 1, 2}}) {
-    EXPECT_THAT(ops().Create(MeanSquaredErrorShape{shape}),
-                StatusIs(absl::StatusCode::kInvalidArgument));
-  }
 }
 
 // Two parameters, of which the first decays and has a working copy.
