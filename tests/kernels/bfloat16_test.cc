@@ -18,7 +18,6 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/head.h"
 #include "kernels/ops/image_norm.h"
-#include "kernels/ops/linear.h"
 #include "kernels/ops/pooling.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
@@ -99,39 +98,6 @@ class Bfloat16OnCpu : public ::testing::Test {
     if (!has.ok()) GTEST_SKIP() << has.message();
   }
 };
-
-// Sizes of several tiles, the last of which is shorter.
-TEST_F(Bfloat16OnCpu, Linear) {
-  for (const Activation activation : kAllActivations) {
-    SCOPED_TRACE(ActivationName(activation));
-    const LinearShape shape = {
-        .rows = 67, .inputs = 1300, .outputs = 609, .activation = activation};
-    // Where dz is rounded before it is multiplied, twice.
-    ExpectRounded(2, [&](Place& place) {
-      const auto op = place.Create(shape);
-      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
-      const Shape inputs{67, 1300}, outputs{67, 609}, weights{1300, 609};
-      const Tensor x = place.Numbers(inputs, 1), w = place.Numbers(weights, 2),
-                   b = place.Numbers({609}, 3), dy = place.Numbers(outputs, 4);
-      const Tensor known = place.Numbers(outputs, 5);  // z, or y
-      const Tensor z = place.Result(outputs), y = place.Result(outputs), dz = place.Result(outputs),
-                   dx = place.Result(inputs);
-      const Tensor dw = place.Floats(weights), db = place.Floats({609});
-      place.Run([&](Stream& stream) {
-        EXPECT_OK(op->Forward(stream, x, w, b, z, y, workspace));
-        EXPECT_OK(op->BackwardInput(stream, dy, known, known, w, dz, dx, workspace));
-        for (const bool accumulate : {false, true}) {
-          EXPECT_OK(op->BackwardWeight(stream, x, dy, dw, db, accumulate, workspace));
-        }
-        return absl::OkStatus();
-      });
-      std::vector<Tensor> results = {y, dx, dw, db};
-      if (KeepsZ(activation)) results.push_back(z);
-      if (activation != Activation::kNone) results.push_back(dz);
-      return results;
-    });
-  }
-}
 
 TEST_F(Bfloat16OnCpu, Attention) {
   for (const float rotary_base : {0.0F, 10000.0F}) {

@@ -45,4 +45,6 @@ std::vector<OpBackend> OpBackends() {
           Cpu("cpu_bf16", kernels::Precision::kBfloat16)};
 }
 
+std::vector<OpBackend> ProductBackends() { return OpBackends(); }
+
 }  // namespace stagecoach::testing

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/deadline.h"
+#include "base/status_macros.h"
 #include "kernels/bfloat16.h"
 #include "tests/testing/tolerance.h"
 
@@ -80,6 +81,7 @@ OpBench::OpBench(const OpVariant& variant, Addresses addresses)
       guard_bytes_(device_->memory_is_host() ? kGuardBytes : 0) {}
 
 OpBench::~OpBench() {
+  Run([](kernels::Stream&) { return absl::OkStatus(); });
   for (const Guarded& guarded : memory_) {
     if (guard_bytes_ == 0) break;
     const std::byte* const guard = guarded.buffer.data() + guarded.bytes;
@@ -90,26 +92,14 @@ OpBench::~OpBench() {
 
 void OpBench::CheckCreated(const absl::Status& status) { STAGECOACH_CHECK_OK(status); }
 
-std::byte* OpBench::Allocate(int64_t bytes) {
-  const int64_t total = bytes + guard_bytes_;
-  memory_.push_back({Take(device_->Allocate(total)), bytes});
-  Write(memory_.back().buffer.data(), std::vector<std::byte>(static_cast<size_t>(total), kFill));
-  return memory_.back().buffer.data();
-}
-
-void OpBench::Write(std::byte* to, absl::Span<const std::byte> bytes) {
-  if (bytes.empty()) return;
-  const kernels::HostBuffer staging = Take(device_->AllocateHost(std::ssize(bytes)));
-  std::copy(bytes.begin(), bytes.end(), staging.data());
-  Run([&](kernels::Stream& stream) {
-    return stream.CopyFromHost(to, staging.data(), staging.bytes());
-  });
-}
-
-std::byte* OpBench::Copied(absl::Span<const std::byte> bytes, int64_t offset_bytes) {
-  std::byte* const memory = Allocate(std::ssize(bytes) + offset_bytes) + offset_bytes;
-  Write(memory, bytes);
-  return memory;
+std::byte* OpBench::Allocate(int64_t bytes, absl::Span<const std::byte> values, int64_t offset) {
+  const int64_t total = offset + bytes + guard_bytes_;
+  memory_.push_back({Take(device_->Allocate(total)), offset + bytes});
+  std::vector<std::byte> contents(static_cast<size_t>(total), kFill);
+  std::copy(values.begin(), values.end(), contents.begin() + offset);
+  std::byte* const memory = memory_.back().buffer.data();
+  contents_.push_back({memory, std::move(contents)});
+  return memory + offset;
 }
 
 Tensor OpBench::Operand(const Shape& shape, absl::Span<const float> values) {
@@ -129,18 +119,18 @@ Tensor OpBench::Operand(const Shape& shape, absl::Span<const float> values) {
 Tensor OpBench::Result(const Shape& shape) {
   const DType type = device_->activation_type();
   const int64_t offset_bytes = offset_ * SizeOf(type);
-  return {Allocate(shape.elements() * SizeOf(type) + offset_bytes) + offset_bytes, type, shape};
+  return {Allocate(shape.elements() * SizeOf(type), {}, offset_bytes), type, shape};
 }
 
 Tensor OpBench::Floats(const Shape& shape, absl::Span<const float> values) {
   STAGECOACH_CHECK(shape.elements() == std::ssize(values),
                    absl::StrCat(values.size(), " values for the shape ", shape.ToString()));
-  return {Copied(AsBytes(std::vector<float>(values.begin(), values.end())), 0), DType::kFloat32,
+  return {Copied(AsBytes(std::vector<float>(values.begin(), values.end()))), DType::kFloat32,
           shape};
 }
 
 Tensor OpBench::Integers(const Shape& shape, absl::Span<const int32_t> values) {
-  return {Copied(AsBytes(std::vector<int32_t>(values.begin(), values.end())), 0), DType::kInt32,
+  return {Copied(AsBytes(std::vector<int32_t>(values.begin(), values.end()))), DType::kInt32,
           shape};
 }
 
@@ -151,13 +141,27 @@ Tensor OpBench::ResultOf(DType type, const Shape& shape) {
 std::byte* OpBench::Workspace(int64_t bytes) { return Allocate(bytes); }
 
 void OpBench::Run(absl::FunctionRef<absl::Status(kernels::Stream&)> work) {
+  int64_t bytes = 0;
+  for (const Contents& contents : contents_) bytes += std::ssize(contents.bytes);
+  const kernels::HostBuffer staging = Take(device_->AllocateHost(bytes));
   kernels::Stream& stream = device_->stream();
+  const auto write_contents = [&]() -> absl::Status {
+    std::byte* from = staging.data();
+    for (const Contents& contents : contents_) {
+      std::copy(contents.bytes.begin(), contents.bytes.end(), from);
+      RETURN_IF_ERROR(stream.CopyFromHost(contents.to, from, std::ssize(contents.bytes)));
+      from += contents.bytes.size();
+    }
+    return absl::OkStatus();
+  };
   absl::Status status;
   stream.Run([&] {
-    status = work(stream);
+    status = write_contents();
+    if (status.ok()) status = work(stream);
     status.Update(
         stream.Finish(base::Deadline::After(absl::Minutes(1)), [] { return absl::OkStatus(); }));
   });
+  contents_.clear();
   EXPECT_OK(status);
 }
 

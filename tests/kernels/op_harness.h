@@ -77,6 +77,8 @@ struct OpBackend {
 
 // Those of the test program.
 std::vector<OpBackend> OpBackends();
+// For operations that are made of products: also those whose products are of another precision.
+std::vector<OpBackend> ProductBackends();
 
 // A device with the memory of one run. Operands hold values; results and workspaces hold bytes
 // 0xFF, which read as not-a-number, so that an operation that reads what it should write is seen.
@@ -118,7 +120,7 @@ class OpBench {
   template <typename T>
   T* Place(const T& value) {
     return reinterpret_cast<T*>(
-        Copied({reinterpret_cast<const std::byte*>(&value), sizeof(value)}, 0));
+        Copied({reinterpret_cast<const std::byte*>(&value), sizeof(value)}));
   }
 
   // Runs `work` as a job of the device's stream and waits for it, which must both end well.
@@ -131,16 +133,24 @@ class OpBench {
     kernels::Buffer buffer;
     int64_t bytes;  // with the offset, without the guard
   };
+  // What the next run is to write first, all with one wait.
+  struct Contents {
+    std::byte* to;
+    std::vector<std::byte> bytes;
+  };
 
   static void CheckCreated(const absl::Status& status);
-  std::byte* Allocate(int64_t bytes);
-  std::byte* Copied(absl::Span<const std::byte> bytes, int64_t offset_bytes);
-  void Write(std::byte* to, absl::Span<const std::byte> bytes);
+  // Memory that begins with `values`.
+  std::byte* Allocate(int64_t bytes, absl::Span<const std::byte> values = {}, int64_t offset = 0);
+  std::byte* Copied(absl::Span<const std::byte> bytes, int64_t offset = 0) {
+    return Allocate(std::ssize(bytes), bytes, offset);
+  }
 
   const std::unique_ptr<kernels::Device> device_;
   const int64_t offset_;
   const int64_t guard_bytes_;
   std::vector<Guarded> memory_;
+  std::vector<Contents> contents_;
   std::vector<std::unique_ptr<kernels::Operation>> operations_;
 };
 
@@ -229,20 +239,21 @@ void ExpectInvalid(const std::vector<Shape>& shapes) {
   }
 }
 
-// Instantiates a test for all backends and the given cases; `name_of(case)` is a part of the tests'
-// names. Or for the cases of a container.
-#define INSTANTIATE_OP_TEST(suite, name_of, ...) \
-  INSTANTIATE_OP_TEST_OF(suite, name_of, ::testing::Values(__VA_ARGS__))
-#define INSTANTIATE_OP_TEST_FROM(suite, name_of, cases) \
-  INSTANTIATE_OP_TEST_OF(suite, name_of, ::testing::ValuesIn(cases))
-#define INSTANTIATE_OP_TEST_OF(suite, name_of, cases)                                      \
-  INSTANTIATE_TEST_SUITE_P(                                                                \
-      On, suite,                                                                           \
-      ::testing::Combine(::testing::ValuesIn(::stagecoach::testing::OpBackends()), cases), \
-      [](const auto& param_info) {                                                         \
-        return absl::StrCat(std::get<0>(param_info.param).name, "_",                       \
-                            name_of(std::get<1>(param_info.param)));                       \
-      })
+// Instantiates a test for all backends and the given cases, or those of a container;
+// `name_of(case)` is a part of the tests' names. The last one is for other backends, and any
+// generator of cases.
+#define INSTANTIATE_OP_TEST(suite, name_of, ...)                              \
+  INSTANTIATE_OP_TEST_ON(::stagecoach::testing::OpBackends(), suite, name_of, \
+                         ::testing::Values(__VA_ARGS__))
+#define INSTANTIATE_OP_TEST_FROM(suite, name_of, cases)                       \
+  INSTANTIATE_OP_TEST_ON(::stagecoach::testing::OpBackends(), suite, name_of, \
+                         ::testing::ValuesIn(cases))
+#define INSTANTIATE_OP_TEST_ON(backends, suite, name_of, cases)                                 \
+  INSTANTIATE_TEST_SUITE_P(On, suite, ::testing::Combine(::testing::ValuesIn(backends), cases), \
+                           [](const auto& param_info) {                                         \
+                             return absl::StrCat(std::get<0>(param_info.param).name, "_",       \
+                                                 name_of(std::get<1>(param_info.param)));       \
+                           })
 
 }  // namespace stagecoach::testing
 

@@ -60,4 +60,10 @@ std::vector<OpBackend> OpBackends() {
           Cuda("cuda_bf16", kernels::Precision::kBfloat16)};
 }
 
+std::vector<OpBackend> ProductBackends() {
+  std::vector<OpBackend> backends = OpBackends();
+  backends.push_back(Cuda("cuda_tf32", kernels::Precision::kTf32));
+  return backends;
+}
+
 }  // namespace stagecoach::testing

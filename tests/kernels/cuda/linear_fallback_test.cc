@@ -6,15 +6,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/device.h"
 #include "kernels/ops/linear.h"
-#include "tests/kernels/cuda/gpu_bench.h"
-#include "tests/kernels/cuda/linear_cases.h"
-#include "tests/kernels/cuda/linear_problem.h"
+#include "tests/kernels/linear_fixture.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
-#include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
 // Linear layers where cuBLASLt does not have a fused epilogue: for no shape is that a reason not to
@@ -23,16 +22,12 @@ namespace stagecoach::kernels::linear_fallback_test {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
-using ::stagecoach::testing::AllActivations;
-using ::stagecoach::testing::AllPrecisions;
-using ::stagecoach::testing::ExpectBackwardInput;
-using ::stagecoach::testing::ExpectBackwardWeight;
-using ::stagecoach::testing::ExpectForward;
-using ::stagecoach::testing::GpuBench;
-using ::stagecoach::testing::GpuTest;
-using ::stagecoach::testing::LinearCaseName;
-using ::stagecoach::testing::LinearCaseTest;
-using ::stagecoach::testing::LinearExtents;
+using ::stagecoach::testing::LinearTest;
+using ::stagecoach::testing::NameOfLinear;
+using ::stagecoach::testing::OpBackend;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpVariant;
+using ::stagecoach::testing::ProductBackends;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -44,58 +39,54 @@ bool HasEpilogue(const cuda::Product& product) {
   return product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-class CudaLinearWithoutEpilogues : public LinearCaseTest {
- protected:
-  CudaLinearWithoutEpilogues() {
-    cuda::Reset({});
-    cuda::SetBlasFaults({.lacks = HasEpilogue});
+std::vector<OpBackend> WithoutEpilogues() {
+  std::vector<OpBackend> backends = ProductBackends();
+  for (OpBackend& backend : backends) {
+    for (OpVariant& variant : backend.variants) {
+      variant.create_device = [create = variant.create_device] {
+        std::unique_ptr<Device> device = create();
+        cuda::SetBlasFaults({.lacks = HasEpilogue});
+        return device;
+      };
+    }
   }
-  ~CudaLinearWithoutEpilogues() override { cuda::SetBlasFaults({}); }
-};
-
-TEST_P(CudaLinearWithoutEpilogues, ForwardMatchesReference) { ExpectForward(problem_); }
-
-TEST_P(CudaLinearWithoutEpilogues, BackwardInputMatchesReference) { ExpectBackwardInput(problem_); }
-
-TEST_P(CudaLinearWithoutEpilogues, BackwardWeightOverwritesWithReference) {
-  ExpectBackwardWeight(problem_, /*accumulate=*/false);
+  return backends;
 }
 
-TEST_P(CudaLinearWithoutEpilogues, BackwardWeightAddsReference) {
-  ExpectBackwardWeight(problem_, /*accumulate=*/true);
-}
+using LinearWithoutEpilogues = LinearTest;
 
-TEST_P(CudaLinearWithoutEpilogues, NeedsTheWorkspaceThatItNeedsWithThem) {
-  GpuBench without(problem_.precision);
-  ASSERT_OK_AND_ASSIGN(const auto op, without.ops().Create(problem_.shape));
+TEST_P(LinearWithoutEpilogues, ForwardMatchesReference) { ExpectForward(); }
+
+TEST_P(LinearWithoutEpilogues, BackwardMatchesReference) { ExpectBackward(/*adds=*/true); }
+
+TEST_P(LinearWithoutEpilogues, NeedsTheWorkspaceThatItNeedsWithThem) {
+  OpBench bench(backend().variants.front());
+  const int64_t without = bench.Create(shape()).workspace_bytes();
   cuda::SetBlasFaults({});
-  GpuBench with(problem_.precision);
-  ASSERT_OK_AND_ASSIGN(const auto fused, with.ops().Create(problem_.shape));
-  EXPECT_EQ(op->workspace_bytes(), fused->workspace_bytes());
+  EXPECT_EQ(bench.Create(shape()).workspace_bytes(), without);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, CudaLinearWithoutEpilogues,
-    ::testing::Combine(::testing::Values(LinearExtents{1, 1, 1}, LinearExtents{1, 7, 1},
-                                         LinearExtents{3, 1, 5}, LinearExtents{5, 4, 1},
-                                         LinearExtents{1, 16, 8}, LinearExtents{17, 33, 65},
-                                         LinearExtents{64, 48, 32}),
-                       AllActivations(), AllPrecisions()),
-    LinearCaseName);
+std::vector<LinearShape> Cases() {
+  std::vector<LinearShape> cases;
+  for (const Activation activation : kAllActivations) {
+    cases.insert(cases.end(),
+                 {{3, 1, 5, activation}, {17, 33, 65, activation}, {64, 48, 32, activation}});
+  }
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    cases.insert(cases.end(), {{1, 1, 1, activation}, {1, 16, 8, activation}});
+  }
+  return cases;
+}
+INSTANTIATE_OP_TEST_ON(WithoutEpilogues(), LinearWithoutEpilogues, NameOfLinear,
+                       ::testing::ValuesIn(Cases()));
 
-class CudaLinearFallback : public GpuTest {
- protected:
-  CudaLinearFallback() { cuda::Reset({}); }
-  ~CudaLinearFallback() override { cuda::SetBlasFaults({}); }
-};
-
-TEST_F(CudaLinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
+TEST(LinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
+  OpBench bench(ProductBackends().front().variants.front());
   cuda::SetBlasFaults({.lacks = [](const cuda::Product& product) {
     return HasEpilogue(product) && product.m == 24;
   }});
-  GpuBench bench(Precision::kFloat32);
-  ASSERT_OK(bench.ops().Create(LinearShape{.rows = 8, .inputs = 16, .outputs = 24}));
-  ASSERT_OK(bench.ops().Create(LinearShape{.rows = 8, .inputs = 16, .outputs = 32}));
+  bench.Create(LinearShape{.rows = 8, .inputs = 16, .outputs = 24});
+  bench.Create(LinearShape{.rows = 8, .inputs = 16, .outputs = 32});
   const std::vector<std::string> choices = bench.device().choices();
   EXPECT_THAT(choices,
               Contains(AllOf(StartsWith("product A B fp32 24x8x16 -> fp32, bias, fp32, on "),
@@ -108,9 +99,9 @@ TEST_F(CudaLinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
                              HasSubstr(": id "))));
 }
 
-TEST_F(CudaLinearFallback, SaysWhichProductTheLibraryDoesNotHaveAtAll) {
+TEST(LinearFallback, SaysWhichProductTheLibraryDoesNotHaveAtAll) {
+  OpBench bench(ProductBackends()[1].variants.front());  // of bf16
   cuda::SetBlasFaults({.lacks = [](const cuda::Product&) { return true; }});
-  GpuBench bench(Precision::kBfloat16);
   EXPECT_THAT(bench.ops().Create(LinearShape{.rows = 3, .inputs = 5, .outputs = 7}),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("3 rows, 5 inputs, 7 outputs"), HasSubstr("bf16 7x3x5"))));
