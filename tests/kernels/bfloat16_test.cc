@@ -161,23 +161,6 @@ TEST_F(Bfloat16OnCpu, Head) {
   });
 }
 
-TEST_F(Bfloat16OnCpu, WhatTouchesEachElementOnce) {
-  ExpectRounded(1, [](Place& place) {
-    const Shape one{5, 77};
-    const Tensor a = place.Numbers(one, 1), b = place.Numbers(one, 2);
-    std::vector<Tensor> results;
-    const auto result = [&](const Shape& shape) {
-      results.push_back(place.Result(shape));
-      return results.back();
-    };
-    place.Run([&](Stream& stream) {
-      EXPECT_OK(place.device.ops().elementwise().Copy(stream, a, result(one)));
-      return place.device.ops().elementwise().Add(stream, a, b, result(one));
-    });
-    return results;
-  });
-}
-
 TEST_F(Bfloat16OnCpu, Embedding) {
   ExpectRounded(1, [](Place& place) {
     const auto op = place.Create(EmbeddingShape{

@@ -1,71 +1,82 @@
 #include "kernels/ops/elementwise.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/random_tensor.h"
-#include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
-#include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::elementwise_test {
 namespace {
 
-using ::stagecoach::testing::BytesOf;
-using ::stagecoach::testing::CloseTo;
-using ::stagecoach::testing::Gamma;
-using ::stagecoach::testing::Magnitudes;
+using ::stagecoach::testing::HasTheBitsOf;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpTest;
+using ::stagecoach::testing::OpValues;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 
-class CpuElementwise : public ::testing::TestWithParam<int64_t> {
+class Elementwise : public OpTest<int64_t> {
  protected:
-  Tensor Add(const Tensor& a, const Tensor& b, const Tensor& y) {
-    EXPECT_OK(device_.Run([&](Stream& stream) { return ops_.Add(stream, a, b, y); }));
-    return y;
-  }
-
-  const Shape shape_{GetParam()};
-  const std::vector<float> a_ = RandomNormal(GetParam(), 1);
-  const std::vector<float> b_ = RandomNormal(GetParam(), 2);
-  TestDevice device_{/*threads=*/2};
-  ElementwiseOps& ops_ = device_.ops().elementwise();
+  Shape vector() const { return {shape()}; }
 };
 
-TEST_P(CpuElementwise, AddMatchesReference) {
-  const Tensor y =
-      Add(device_.Operand(shape_, a_), device_.Operand(shape_, b_), device_.Result(shape_));
-  const reference::Vector expected = reference::Add(ToDouble(a_), ToDouble(b_));
-  reference::Vector bounds;
-  for (double value : Magnitudes(expected)) bounds.push_back(Gamma(1) * value);
-  EXPECT_THAT(TestDevice::Values(y), CloseTo(expected, bounds));
+// A sum is exact but for one rounding, so there is no bound.
+TEST_P(Elementwise, AddIsTheSumRoundedOnceAlsoInTheMemoryOfAnOperand) {
+  const std::vector<float> a = Rounded(RandomNormal(shape(), 1));
+  const std::vector<float> b = Rounded(RandomNormal(shape(), 2));
+  std::vector<float> sums;
+  for (size_t i = 0; i < a.size(); ++i) sums.push_back(a[i] + b[i]);
+  const OpValues expected = ToDouble(Rounded(sums));
+  const auto [y, in_a, in_b] = ResultsAtAnyAddress([&](OpBench& bench) {
+    const Tensor first = bench.Operand(vector(), a), second = bench.Operand(vector(), b);
+    const Tensor over_first = bench.Operand(vector(), a), over_second = bench.Operand(vector(), b);
+    const Tensor sum = bench.Result(vector());
+    bench.Run([&](Stream& stream) -> absl::Status {
+      ElementwiseOps& ops = bench.ops().elementwise();
+      RETURN_IF_ERROR(ops.Add(stream, first, second, sum));
+      RETURN_IF_ERROR(ops.Add(stream, over_first, second, over_first));
+      return ops.Add(stream, first, over_second, over_second);
+    });
+    return std::array{sum, over_first, over_second};
+  });
+  EXPECT_TRUE(y == expected);
+  EXPECT_THAT(in_a, HasTheBitsOf(y));
+  EXPECT_THAT(in_b, HasTheBitsOf(y));
 }
 
-TEST_P(CpuElementwise, AddMayOverwriteEitherOperand) {
-  const Tensor a = device_.Operand(shape_, a_), b = device_.Operand(shape_, b_);
-  const Tensor expected = Add(a, b, device_.Result(shape_));
-  const Tensor into_a = device_.Operand(shape_, a_), into_b = device_.Operand(shape_, b_);
-  EXPECT_EQ(BytesOf(Add(into_a, b, into_a)), BytesOf(expected));
-  EXPECT_EQ(BytesOf(Add(a, into_b, into_b)), BytesOf(expected));
+TEST_P(Elementwise, CopyCopies) {
+  const std::vector<float> x = Rounded(RandomNormal(shape(), 1));
+  EXPECT_TRUE(
+      ResultsAtAnyAddress([&](OpBench& bench) {
+        const Tensor from = bench.Operand(vector(), x), to = bench.Result(vector());
+        bench.Run([&](Stream& stream) { return bench.ops().elementwise().Copy(stream, from, to); });
+        return to;
+      }) == ToDouble(x));
 }
 
-TEST_P(CpuElementwise, CopyCopies) {
-  const Tensor x = device_.Operand(shape_, a_), y = device_.Result(shape_);
-  EXPECT_OK(device_.Run([&](Stream& stream) { return ops_.Copy(stream, x, y); }));
-  EXPECT_EQ(BytesOf(y), BytesOf(x));
-}
+std::string NameOf(int64_t elements) { return absl::StrCat(elements); }
 
-// In floats, so that the order matters; into each of the addends.
-TEST_P(CpuElementwise, SumTreeAddsInABalancedTree) {
-  for (const size_t count : {1, 2, 4, 8}) {
+// None; around the sizes of vectors, of what a block of threads has, and of a CPU's tiles.
+INSTANTIATE_OP_TEST(Elementwise, NameOf, 0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 1000, 4095, 4096, 4097,
+                    8191, 8192, 8193, 32768, 32769, 100003);
+
+// In float32, so that the order matters; into any of the addends. The most are of two launches on a
+// GPU.
+using SumTree = Elementwise;
+
+TEST_P(SumTree, AddsInABalancedTree) {
+  for (const size_t count : {1, 2, 4, 8, 128}) {
+    if (count > 8 && shape() > 2000) continue;
     std::vector<std::vector<float>> values;
-    for (size_t i = 0; i < count; ++i) values.push_back(RandomNormal(GetParam(), 10 + i));
+    for (size_t i = 0; i < count; ++i) values.push_back(RandomNormal(shape(), 10 + i));
     std::vector<std::vector<float>> sums = values;
     for (size_t width = count / 2; width > 0; width /= 2) {
       for (size_t i = 0; i < width; ++i) {
@@ -74,19 +85,21 @@ TEST_P(CpuElementwise, SumTreeAddsInABalancedTree) {
         }
       }
     }
-    for (size_t into = 0; into < count; ++into) {
-      std::vector<Tensor> addends;
-      for (const std::vector<float>& own : values) addends.push_back(device_.Operand(shape_, own));
-      const Tensor& y = addends[into];
-      EXPECT_OK(device_.Run([&](Stream& stream) { return ops_.SumTree(stream, addends, y); }));
-      EXPECT_EQ(TestDevice::Values(y), ToDouble(sums.front())) << into << " of " << count;
+    for (size_t into = 0; into < count; into += (count + 3) / 4) {
+      EXPECT_TRUE(Results([&](OpBench& bench) {
+                    std::vector<Tensor> addends;
+                    for (const auto& own : values) addends.push_back(bench.Floats(vector(), own));
+                    bench.Run([&](Stream& stream) {
+                      return bench.ops().elementwise().SumTree(stream, addends, addends[into]);
+                    });
+                    return addends[into];
+                  }) == ToDouble(sums.front()))
+          << into << " of " << count;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Elements, CpuElementwise,
-                         ::testing::Values(0, 1, 2, 15, 16, 17, 1000, 32768, 32769, 100003),
-                         ::testing::PrintToStringParamName());
+INSTANTIATE_OP_TEST(SumTree, NameOf, 0, 1, 17, 1025, 32769);
 
 }  // namespace
 }  // namespace stagecoach::kernels::elementwise_test

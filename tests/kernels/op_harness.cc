@@ -98,7 +98,7 @@ std::byte* OpBench::Allocate(int64_t bytes, absl::Span<const std::byte> values, 
   std::vector<std::byte> contents(static_cast<size_t>(total), kFill);
   std::copy(values.begin(), values.end(), contents.begin() + offset);
   std::byte* const memory = memory_.back().buffer.data();
-  contents_.push_back({memory, std::move(contents)});
+  if (total > 0) contents_.push_back({memory, std::move(contents)});
   return memory + offset;
 }
 

@@ -101,14 +101,6 @@ class CudaOpsTest : public CudaBackendTest {
   std::vector<Buffer> buffers_;
 };
 
-TEST_F(CudaOpsTest, AddAndCopy) {
-  const Tensor a = Floats({3}, {1, 2, 3}), b = Floats({3}, {10, 20, 30});
-  const Tensor sum = Result(DType::kFloat32, {3}), copy = Result(DType::kFloat32, {3});
-  Perform([&](Stream& stream) { return ops().elementwise().Add(stream, a, b, sum); });
-  Perform([&](Stream& stream) { return ops().elementwise().Copy(stream, sum, copy); });
-  EXPECT_THAT(Values<float>(copy), ElementsAre(11, 22, 33));
-}
-
 // A sample of two ids in each of two rows; the words 1 and 2.
 TEST_F(CudaOpsTest, Embedding) {
   ASSERT_OK_AND_ASSIGN(
