@@ -260,34 +260,5 @@ TEST_F(Bfloat16OnCpu, ImageNorm) {
   }
 }
 
-// Masters stay float32; what layers read is their rounding, at each step.
-TEST_F(Bfloat16OnCpu, OptimizersRoundWhatTheyUpdate) {
-  Place place(Precision::kBfloat16);
-  OptimizerOps& ops = place.device.ops().optimizer();
-  const Shape shape{70001};
-  const Tensor value = place.device.Operand(shape, RandomNormal(70001, 1)),
-               gradient = place.device.Operand(shape, RandomNormal(70001, 2));
-  const std::vector<float> zeros(70001);
-  const Tensor working = place.Result(shape), m = place.device.Operand(shape, zeros),
-               v = place.device.Operand(shape, zeros);
-  const auto expect_rounded = [&](const char* what) {
-    for (int64_t i = 0; i < shape.elements(); ++i) {
-      ASSERT_EQ(working.bf16()[i], ToBfloat16(value.f32()[i])) << what << " " << i;
-    }
-  };
-  place.Run([&](Stream& stream) {
-    const ParameterTensors parameter = {
-        .value = value, .working = working, .gradient = gradient, .states = {m, v}};
-    const auto group = ops.CreateGroup(stream, {parameter}).value();
-    EXPECT_OK(ops.RoundParameters(stream, *group));
-    expect_rounded("RoundParameters");
-    EXPECT_OK(ops.AdamW(stream, {}, *group));
-    expect_rounded("AdamW");
-    EXPECT_OK(ops.Sgd(stream, {}, *group));
-    expect_rounded("SGD");
-    return absl::OkStatus();
-  });
-}
-
 }  // namespace
 }  // namespace stagecoach::kernels::bfloat16_test

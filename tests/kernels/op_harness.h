@@ -116,11 +116,15 @@ class OpBench {
     return accumulate ? Floats(shape, values) : ResultOf(kernels::DType::kFloat32, shape);
   }
   std::byte* Workspace(int64_t bytes);
-  // A copy of something plain in the device's memory.
+  // A copy of something plain in the device's memory, or of several.
   template <typename T>
   T* Place(const T& value) {
+    return PlaceAll<T>({&value, 1});
+  }
+  template <typename T>
+  T* PlaceAll(absl::Span<const T> values) {
     return reinterpret_cast<T*>(
-        Copied({reinterpret_cast<const std::byte*>(&value), sizeof(value)}));
+        Copied({reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)}));
   }
 
   // Runs `work` as a job of the device's stream and waits for it, which must both end well.

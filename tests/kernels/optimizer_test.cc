@@ -1,18 +1,26 @@
 #include "kernels/ops/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
@@ -22,306 +30,457 @@ namespace stagecoach::kernels::optimizer_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::BytesOf;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::HasTheBitsOf;
+using ::stagecoach::testing::OpBackend;
+using ::stagecoach::testing::OpBackends;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpResults;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::ResultsOn;
+using ::stagecoach::testing::RoundedTo;
+using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::ToDouble;
+using ::testing::ElementsAre;
 
-// What both optimizers work on: a parameter, its gradient, a first moment and a second, which is
-// not negative.
-struct Problem {
-  explicit Problem(int64_t elements)
-      : parameter(RandomNormal(elements, 1)),
-        gradient(RandomNormal(elements, 2)),
-        m(RandomNormal(elements, 3)),
-        v(RandomNormal(elements, 4)) {
-    for (float& value : v) value *= value;
+// One kind of each device: optimizers are the same whatever activations are.
+std::vector<OpBackend> Backends() { return {OpBackends().front()}; }
+
+// One parameter: a first moment (or momentum), and a second, which is not negative.
+struct Parameter {
+  explicit Parameter(int64_t elements, uint64_t stream = 0)
+      : value(RandomNormal(elements, stream + 1)),
+        gradient(RandomNormal(elements, stream + 2)),
+        m(RandomNormal(elements, stream + 3)),
+        v(RandomNormal(elements, stream + 4)) {
+    for (float& second : v) second *= second;
   }
-  Shape shape() const { return {static_cast<int64_t>(parameter.size())}; }
 
-  std::vector<float> parameter, gradient, m, v;
+  std::vector<float> value, gradient, m, v;
+  bool decays = true;
+  bool has_working = true;
+  int64_t offset = 0;  // of its tensors, in elements
 };
+
+// Sizes around those of vectors, of threads' batches, of chunks of 8,192 and of a CPU's tiles of
+// 65,536; with and without what is optional.
+std::vector<Parameter> ManyParameters() {
+  std::vector<Parameter> parameters;
+  for (const int64_t elements :
+       {1, 3, 4, 5, 16, 1000, 2048, 2051, 8191, 8192, 8193, 16391, 65536, 65537}) {
+    Parameter& parameter = parameters.emplace_back(elements, parameters.size() * 10);
+    parameter.decays = parameters.size() % 2 == 0;
+    parameter.has_working = parameters.size() % 3 != 0;
+    parameter.offset = parameters.size() % 4 == 3 ? 1 : 0;
+  }
+  return parameters;
+}
+
+struct State {
+  Vector value, m, v, working;
+};
+struct Outcome {
+  std::vector<State> states;  // of each parameter
+  Vector squares;             // what `work` may write: a number for each parameter
+};
+using Work = absl::FunctionRef<absl::Status(OptimizerOps&, Stream&, const ParameterGroup&,
+                                            const Tensor& scale, const Tensor& squares)>;
+
+template <typename Case>
+class OptimizerTest : public OpTest<Case> {
+ protected:
+  // What `work` makes of the parameters, given a scale or none.
+  Outcome After(Work work, const std::vector<Parameter>& parameters,
+                std::optional<float> scale = std::nullopt, bool has_v = true) const {
+    const OpResults results =
+        ResultsOn(this->backend(), testing::Addresses::kAligned, [&](OpBench& bench) {
+          std::vector<ParameterTensors> tensors;
+          std::vector<Tensor> touched;
+          for (const Parameter& parameter : parameters) {
+            const ParameterTensors& of = tensors.emplace_back(Place(bench, parameter, has_v));
+            touched.insert(touched.end(), {of.value, of.states[0], of.states[1], of.working});
+          }
+          const Tensor factor = scale.has_value() ? bench.Floats({1}, {*scale}) : Tensor{};
+          touched.push_back(bench.ResultOf(DType::kFloat64, {std::ssize(parameters)}));
+          std::unique_ptr<ParameterGroup> group;
+          bench.Run([&](Stream& stream) -> absl::Status {
+            OptimizerOps& ops = bench.ops().optimizer();
+            ASSIGN_OR_RETURN(group, ops.CreateGroup(stream, tensors));
+            return work(ops, stream, *group, factor, touched.back());
+          });
+          return touched;
+        });
+    Outcome outcome;
+    for (size_t i = 0; i + 4 < results.size(); i += 4) {
+      outcome.states.push_back({results[i], results[i + 1], results[i + 2], results[i + 3]});
+    }
+    outcome.squares = results.back();
+    return outcome;
+  }
+
+  Vector SquaredNorms(const std::vector<Parameter>& parameters) const {
+    return After([](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor&,
+                    const Tensor& squares) { return ops.SquaredNorms(stream, group, squares); },
+                 parameters)
+        .squares;
+  }
+
+ private:
+  static ParameterTensors Place(OpBench& bench, const Parameter& parameter, bool has_v) {
+    const auto elements = std::ssize(parameter.value);
+    const auto place = [&](std::vector<float> values) {
+      values.insert(values.begin(), static_cast<size_t>(parameter.offset), 0.0F);
+      const Tensor all = bench.Floats({std::ssize(values)}, values);
+      return Float32(all.f32() + parameter.offset, Shape{elements});
+    };
+    Tensor working;
+    if (parameter.has_working) {
+      working = bench.ResultOf(DType::kBfloat16, {parameter.offset + elements});
+      working = {static_cast<std::byte*>(working.data) + 2 * parameter.offset, DType::kBfloat16,
+                 Shape{elements}};
+    }
+    return {.value = place(parameter.value),
+            .working = working,
+            .gradient = place(parameter.gradient),
+            .states = {place(parameter.m), has_v ? place(parameter.v) : Tensor{}},
+            .decays = parameter.decays};
+  }
+};
+
+void ExpectWorkingIsValueRounded(const Parameter& parameter, const State& state) {
+  const std::vector<float> value(state.value.begin(), state.value.end());
+  EXPECT_TRUE(state.working ==
+              (parameter.has_working ? ToDouble(RoundedTo(DType::kBfloat16, value)) : Vector{}));
+}
 
 // A step's coefficients, and the factor of its gradients.
-struct ScaledAdamW {
-  AdamWStep step;
-  float scale = 1.0F;
-};
-struct ScaledSgd {
-  SgdStep step;
-  float scale = 1.0F;
+template <typename Step>
+struct Scaled {
+  Step step;
+  std::optional<float> scale;
 };
 
-Tensor Scale(TestDevice& device, float scale) {
-  return scale == 1.0F ? Tensor{} : device.Operand(Shape{1}, {scale});
-}
-
-struct AdamWTensors {
-  Tensor parameter, m, v;
-};
-AdamWTensors RunAdamW(TestDevice& device, ScaledAdamW scaled, const Problem& problem) {
-  const Shape shape = problem.shape();
-  const Tensor gradient = device.Operand(shape, problem.gradient);
-  const AdamWTensors state{device.Operand(shape, problem.parameter),
-                           device.Operand(shape, problem.m), device.Operand(shape, problem.v)};
-  scaled.step.gradient_scale = Scale(device, scaled.scale);
-  EXPECT_OK(device.Run([&](Stream& stream) -> absl::Status {
-    OptimizerOps& ops = device.ops().optimizer();
-    ASSIGN_OR_RETURN(const auto group, ops.CreateGroup(stream, {{.value = state.parameter,
-                                                                 .gradient = gradient,
-                                                                 .states = {state.m, state.v}}}));
-    return ops.AdamW(stream, scaled.step, *group);
-  }));
-  return state;
-}
-
-struct SgdTensors {
-  Tensor parameter, momentum;
-};
-SgdTensors RunSgd(TestDevice& device, ScaledSgd scaled, const Problem& problem) {
-  const Shape shape = problem.shape();
-  const Tensor gradient = device.Operand(shape, problem.gradient);
-  const SgdTensors state{device.Operand(shape, problem.parameter),
-                         device.Operand(shape, problem.m)};
-  scaled.step.gradient_scale = Scale(device, scaled.scale);
-  EXPECT_OK(device.Run([&](Stream& stream) -> absl::Status {
-    OptimizerOps& ops = device.ops().optimizer();
-    ASSIGN_OR_RETURN(const auto group, ops.CreateGroup(stream, {{.value = state.parameter,
-                                                                 .gradient = gradient,
-                                                                 .states = {state.momentum}}}));
-    return ops.Sgd(stream, scaled.step, *group);
-  }));
-  return state;
-}
-
-Tensor RunSquaredNorm(TestDevice& device, const std::vector<float>& values) {
-  const Tensor x = device.Operand(Shape{static_cast<int64_t>(values.size())}, values);
-  const Tensor result = device.Result(Shape{1}, DType::kFloat64);
-  EXPECT_OK(device.Run([&](Stream& stream) -> absl::Status {
-    OptimizerOps& ops = device.ops().optimizer();
-    ASSIGN_OR_RETURN(const auto group, ops.CreateGroup(stream, {{.gradient = x}}));
-    return ops.SquaredNorms(stream, *group, result);
-  }));
-  return result;
-}
-
-void ExpectAdamWMatchesReference(const ScaledAdamW& scaled, const Problem& problem) {
-  TestDevice device;
-  const AdamWStep& step = scaled.step;
-  const AdamWTensors actual = RunAdamW(device, scaled, problem);
-  reference::AdamWState expected{ToDouble(problem.parameter), ToDouble(problem.m),
-                                 ToDouble(problem.v)};
-  reference::AdamW(step, ToDouble(problem.gradient), expected, scaled.scale);
-  const double t = static_cast<double>(step.step);
-  const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
-  const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);
-  Vector parameter_bound, m_bound, v_bound;
-  for (size_t k = 0; k < problem.parameter.size(); ++k) {
-    const double g = std::fabs(problem.gradient[k] * static_cast<double>(scaled.scale));
-    const double m_abs = step.beta1 * std::fabs(problem.m[k]) + (1.0 - step.beta1) * g;
-    const double p_abs = std::fabs(problem.parameter[k]);
-    const double denominator = std::sqrt(expected.v[k] / correction2) + step.epsilon;
-    m_bound.push_back(Gamma(4) * m_abs);
-    v_bound.push_back(Gamma(5) * expected.v[k]);
-    // The longest path, through v and the root, has 5 roundings for v, 4 for the root, 4 each for
-    // two divisions and 7 for the rest.
-    parameter_bound.push_back(
-        Gamma(24) * (p_abs + step.learning_rate *
-                                 (m_abs / correction1 / denominator + step.weight_decay * p_abs)));
-  }
-  EXPECT_THAT(TestDevice::Values(actual.parameter), CloseTo(expected.parameter, parameter_bound));
-  EXPECT_THAT(TestDevice::Values(actual.m), CloseTo(expected.m, m_bound));
-  EXPECT_THAT(TestDevice::Values(actual.v), CloseTo(expected.v, v_bound));
-}
-
-void ExpectSgdMatchesReference(const ScaledSgd& scaled, const Problem& problem) {
-  TestDevice device;
-  const SgdStep& step = scaled.step;
-  const SgdTensors actual = RunSgd(device, scaled, problem);
-  reference::SgdState expected{ToDouble(problem.parameter), ToDouble(problem.m)};
-  reference::Sgd(step, ToDouble(problem.gradient), expected, scaled.scale);
-  Vector parameter_bound, momentum_bound;
-  for (size_t k = 0; k < problem.parameter.size(); ++k) {
-    const double p_abs = std::fabs(problem.parameter[k]);
-    const double m_abs = step.momentum * std::fabs(problem.m[k]) +
-                         std::fabs(problem.gradient[k] * scaled.scale) + step.weight_decay * p_abs;
-    momentum_bound.push_back(Gamma(4) * m_abs);
-    parameter_bound.push_back(Gamma(6) * (p_abs + step.learning_rate * m_abs));
-  }
-  EXPECT_THAT(TestDevice::Values(actual.parameter), CloseTo(expected.parameter, parameter_bound));
-  EXPECT_THAT(TestDevice::Values(actual.momentum), CloseTo(expected.momentum, momentum_bound));
-}
-
-// Below, at and above the sizes of vectors and tiles.
-class CpuOptimizer : public ::testing::TestWithParam<int64_t> {
+class AdamW : public OptimizerTest<Scaled<AdamWStep>> {
  protected:
-  const Problem problem_{GetParam()};
+  Outcome AfterStep(const std::vector<Parameter>& parameters) const {
+    return After(
+        [&](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor& scale,
+            const Tensor&) {
+          AdamWStep step = shape().step;
+          step.gradient_scale = scale;
+          return ops.AdamW(stream, step, group);
+        },
+        parameters, shape().scale);
+  }
+
+  void ExpectMatchesReference(const Parameter& parameter, const State& actual) const {
+    SCOPED_TRACE(absl::StrCat("parameter of ", parameter.value.size()));
+    AdamWStep step = shape().step;
+    const double scale = shape().scale.value_or(1.0F);
+    if (!parameter.decays) step.weight_decay = 0.0F;
+    reference::AdamWState expected{ToDouble(parameter.value), ToDouble(parameter.m),
+                                   ToDouble(parameter.v)};
+    reference::AdamW(step, ToDouble(parameter.gradient), expected, scale);
+    const double t = static_cast<double>(step.step);
+    const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
+    const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);
+    Vector value_bound, m_bound, v_bound;
+    for (size_t k = 0; k < parameter.value.size(); ++k) {
+      const double g = std::fabs(parameter.gradient[k] * scale);
+      const double m_abs = step.beta1 * std::fabs(parameter.m[k]) + (1.0 - step.beta1) * g;
+      const double p_abs = std::fabs(parameter.value[k]);
+      const double denominator = std::sqrt(expected.v[k] / correction2) + step.epsilon;
+      m_bound.push_back(Gamma(4) * m_abs);
+      v_bound.push_back(Gamma(5) * expected.v[k]);
+      // The longest path, through v and the root, has 5 roundings for v, 4 for the root, 4 each for
+      // two divisions and 7 for the rest.
+      value_bound.push_back(Gamma(24) *
+                            (p_abs + step.learning_rate * (m_abs / correction1 / denominator +
+                                                           step.weight_decay * p_abs)));
+    }
+    EXPECT_THAT(actual.value, CloseTo(expected.parameter, value_bound));
+    EXPECT_THAT(actual.m, CloseTo(expected.m, m_bound));
+    EXPECT_THAT(actual.v, CloseTo(expected.v, v_bound));
+    ExpectWorkingIsValueRounded(parameter, actual);
+  }
 };
 
-TEST_P(CpuOptimizer, AdamWMatchesReference) {
-  ExpectAdamWMatchesReference({{.learning_rate = 0.01F, .weight_decay = 0.1F, .step = 3}, 0.25F},
-                              problem_);
+class Sgd : public OptimizerTest<Scaled<SgdStep>> {
+ protected:
+  Outcome AfterStep(const std::vector<Parameter>& parameters) const {
+    return After(
+        [&](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor& scale,
+            const Tensor&) {
+          SgdStep step = shape().step;
+          step.gradient_scale = scale;
+          return ops.Sgd(stream, step, group);
+        },
+        parameters, shape().scale, /*has_v=*/false);
+  }
+
+  void ExpectMatchesReference(const Parameter& parameter, const State& actual) const {
+    SCOPED_TRACE(absl::StrCat("parameter of ", parameter.value.size()));
+    SgdStep step = shape().step;
+    const double scale = shape().scale.value_or(1.0F);
+    if (!parameter.decays) step.weight_decay = 0.0F;
+    reference::SgdState expected{ToDouble(parameter.value), ToDouble(parameter.m)};
+    reference::Sgd(step, ToDouble(parameter.gradient), expected, scale);
+    Vector value_bound, momentum_bound;
+    for (size_t k = 0; k < parameter.value.size(); ++k) {
+      const double p_abs = std::fabs(parameter.value[k]);
+      const double m_abs = step.momentum * std::fabs(parameter.m[k]) +
+                           std::fabs(parameter.gradient[k] * scale) + step.weight_decay * p_abs;
+      momentum_bound.push_back(Gamma(4) * m_abs);
+      value_bound.push_back(Gamma(6) * (p_abs + step.learning_rate * m_abs));
+    }
+    EXPECT_THAT(actual.value, CloseTo(expected.parameter, value_bound));
+    EXPECT_THAT(actual.m, CloseTo(expected.momentum, momentum_bound));
+    ExpectWorkingIsValueRounded(parameter, actual);
+  }
+};
+
+TEST_P(AdamW, MatchesReference) {
+  const Parameter parameter(101);
+  ExpectMatchesReference(parameter, AfterStep({parameter}).states[0]);
 }
 
-TEST_P(CpuOptimizer, SgdMatchesReference) {
-  ExpectSgdMatchesReference({{.weight_decay = 0.1F}, 0.25F}, problem_);
+TEST_P(Sgd, MatchesReference) {
+  const Parameter parameter(101);
+  ExpectMatchesReference(parameter, AfterStep({parameter}).states[0]);
 }
 
-TEST_P(CpuOptimizer, SquaredNormMatchesReferenceInDouble) {
-  TestDevice device;
-  const Tensor result = RunSquaredNorm(device, problem_.gradient);
-  const double expected = reference::SquaredNorm(ToDouble(problem_.gradient));
-  EXPECT_NEAR(*result.f64(), expected, 2.0 * Gamma(GetParam(), DType::kFloat64) * expected);
+using AdamWOfAGroup = AdamW;
+using SgdOfAGroup = Sgd;
+
+TEST_P(AdamWOfAGroup, MatchesReference) {
+  const std::vector<Parameter> parameters = ManyParameters();
+  const Outcome outcome = AfterStep(parameters);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    ExpectMatchesReference(parameters[p], outcome.states[p]);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Elements, CpuOptimizer,
-                         ::testing::Values(1, 2, 7, 16, 33, 1000, 65536, 65537, 200001),
-                         ::testing::PrintToStringParamName());
+TEST_P(SgdOfAGroup, MatchesReference) {
+  const std::vector<Parameter> parameters = ManyParameters();
+  const Outcome outcome = AfterStep(parameters);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    ExpectMatchesReference(parameters[p], outcome.states[p]);
+  }
+}
 
-class CpuAdamW : public ::testing::TestWithParam<ScaledAdamW> {};
-
-TEST_P(CpuAdamW, MatchesReference) { ExpectAdamWMatchesReference(GetParam(), Problem(101)); }
+template <typename Step>
+std::string NameOf(const Scaled<Step>& scaled) {
+  const Step& step = scaled.step;
+  std::string name = absl::StrCat("decay", step.weight_decay * 10);
+  if constexpr (std::is_same_v<Step, AdamWStep>) {
+    absl::StrAppend(&name, "_step", step.step, step.beta1 == 0.0F ? "_no_beta" : "",
+                    step.epsilon == 1.0F ? "_epsilon" : "");
+  } else {
+    absl::StrAppend(&name, step.momentum == 0.0F ? "_no_momentum" : "");
+  }
+  return absl::StrCat(name, scaled.scale.has_value() ? "_scaled" : "");
+}
 
 // The first step, where the corrections are largest, and one so late that they are gone; every term
 // alone.
-INSTANTIATE_TEST_SUITE_P(Steps, CpuAdamW,
-                         ::testing::Values(ScaledAdamW{{.step = 1}}, ScaledAdamW{{.step = 2}},
-                                           ScaledAdamW{{.step = 1000000}},
-                                           ScaledAdamW{{.beta1 = 0.0F, .beta2 = 0.0F}},
-                                           ScaledAdamW{{.epsilon = 1.0F}},
-                                           ScaledAdamW{{.weight_decay = 1.0F}},
-                                           ScaledAdamW{{}, -4.0F}));
+using ScaledAdamW = Scaled<AdamWStep>;
+INSTANTIATE_OP_TEST_ON(Backends(), AdamW, NameOf<AdamWStep>,
+                       ::testing::Values(ScaledAdamW{{.step = 1}}, ScaledAdamW{{.step = 2}},
+                                         ScaledAdamW{{.step = 1000000}},
+                                         ScaledAdamW{{.beta1 = 0.0F, .beta2 = 0.0F}},
+                                         ScaledAdamW{{.epsilon = 1.0F}},
+                                         ScaledAdamW{{.weight_decay = 1.0F}},
+                                         ScaledAdamW{{}, -4.0F}));
+INSTANTIATE_OP_TEST_ON(Backends(), AdamWOfAGroup, NameOf<AdamWStep>,
+                       ::testing::Values(ScaledAdamW{
+                           {.learning_rate = 0.01F, .weight_decay = 0.1F, .step = 3}, 0.25F}));
+using ScaledSgd = Scaled<SgdStep>;
+INSTANTIATE_OP_TEST_ON(Backends(), Sgd, NameOf<SgdStep>,
+                       ::testing::Values(ScaledSgd{}, ScaledSgd{{.momentum = 0.0F}},
+                                         ScaledSgd{{.weight_decay = 1.0F}}, ScaledSgd{{}, -4.0F}));
+INSTANTIATE_OP_TEST_ON(Backends(), SgdOfAGroup, NameOf<SgdStep>,
+                       ::testing::Values(ScaledSgd{{.weight_decay = 0.1F}, 0.25F}));
 
-TEST(CpuAdamWStep, ParameterThatNeverHadAGradientStays) {
-  Problem problem(3);
-  problem.gradient = problem.m = problem.v = {0.0F, 0.0F, 0.0F};
-  TestDevice device;
-  EXPECT_EQ(TestDevice::Values(RunAdamW(device, {{.step = 1}}, problem).parameter),
-            ToDouble(problem.parameter));
-}
+// What follows has no cases but the backends.
+struct All {};
+class Optimizer : public OptimizerTest<All> {
+ protected:
+  static absl::Status Both(OptimizerOps& ops, Stream& stream, const ParameterGroup& group,
+                           const Tensor& scale, const Tensor& /*squares*/) {
+    RETURN_IF_ERROR(
+        ops.AdamW(stream, {.weight_decay = 0.1F, .gradient_scale = scale, .step = 1}, group));
+    return ops.Sgd(stream, {.weight_decay = 0.1F, .gradient_scale = scale}, group);
+  }
 
-class CpuSgd : public ::testing::TestWithParam<ScaledSgd> {};
-
-TEST_P(CpuSgd, MatchesReference) { ExpectSgdMatchesReference(GetParam(), Problem(101)); }
-
-INSTANTIATE_TEST_SUITE_P(Steps, CpuSgd,
-                         ::testing::Values(ScaledSgd{}, ScaledSgd{{.momentum = 0.0F}},
-                                           ScaledSgd{{.weight_decay = 1.0F}},
-                                           ScaledSgd{{}, -4.0F}));
+  // Of squares (rows, n): norm and scale.
+  std::array<double, 2> ClipScale(const Vector& squares, int64_t rows, float clip_norm) const {
+    const auto results = Results([&](OpBench& bench) {
+      const Shape shape{rows, std::ssize(squares) / rows};
+      const Tensor in{bench.PlaceAll<double>(squares), DType::kFloat64, shape};
+      const Tensor norm = bench.ResultOf(DType::kFloat64, {1});
+      const Tensor scale = bench.ResultOf(DType::kFloat32, {1});
+      bench.Run([&](Stream& stream) {
+        return bench.ops().optimizer().ClipScale(stream, in, clip_norm, norm, scale);
+      });
+      return std::array{norm, scale};
+    });
+    return {results[0][0], results[1][0]};
+  }
+};
+INSTANTIATE_OP_TEST_ON(
+    Backends(), Optimizer, [](const All&) { return "all"; }, ::testing::Values(All{}));
 
 // As ClipScale gives it for a norm that is not finite.
-TEST(CpuOptimizerSteps, WithAScaleThatIsNoNumberChangeNothing) {
-  const Problem problem(101);
-  const float scale = std::numeric_limits<float>::quiet_NaN();
-  TestDevice device;
-  const AdamWTensors adamw = RunAdamW(device, {{.weight_decay = 0.1F}, scale}, problem);
-  EXPECT_EQ(TestDevice::Values(adamw.parameter), ToDouble(problem.parameter));
-  EXPECT_EQ(TestDevice::Values(adamw.m), ToDouble(problem.m));
-  EXPECT_EQ(TestDevice::Values(adamw.v), ToDouble(problem.v));
-  const SgdTensors sgd = RunSgd(device, {{.weight_decay = 0.1F}, scale}, problem);
-  EXPECT_EQ(TestDevice::Values(sgd.parameter), ToDouble(problem.parameter));
-  EXPECT_EQ(TestDevice::Values(sgd.momentum), ToDouble(problem.m));
+TEST_P(Optimizer, WithAScaleThatIsNoNumberChangesNothing) {
+  const std::vector<Parameter> parameters = ManyParameters();
+  const Outcome outcome = After(Both, parameters, std::numeric_limits<float>::quiet_NaN());
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    EXPECT_TRUE(outcome.states[p].value == ToDouble(parameters[p].value));
+    EXPECT_TRUE(outcome.states[p].m == ToDouble(parameters[p].m));
+    EXPECT_TRUE(outcome.states[p].v == ToDouble(parameters[p].v));
+    for (const double working : outcome.states[p].working) EXPECT_TRUE(std::isnan(working));
+  }
+}
+
+TEST_P(Optimizer, LeavesAParameterThatNeverHadAGradient) {
+  Parameter parameter(9);
+  for (auto* values : {&parameter.gradient, &parameter.m, &parameter.v}) {
+    std::fill(values->begin(), values->end(), 0.0F);
+  }
+  parameter.decays = false;
+  EXPECT_EQ(After(Both, {parameter}).states[0].value, ToDouble(parameter.value));
+}
+
+TEST_P(Optimizer, NeedsNoWorkWithoutElements) {
+  After(
+      [](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor& scale,
+         const Tensor& squares) -> absl::Status {
+        RETURN_IF_ERROR(Both(ops, stream, group, scale, squares));
+        RETURN_IF_ERROR(ops.RoundParameters(stream, group));
+        return ops.SquaredNorms(stream, group, squares);
+      },
+      {});
+}
+
+TEST_P(Optimizer, RoundsTheWorkingCopiesAlone) {
+  std::vector<Parameter> parameters = ManyParameters();
+  // Ties go to the even neighbor; infinity stays so.
+  Parameter& special = parameters.emplace_back(4);
+  special.value = {0x1.01p0F, 0x1.03p0F, 0x1.010002p0F, std::numeric_limits<float>::infinity()};
+  const Outcome outcome =
+      After([](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor&,
+               const Tensor&) { return ops.RoundParameters(stream, group); },
+            parameters);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    EXPECT_TRUE(outcome.states[p].value == ToDouble(parameters[p].value));
+    ExpectWorkingIsValueRounded(parameters[p], outcome.states[p]);
+  }
+  EXPECT_THAT(outcome.states.back().working, ElementsAre(0x1.00p0, 0x1.04p0, 0x1.02p0, HUGE_VAL));
+}
+
+TEST_P(Optimizer, SquaredNormsMatchReferenceInDouble) {
+  std::vector<Parameter> parameters = ManyParameters();
+  // Of more chunks than a block of threads has.
+  Parameter& very_long = parameters.emplace_back(1);
+  very_long.gradient = RandomNormal(300 * 8192 + 1, 1);
+  very_long.value = very_long.m = very_long.v = very_long.gradient;
+  very_long.has_working = false;
+  Vector expected, bounds;
+  for (const Parameter& parameter : parameters) {
+    expected.push_back(reference::SquaredNorm(ToDouble(parameter.gradient)));
+    // Both are off by that much at most.
+    bounds.push_back(2.0 * Gamma(std::ssize(parameter.gradient), DType::kFloat64) *
+                     expected.back());
+  }
+  EXPECT_THAT(SquaredNorms(parameters), CloseTo(expected, bounds));
+}
+
+// However parameters are divided among devices, and wherever they lie in memory.
+TEST_P(Optimizer, SquaredNormsHaveTheSameBitsInAnyCompany) {
+  std::vector<Parameter> parameters = ManyParameters();
+  const Vector together = SquaredNorms(parameters);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    parameters[p].offset = 1 - parameters[p].offset;
+    EXPECT_THAT(SquaredNorms({parameters[p]}), ElementsAre(together[p])) << "parameter " << p;
+  }
 }
 
 // Squares of floats that are too large or too small for a float.
-TEST(CpuSquaredNorm, HasTheRangeOfDouble) {
-  TestDevice device;
-  EXPECT_EQ(*RunSquaredNorm(device, {0x1p100F}).f64(), 0x1p200);
-  EXPECT_EQ(*RunSquaredNorm(device, {0x1p-100F}).f64(), 0x1p-200);
-}
-
-// Each parameter of a group decays or not, and has its own place among the norms.
-TEST(CpuParameterGroup, TreatsEachParameterByItself) {
-  TestDevice device;
-  const auto operand = [&](float value) { return device.Operand(Shape{2}, {value, value}); };
-  const Tensor decaying = operand(4.0F), fixed = operand(4.0F);
-  const Tensor squares = device.Result(Shape{2}, DType::kFloat64);
-  EXPECT_OK(device.Run([&](Stream& stream) -> absl::Status {
-    OptimizerOps& ops = device.ops().optimizer();
-    ASSIGN_OR_RETURN(
-        const auto group,
-        ops.CreateGroup(stream,
-                        {{.value = decaying, .gradient = operand(1.0F), .states = {operand(0.0F)}},
-                         {.value = fixed,
-                          .gradient = operand(3.0F),
-                          .states = {operand(0.0F)},
-                          .decays = false}}));
-    RETURN_IF_ERROR(ops.SquaredNorms(stream, *group, squares));
-    return ops.Sgd(stream, {.learning_rate = 0.5F, .weight_decay = 0.25F}, *group);
-  }));
-  EXPECT_EQ(TestDevice::Values(squares), (Vector{2.0, 18.0}));
-  EXPECT_EQ(TestDevice::Values(decaying), (Vector{3.0, 3.0}));
-  EXPECT_EQ(TestDevice::Values(fixed), (Vector{2.5, 2.5}));
+TEST_P(Optimizer, SquaredNormsHaveTheRangeOfDouble) {
+  Parameter large(1), small(1);
+  large.gradient = {0x1p100F};
+  small.gradient = {0x1p-100F};
+  EXPECT_THAT(SquaredNorms({large, small}), ElementsAre(0x1p200, 0x1p-200));
 }
 
 // Rows are ranks, each of which has squares of its own parameters only.
-Vector ClipScale(float clip_norm, double last_square = 12.0) {
-  TestDevice device;
-  const Tensor squares = device.Result(Shape{2, 3}, DType::kFloat64);
-  std::copy_n(std::begin({9.0, 0.0, 0.0, 0.0, 4.0, last_square}), 6, squares.f64());
-  const Tensor norm = device.Result(Shape{1}, DType::kFloat64);
-  const Tensor scale = device.Result(Shape{1});
-  EXPECT_OK(device.Run([&](Stream& stream) {
-    return device.ops().optimizer().ClipScale(stream, squares, clip_norm, norm, scale);
-  }));
-  return {*norm.f64(), *scale.f32()};
+TEST_P(Optimizer, ClippingBringsALargeNormToTheLimit) {
+  EXPECT_THAT(ClipScale({9.0, 0.0, 0.0, 0.0, 4.0, 12.0}, 2, 2.5F), ElementsAre(5.0, 0.5));
+}
+
+TEST_P(Optimizer, ClippingLeavesASmallNormAlone) {
+  for (const float clip_norm : {5.0F, 6.0F, HUGE_VALF}) {
+    EXPECT_THAT(ClipScale({9.0, 16.0}, 1, clip_norm), ElementsAre(5.0, 1.0));
+    EXPECT_THAT(ClipScale({0.0}, 1, clip_norm), ElementsAre(0.0, 1.0));
+  }
+}
+
+TEST_P(Optimizer, ClippingIsByNoNumberIfTheNormIsNotFinite) {
+  for (const float clip_norm : {1.0F, HUGE_VALF}) {
+    EXPECT_TRUE(std::isnan(ClipScale({9.0, HUGE_VAL}, 1, clip_norm)[1]));
+    EXPECT_TRUE(std::isnan(ClipScale({std::nan(""), 9.0}, 1, clip_norm)[1]));
+  }
+}
+
+// The sum has the bits of one made column after column, however many rows they are spread over.
+TEST_P(Optimizer, NormsAddColumnsInOrder) {
+  constexpr size_t kColumns = 700, kRows = 3;
+  const std::vector<float> values = RandomNormal(kColumns, 1);
+  Vector squares(kColumns * kRows, 0.0);
+  double sum = 0.0;
+  for (size_t c = 0; c < kColumns; ++c) {
+    const double square = static_cast<double>(values[c]) * values[c] * (c % 7 == 0 ? 1e9 : 1.0);
+    squares[(c % kRows) * kColumns + c] = square;
+    sum += square;
+  }
+  EXPECT_EQ(ClipScale(squares, kRows, 1.0F)[0], std::sqrt(sum));
 }
 
 // Whatever the optimizer, neither the step's coefficients nor its scale touch an average.
-TEST(CpuMovingAverage, FollowsTheShareOfTheSum) {
-  TestDevice device;
-  OptimizerOps& ops = device.ops().optimizer();
-  const Tensor value = device.Operand(Shape{3}, {1.0F, -2.0F, 8.0F});
-  const Tensor sum = device.Operand(Shape{3}, {4.0F, 8.0F, 0.0F});
-  const Tensor scale = device.Operand(Shape{1}, {0.125F});
-  const Tensor squares = device.Result(Shape{1}, DType::kFloat64);
-  ASSERT_OK(device.Run([&](Stream& stream) -> absl::Status {
-    const auto group =
+TEST_P(Optimizer, MovingAveragesFollowTheShareOfTheSum) {
+  const auto update = [](OpBench& bench, Stream& stream, const std::array<Tensor, 5>& tensors) {
+    const auto& [value, sum, scale, after_adamw, squares] = tensors;
+    OptimizerOps& ops = bench.ops().optimizer();
+    ASSIGN_OR_RETURN(
+        const auto group,
         ops.CreateGroup(
-               stream,
-               {{.value = value, .gradient = sum, .average = {{.momentum = 0.25F, .share = 0.5F}}}})
-            .value();
-    EXPECT_OK(ops.AdamW(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
-    EXPECT_EQ(TestDevice::Values(value), (std::vector<double>{1.25, -0.5, 6.0}));
-    EXPECT_OK(ops.Sgd(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
-    EXPECT_EQ(TestDevice::Values(value), (std::vector<double>{1.4375, 0.625, 4.5}));
+            stream,
+            {{.value = value, .gradient = sum, .average = {{.momentum = 0.25F, .share = 0.5F}}}}));
+    RETURN_IF_ERROR(ops.AdamW(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
+    RETURN_IF_ERROR(bench.ops().elementwise().Copy(stream, value, after_adamw));
+    RETURN_IF_ERROR(ops.Sgd(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
     return ops.SquaredNorms(stream, *group, squares);
-  }));
-  EXPECT_EQ(TestDevice::Values(squares), std::vector<double>{0.0});
-}
-
-TEST(CpuClipScale, ShrinksGradientsOfALargerNorm) {
-  EXPECT_EQ(ClipScale(2.5F), (Vector{5.0, 0.5}));
-}
-
-TEST(CpuClipScale, LeavesGradientsOfASmallerNorm) {
-  EXPECT_EQ(ClipScale(5.0F), (Vector{5.0, 1.0}));
-  EXPECT_EQ(ClipScale(6.0F), (Vector{5.0, 1.0}));
-  EXPECT_EQ(ClipScale(std::numeric_limits<float>::infinity()), (Vector{5.0, 1.0}));
-}
-
-TEST(CpuClipScale, IsNoNumberIfTheNormIsNotFinite) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const float clip_norm : {1.0F, kInfinity}) {
-    EXPECT_TRUE(std::isnan(ClipScale(clip_norm, kInfinity)[1]));
-    EXPECT_TRUE(std::isnan(ClipScale(clip_norm, std::nan(""))[1]));
-  }
-}
-
-TEST(CpuOptimizerThreads, AnyNumberGivesTheSameBits) {
-  const Problem problem(300001);
-  TestDevice one(1);
-  const AdamWTensors adamw = RunAdamW(one, {}, problem);
-  const SgdTensors sgd = RunSgd(one, {}, problem);
-  const Tensor norm = RunSquaredNorm(one, problem.gradient);
-  for (int threads : {2, 3}) {
-    TestDevice several(threads);
-    EXPECT_EQ(BytesOf(RunAdamW(several, {}, problem).parameter), BytesOf(adamw.parameter));
-    EXPECT_EQ(BytesOf(RunSgd(several, {}, problem).parameter), BytesOf(sgd.parameter));
-    EXPECT_EQ(BytesOf(RunSquaredNorm(several, problem.gradient)), BytesOf(norm));
-  }
+  };
+  const auto [value, sum, scale, after_adamw, squares] = Results([&](OpBench& bench) {
+    const std::array tensors = {bench.Floats({3}, {1.0F, -2.0F, 8.0F}),
+                                bench.Floats({3}, {4.0F, 8.0F, 0.0F}), bench.Floats({1}, {0.125F}),
+                                bench.ResultOf(DType::kFloat32, {3}),
+                                bench.ResultOf(DType::kFloat64, {1})};
+    bench.Run([&](Stream& stream) -> absl::Status {
+      const absl::Status status = update(bench, stream, tensors);
+      if (backend().is_cpu) return status;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented,
+                                   "moving averages have no CUDA kernel yet"));
+      return absl::OkStatus();
+    });
+    return tensors;
+  });
+  if (!backend().is_cpu) GTEST_SKIP() << "moving averages have no CUDA kernel yet";
+  EXPECT_EQ(after_adamw, (Vector{1.25, -0.5, 6.0}));
+  EXPECT_EQ(value, (Vector{1.4375, 0.625, 4.5}));
+  EXPECT_EQ(squares, Vector{0.0});
 }
 
 }  // namespace

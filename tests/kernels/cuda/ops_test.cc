@@ -1,6 +1,5 @@
 #include "kernels/ops/ops.h"
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,7 +12,6 @@
 #include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/bfloat16.h"
 #include "kernels/device.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
@@ -24,7 +22,6 @@
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/random_tensor.h"
-#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 
 // The way from an operation to its kernels: each argument arrives where it belongs. The values are
@@ -33,7 +30,6 @@ namespace stagecoach::kernels::ops_test {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::ElementsAreArray;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
@@ -206,78 +202,6 @@ TEST_F(CudaOpsTest, OperationsOnImagesAreRefused) {
   EXPECT_THAT(ops().Create(ConvolutionShape{}), refused("convolution has no CUDA kernel yet"));
   EXPECT_THAT(ops().Create(ImageNormShape{}), refused("image norm has no CUDA kernel yet"));
   EXPECT_THAT(ops().Create(PoolingShape{}), refused("pooling has no CUDA kernel yet"));
-}
-
-// Two parameters, of which the first decays and has a working copy.
-class CudaOptimizerOpsTest : public CudaOpsTest {
- protected:
-  void SetUp() override {
-    CudaOpsTest::SetUp();
-    parameters_ = {{.value = Floats({2}, {8, 4}),
-                    .working = Result(DType::kBfloat16, {2}),
-                    .gradient = Floats({2}, {2, -2}),
-                    .states = {Floats({2}, {0, 0}), Floats({2}, {0, 0})}},
-                   {.value = Floats({1}, {1}),
-                    .gradient = Floats({1}, {4}),
-                    .states = {Floats({1}, {0}), Floats({1}, {0})},
-                    .decays = false}};
-    Perform([&](Stream& stream) {
-      auto group = ops().optimizer().CreateGroup(stream, parameters_);
-      if (!group.ok()) return group.status();
-      group_ = *std::move(group);
-      return absl::OkStatus();
-    });
-  }
-  void TearDown() override {
-    group_.reset();
-    CudaOpsTest::TearDown();
-  }
-
-  std::vector<ParameterTensors> parameters_;
-  std::unique_ptr<ParameterGroup> group_;
-};
-
-TEST_F(CudaOptimizerOpsTest, AdamW) {
-  const AdamWStep step = {.learning_rate = 0.5F,
-                          .beta1 = 0.0F,
-                          .beta2 = 0.0F,
-                          .epsilon = 0.0F,
-                          .weight_decay = 0.5F,
-                          .gradient_scale = Floats({1}, {3})};
-  Perform([&](Stream& stream) { return ops().optimizer().AdamW(stream, step, *group_); });
-  EXPECT_THAT(Values<float>(parameters_[0].value), ElementsAre(5.5F, 3.5F));
-  EXPECT_THAT(Values<uint16_t>(parameters_[0].working),
-              ElementsAre(ToBfloat16(5.5F), ToBfloat16(3.5F)));
-  EXPECT_THAT(Values<float>(parameters_[0].states[0]), ElementsAre(6, -6));
-  EXPECT_THAT(Values<float>(parameters_[0].states[1]), ElementsAre(36, 36));
-  EXPECT_THAT(Values<float>(parameters_[1].value), ElementsAre(0.5F));
-}
-
-TEST_F(CudaOptimizerOpsTest, Sgd) {
-  const SgdStep step = {.learning_rate = 0.5F, .momentum = 0.5F, .weight_decay = 0.5F};
-  Perform([&](Stream& stream) { return ops().optimizer().Sgd(stream, step, *group_); });
-  EXPECT_THAT(Values<float>(parameters_[0].value), ElementsAre(5, 4));
-  EXPECT_THAT(Values<float>(parameters_[1].value), ElementsAre(-1));
-}
-
-TEST_F(CudaOptimizerOpsTest, RoundParameters) {
-  Perform([&](Stream& stream) { return ops().optimizer().RoundParameters(stream, *group_); });
-  EXPECT_THAT(Values<uint16_t>(parameters_[0].working),
-              ElementsAre(ToBfloat16(8.0F), ToBfloat16(4.0F)));
-}
-
-// A norm of sqrt(2^2 + 2^2 + 4^2 + 5^2) = 7, of which 5 is another device's.
-TEST_F(CudaOptimizerOpsTest, NormsBecomeAScale) {
-  const Tensor squares = Operand<double>(DType::kFloat64, {2, 3}, {0, 0, 0, 0, 0, 25});
-  const Tensor norm = Result(DType::kFloat64, {1}), scale = Result(DType::kFloat32, {1});
-  const Tensor own{squares.data, DType::kFloat64, Shape{2}};
-  Perform([&](Stream& stream) { return ops().optimizer().SquaredNorms(stream, *group_, own); });
-  Perform([&](Stream& stream) {
-    return ops().optimizer().ClipScale(stream, squares, /*clip_norm=*/3.5F, norm, scale);
-  });
-  EXPECT_THAT(Values<double>(squares), ElementsAre(8, 16, 0, 0, 0, 25));
-  EXPECT_THAT(Values<double>(norm), ElementsAre(7));
-  EXPECT_THAT(Values<float>(scale), ElementsAre(0.5F));
 }
 
 }  // namespace
