@@ -14,11 +14,8 @@
 #include "gtest/gtest.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
-#include "kernels/ops/convolution.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/head.h"
-#include "kernels/ops/image_norm.h"
-#include "kernels/ops/pooling.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/precision.h"
@@ -175,89 +172,6 @@ TEST_F(Bfloat16OnCpu, Embedding) {
     });
     return std::vector<Tensor>{y, dtokens, dpositions};
   });
-}
-
-// Channels that fill the library's blocks, and do not; groups, down to one channel each; a kernel
-// of one element; samples that make several tasks.
-TEST_F(Bfloat16OnCpu, Convolution) {
-  for (const ConvolutionShape& s :
-       {ConvolutionShape{13, 3, 9, 8, 16, 7, 2, 3}, ConvolutionShape{16, 32, 5, 5, 64, 1, 2},
-        ConvolutionShape{10, 20, 6, 6, 128, 3, 1, 1, 1, false}, ConvolutionShape{3, 5, 1, 1, 7},
-        ConvolutionShape{2, 4, 5, 5, 6, 3, 1, 1, 2},
-        ConvolutionShape{3, 32, 6, 6, 32, 3, 1, 1, 32}}) {
-    SCOPED_TRACE(absl::StrCat(s.inputs, " to ", s.outputs, ", ", s.groups, " groups"));
-    ExpectRounded(1, [&](Place& place) {
-      const auto op = place.Create(s);
-      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
-      const Shape inputs{s.samples, s.inputs, s.height, s.width},
-          outputs{s.samples, s.outputs, s.output_height(), s.output_width()},
-          weights{s.outputs, s.inputs / s.groups, s.kernel, s.kernel}, bias{s.outputs};
-      const Tensor x = place.Numbers(inputs, 1), w = place.Numbers(weights, 2),
-                   b = place.Numbers(bias, 3), dy = place.Numbers(outputs, 4);
-      const Tensor y = place.Result(outputs), dx = place.Result(inputs);
-      const Tensor dw = place.Floats(weights), db = place.Floats(bias);
-      place.Run([&](Stream& stream) {
-        EXPECT_OK(op->Forward(stream, x, w, b, y, workspace));
-        EXPECT_OK(op->BackwardInput(stream, dy, w, dx, workspace));
-        for (const bool accumulate : {false, true}) {
-          EXPECT_OK(op->BackwardWeight(stream, x, dy, dw, db, accumulate, workspace));
-        }
-        return absl::OkStatus();
-      });
-      std::vector<Tensor> results = {y, dx, dw};
-      if (s.has_bias) results.push_back(db);
-      return results;
-    });
-  }
-}
-
-// In windows that overlap, an element has the gradients of several; where all of an image is one,
-// it has a share.
-TEST_F(Bfloat16OnCpu, Pooling) {
-  for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
-    for (const PoolingShape& s :
-         {PoolingShape{kind, 37, 9, 8, 3, 3, 2, 1}, PoolingShape{kind, 20, 7, 6, 7, 6},
-          PoolingShape{kind, 5, 8, 8, 5, 5, 1, 2}}) {
-      SCOPED_TRACE(absl::StrCat(kind == Pooling::kMax ? "max" : "average", s.kernel_height));
-      ExpectRounded(1, [&](Place& place) {
-        const auto op = place.Create(s);
-        std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
-        const Shape inputs{s.planes, s.height, s.width},
-            outputs{s.planes, s.output_height(), s.output_width()};
-        const Tensor x = place.Numbers(inputs, 1), dy = place.Numbers(outputs, 2),
-                     y = place.Result(outputs), dx = place.Result(inputs);
-        place.Run([&](Stream& stream) {
-          EXPECT_OK(op->Forward(stream, x, y));
-          return op->BackwardInput(stream, dy, x, dx, workspace);
-        });
-        return std::vector<Tensor>{y, dx};
-      });
-    }
-  }
-}
-
-// Statistics are float32 and exact: those of numbers that have been rounded before.
-TEST_F(Bfloat16OnCpu, ImageNorm) {
-  for (const int64_t groups : {0, 3}) {
-    SCOPED_TRACE(absl::StrCat(groups, " groups"));
-    const ImageNormShape shape = {.samples = 5, .channels = 12, .area = 45, .groups = groups};
-    ExpectRounded(1, [&](Place& place) {
-      const auto op = place.Create(shape);
-      const Shape all{5, 12, 45}, channels{12}, sets{shape.sets()};
-      const Tensor x = place.Numbers(all, 1), gamma = place.Numbers(channels, 2),
-                   beta = place.Numbers(channels, 3), dy = place.Numbers(all, 4);
-      const Tensor mean = place.Floats(sets), variance = place.Floats(sets), y = place.Result(all),
-                   same_y = place.Result(all), dx = place.Result(all);
-      const Tensor dgamma = place.Floats(channels), dbeta = place.Floats(channels);
-      place.Run([&](Stream& stream) {
-        EXPECT_OK(op->Forward(stream, x, gamma, beta, mean, variance, y));
-        EXPECT_OK(op->Apply(stream, x, gamma, beta, mean, variance, same_y));
-        EXPECT_OK(op->BackwardInput(stream, dy, x, gamma, mean, variance, dx));
-        return op->BackwardWeight(stream, dy, x, mean, variance, dgamma, dbeta, false);
-      });
-      return std::vector<Tensor>{mean, variance, y, same_y, dx, dgamma, dbeta};
-    });
-  }
 }
 
 }  // namespace

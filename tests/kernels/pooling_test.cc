@@ -1,135 +1,131 @@
 #include "kernels/ops/pooling.h"
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/close_to.h"
-#include "tests/testing/device_fixture.h"
+#include "tests/kernels/op_harness.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::pooling_test {
 namespace {
 
 using reference::Vector;
-using ::stagecoach::testing::BytesOf;
-using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::DotBound;
+using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::Magnitudes;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
-using ::stagecoach::testing::StatusIs;
-using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 
-Shape ShapeOfX(const PoolingShape& s) { return {s.planes, s.height, s.width}; }
-Shape ShapeOfY(const PoolingShape& s) { return {s.planes, s.output_height(), s.output_width()}; }
-
-struct Results {
-  Tensor y, dx;
-};
-Results Pool(TestDevice& device, const PoolingShape& shape, const std::vector<float>& x,
-             const std::vector<float>& dy) {
-  const Results results{device.Result(ShapeOfY(shape)), device.Result(ShapeOfX(shape))};
-  EXPECT_OK(device.Run([&](Stream& stream) -> absl::Status {
-    const std::unique_ptr<PoolingOp> op = device.ops().Create(shape).value();
-    const Tensor xs = device.Operand(ShapeOfX(shape), x);
-    EXPECT_OK(op->Forward(stream, xs, results.y));
-    return op->BackwardInput(stream, device.Operand(ShapeOfY(shape), dy),
-                             shape.kind == Pooling::kMax ? xs : Tensor{}, results.dx,
-                             device.Workspace(op->workspace_bytes()));
-  }));
-  return results;
-}
-
-class CpuPooling : public ::testing::TestWithParam<PoolingShape> {
+class PoolingTest : public OpTest<PoolingShape> {
  protected:
-  const PoolingShape shape_ = GetParam();
-  const std::vector<float> x_ = RandomNormal(ShapeOfX(shape_).elements(), 1);
-  const std::vector<float> dy_ = RandomNormal(ShapeOfY(shape_).elements(), 2);
+  bool is_max() const { return shape().kind == Pooling::kMax; }
+  Shape inputs() const { return {shape().planes, shape().height, shape().width}; }
+  Shape outputs() const {
+    return {shape().planes, shape().output_height(), shape().output_width()};
+  }
+
+  // y and dx.
+  std::array<Vector, 2> Pool() const {
+    return Results([&](OpBench& bench) {
+      PoolingOp& op = bench.Create(shape());
+      const Tensor x = bench.Operand(inputs(), x_), dy = bench.Operand(outputs(), dy_);
+      const Tensor y = bench.Result(outputs()), dx = bench.Result(inputs());
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        RETURN_IF_ERROR(op.Forward(stream, x, y));
+        return op.BackwardInput(stream, dy, is_max() ? x : Tensor{}, dx, workspace);
+      });
+      return std::array{y, dx};
+    });
+  }
+
+  std::vector<float> x_ = Rounded(RandomNormal(inputs().elements(), 1));
+  std::vector<float> dy_ = Rounded(RandomNormal(outputs().elements(), 2));
 };
 
-TEST_P(CpuPooling, MatchesReference) {
-  TestDevice device;
-  const auto [y, dx] = Pool(device, shape_, x_, dy_);
+TEST_P(PoolingTest, MatchesReference) {
   const auto bounds = [&](const Vector& magnitudes) {
-    std::vector<double> each;
-    const int64_t terms = shape_.kernel_height * shape_.kernel_width + 2;
+    Vector each;
+    const int64_t terms = shape().kernel_height * shape().kernel_width + 2;
     for (const double sum : magnitudes) each.push_back(DotBound(terms, sum));
     return each;
   };
   const Vector x = ToDouble(x_), dy = ToDouble(dy_);
-  EXPECT_THAT(TestDevice::Values(y),
-              CloseTo(reference::PoolingForward(shape_, x),
-                      bounds(Magnitudes(reference::PoolingForward(
-                          shape_, shape_.kind == Pooling::kMax ? x : Magnitudes(x))))));
-  EXPECT_THAT(TestDevice::Values(dx),
-              CloseTo(reference::PoolingBackward(shape_, dy, x),
-                      bounds(reference::PoolingBackward(shape_, Magnitudes(dy), x))));
+  const auto [y, dx] = Pool();
+  EXPECT_THAT(
+      y,
+      Near(reference::PoolingForward(shape(), x),
+           bounds(Magnitudes(reference::PoolingForward(shape(), is_max() ? x : Magnitudes(x))))));
+  EXPECT_THAT(dx, Near(reference::PoolingBackward(shape(), dy, x),
+                       bounds(reference::PoolingBackward(shape(), Magnitudes(dy), x))));
 }
 
-TEST_P(CpuPooling, AnyNumberOfThreadsGivesTheSameBits) {
-  TestDevice one, several(3);
-  const Results expected = Pool(one, shape_, x_, dy_), actual = Pool(several, shape_, x_, dy_);
-  EXPECT_EQ(BytesOf(actual.y), BytesOf(expected.y));
-  EXPECT_EQ(BytesOf(actual.dx), BytesOf(expected.dx));
-}
-
-std::string CaseName(const ::testing::TestParamInfo<PoolingShape>& info) {
-  const PoolingShape& s = info.param;
+std::string NameOf(const PoolingShape& s) {
   return absl::StrCat(s.kind == Pooling::kMax ? "max" : "average", s.planes, "x", s.height, "x",
                       s.width, "_k", s.kernel_height, "x", s.kernel_width, "s", s.stride, "p",
                       s.padding);
 }
 
-std::vector<PoolingShape> Shapes() {
-  std::vector<PoolingShape> shapes;
+// In windows that overlap, an element has the gradients of several; where all of an image is one,
+// it has a share.
+std::vector<PoolingShape> Cases() {
+  std::vector<PoolingShape> cases;
   for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
-    shapes.insert(shapes.end(), {{kind},
-                                 {kind, 3, 4, 6, 2, 2, 2},
-                                 {kind, 40, 7, 7, 3, 3, 2, 1},
-                                 {kind, 2, 5, 4, 2, 3, 1, 1},
-                                 {kind, 17, 4, 5, 4, 5}});
+    cases.insert(cases.end(), {{kind},
+                               {kind, 3, 4, 6, 2, 2, 2},
+                               {kind, 40, 7, 7, 3, 3, 2, 1},
+                               {kind, 2, 5, 4, 2, 3, 1, 1},
+                               {kind, 17, 4, 5, 4, 5},
+                               {kind, 5, 8, 8, 5, 5, 1, 2}});
   }
-  return shapes;
+  return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, CpuPooling, ::testing::ValuesIn(Shapes()), CaseName);
+INSTANTIATE_OP_TEST_FROM(PoolingTest, NameOf, Cases());
 
-TEST(CpuPoolingOfNan, PassesItOn) {
-  TestDevice device;
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
-    const PoolingShape shape{
-        .kind = kind, .height = 2, .width = 4, .kernel_height = 2, .kernel_width = 2, .stride = 2};
-    const Vector y = TestDevice::Values(Pool(device, shape, {1, 5, 2, 2, kNan, 7, 2, 2}, {1, 1}).y);
-    EXPECT_TRUE(std::isnan(y[0]));
-    EXPECT_EQ(y[1], 2);
-  }
+using PoolingOfNan = PoolingTest;
+
+TEST_P(PoolingOfNan, PassesItOn) {
+  x_ = {1, 5, 2, 2, std::numeric_limits<float>::quiet_NaN(), 7, 2, 2};
+  const Vector y = Pool()[0];
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], 2);
 }
 
-TEST(CpuPoolingOfEqualElements, GivesTheFirstTheGradient) {
-  TestDevice device;
-  const PoolingShape shape{.height = 2, .width = 2, .kernel_height = 2, .kernel_width = 2};
-  EXPECT_EQ(TestDevice::Values(Pool(device, shape, {1, 5, 5, 5}, {3}).dx), (Vector{0, 3, 0, 0}));
+INSTANTIATE_OP_TEST(PoolingOfNan, NameOf, PoolingShape{Pooling::kMax, 1, 2, 4, 2, 2, 2},
+                    PoolingShape{Pooling::kAverage, 1, 2, 4, 2, 2, 2});
+
+using PoolingOfEqualElements = PoolingTest;
+
+TEST_P(PoolingOfEqualElements, GivesTheFirstTheGradient) {
+  x_ = {1, 5, 5, 5};
+  dy_ = {3};
+  EXPECT_EQ(Pool()[1], (Vector{0, 3, 0, 0}));
 }
 
-TEST(CpuPoolingRefusal, IsAnInvalidArgument) {
-  TestDevice device;
+INSTANTIATE_OP_TEST(PoolingOfEqualElements, NameOf, PoolingShape{Pooling::kMax, 1, 2, 2, 2, 2});
+
+TEST(PoolingRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  for (const PoolingShape& shape :
-       {PoolingShape{.planes = 0}, PoolingShape{.height = kHuge}, PoolingShape{.kernel_width = 2},
-        PoolingShape{.stride = 0}, PoolingShape{.padding = 1}, PoolingShape{.padding = -1}}) {
-    EXPECT_THAT(device.ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
-  }
+  ExpectInvalid<PoolingShape>({{.planes = 0},
+                               {.height = kHuge},
+                               {.kernel_width = 2},
+                               {.stride = 0},
+                               {.padding = 1},
+                               {.padding = -1}});
 }
 
 }  // namespace

@@ -15,10 +15,7 @@
 #include "kernels/device.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
-#include "kernels/ops/convolution.h"
 #include "kernels/ops/embedding.h"
-#include "kernels/ops/image_norm.h"
-#include "kernels/ops/pooling.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/random_tensor.h"
@@ -193,15 +190,6 @@ TEST_F(CudaOpsTest, WhatHasNoKernelsIsRefused) {
                 StatusIs(absl::StatusCode::kUnimplemented,
                          HasSubstr("attention with a cache has no CUDA kernel for")));
   }
-}
-
-TEST_F(CudaOpsTest, OperationsOnImagesAreRefused) {
-  const auto refused = [](const char* message) {
-    return StatusIs(absl::StatusCode::kUnimplemented, message);
-  };
-  EXPECT_THAT(ops().Create(ConvolutionShape{}), refused("convolution has no CUDA kernel yet"));
-  EXPECT_THAT(ops().Create(ImageNormShape{}), refused("image norm has no CUDA kernel yet"));
-  EXPECT_THAT(ops().Create(PoolingShape{}), refused("pooling has no CUDA kernel yet"));
 }
 
 }  // namespace
