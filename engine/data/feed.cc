@@ -39,6 +39,21 @@ absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte*
   return absl::OkStatus();
 }
 
+// Of rows of `count` ids each, as a data set gave them.
+absl::Status CheckIds(absl::Span<const int64_t> rows, int64_t count, int64_t vocabulary,
+                      const std::byte* place) {
+  const auto* ids = reinterpret_cast<const int32_t*>(place);
+  for (const int64_t row : rows) {
+    for (int64_t i = 0; i < count; ++i, ++ids) {
+      if (*ids >= 0 && *ids < vocabulary) continue;
+      return absl::InvalidArgumentError(absl::StrCat("id of row ", row, ", position ", i, ", is ",
+                                                     *ids, ", expected 0 to ", vocabulary - 1,
+                                                     ": the vocabulary has ", vocabulary, " ids"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_rows,
@@ -79,11 +94,9 @@ int64_t Feed::feature_bytes() const {
   return options_.micro_batch_rows * options_.features * SizeOf(feature_type());
 }
 
-DType Feed::feature_type() const {
-  return options_.has_ids ? DType::kInt32 : device_->activation_type();
-}
+DType Feed::feature_type() const { return has_ids() ? DType::kInt32 : device_->activation_type(); }
 
-bool Feed::rounds() const { return !options_.has_ids && feature_type() != DType::kFloat32; }
+bool Feed::rounds() const { return !has_ids() && feature_type() != DType::kFloat32; }
 
 int64_t Feed::loss_bytes() const {
   return options_.feeds_loss ? BytesOfTargets(options_.target, options_.micro_batch_rows) : 0;
@@ -143,23 +156,21 @@ bool Feed::WriteAll(const Batch& batch) {
   for (int i = 0; i < options_.micro_batches && options_.feeds_loss; ++i) {
     if (!WriteLoss(batch, i, PlaceOf(staged_loss_, i, loss_bytes())).ok()) return false;
   }
-  if (options_.features > 0) {
-    WriteFeatures(batch, 0, options_.micro_batches, PlaceOf(staged_features_, 0, feature_bytes()));
-  }
-  return true;
+  if (options_.features == 0) return true;
+  std::byte* const place = PlaceOf(staged_features_, 0, feature_bytes());
+  return WriteFeatures(batch, 0, options_.micro_batches, place).ok();
 }
 
 absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x) {
   if (device_->memory_is_host()) {
-    WriteFeatures(batch, micro_batch, 1, static_cast<std::byte*>(x.data));
-    return absl::OkStatus();
+    return WriteFeatures(batch, micro_batch, 1, static_cast<std::byte*>(x.data));
   }
   kernels::Stream& stream = device_->stream();
   if (ahead_ != nullptr && IsPrepared(batch, micro_batch)) {
     return stream.Copy(x.data, ahead_ + micro_batch * x.bytes(), x.bytes());
   }
   std::byte* const place = PlaceOf(staged_features_, micro_batch, x.bytes());
-  WriteFeatures(batch, micro_batch, 1, place);
+  RETURN_IF_ERROR(WriteFeatures(batch, micro_batch, 1, place));
   return stream.CopyFromHost(x.data, place, x.bytes());
 }
 
@@ -182,7 +193,8 @@ absl::Status Feed::Release() {
   return device_->stream().AllowCopyAhead();
 }
 
-void Feed::WriteFeatures(const Batch& batch, int micro_batch, int count, std::byte* place) const {
+absl::Status Feed::WriteFeatures(const Batch& batch, int micro_batch, int count,
+                                 std::byte* place) const {
   const int64_t count_rows = count * options_.micro_batch_rows;
   const absl::Span<const int64_t> rows =
       batch.RowsOf(micro_batch, options_.micro_batch_rows, count);
@@ -201,12 +213,14 @@ void Feed::WriteFeatures(const Batch& batch, int micro_batch, int count, std::by
   });
   std::memset(place + std::ssize(rows) * row_bytes, 0,
               static_cast<size_t>((count_rows - std::ssize(rows)) * row_bytes));
+  return has_ids() ? CheckIds(rows, options_.features, options_.vocabulary, place)
+                   : absl::OkStatus();
 }
 
 void Feed::WriteRow(const Dataset& data, int64_t row, const RoundedBytes& rounded,
                     std::byte* scratch, absl::Span<std::byte> out) const {
   const auto features = static_cast<size_t>(options_.features);
-  if (options_.has_ids) return data.CopyInput(0, row, out);
+  if (has_ids()) return data.CopyInput(0, row, out);
   if (!rounds()) {
     return data.CopyNumbers(0, row, absl::MakeSpan(reinterpret_cast<float*>(out.data()), features));
   }

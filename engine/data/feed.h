@@ -48,7 +48,7 @@ class Feed {
     int64_t micro_batch_rows = 1;
     int micro_batches = 1;
     int64_t features = 0;     // 0: none are fed
-    bool has_ids = false;     // they are ids rather than numbers
+    int64_t vocabulary = 0;   // above 0: they are ids below it rather than numbers
     bool feeds_loss = false;  // targets, if there are any, and terms
     TargetSpec target;
   };
@@ -70,9 +70,9 @@ class Feed {
   // Jobs of the device's stream; micro-batches in any order, each once in a run. Between two calls
   // for the same micro-batch the stream must have finished.
   //   x (rows, features) of the activation type or, of ids, int32; padding is 0
-  // Loss makes TargetsOf and TermsOf those of the batch; targets of padding are undefined. It
-  // returns InvalidArgument for a label outside [0, classes) of the target: a data set may be a
-  // user's, and operations on a device do not check labels.
+  // Loss makes TargetsOf and TermsOf those of the batch; targets of padding are undefined.
+  // InvalidArgument for an id outside the vocabulary, or a label outside [0, classes) of the
+  // target: a data set may be a user's, and operations on a device check neither.
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Loss(const Batch& batch, int micro_batch);
   // Says that all that reads what a micro-batch was fed has been issued: once in a run for each, if
@@ -82,8 +82,8 @@ class Feed {
   // Does the host's part of the next run while the device is busy with this one, and copies ahead
   // what that is fed: a job of the device's stream, after this run's calls of the functions above.
   // If that run has another batch after all, this was for nothing. The data must stay as it is
-  // until then. No data: nothing is known of the next run. Labels that Loss refuses are no error
-  // here: the batch stays unprepared, and the error is that of its own run.
+  // until then. No data: nothing is known of the next run. Ids and labels that are refused are no
+  // error here: the batch stays unprepared, and the error is that of its own run.
   absl::Status Prepare(const Batch& next);
 
  private:
@@ -94,18 +94,20 @@ class Feed {
   static RoundedBytes RoundedBytesOf(const TensorSpec& input);
 
   // Of `count` micro-batches and of one, in the form in which the device takes them.
-  void WriteFeatures(const Batch& batch, int micro_batch, int count, std::byte* place) const;
+  absl::Status WriteFeatures(const Batch& batch, int micro_batch, int count,
+                             std::byte* place) const;
   absl::Status WriteLoss(const Batch& batch, int micro_batch, std::byte* place) const;
   // `scratch` is a row of row_.
   void WriteRow(const Dataset& data, int64_t row, const RoundedBytes& rounded, std::byte* scratch,
                 absl::Span<std::byte> out) const;
-  bool WriteAll(const Batch& batch);  // of every micro-batch; false: a label is refused
+  bool WriteAll(const Batch& batch);  // of every micro-batch; false: an id or a label is refused
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
   // What the loss is fed of one micro-batch, the terms last; 0 if there is no loss.
   int64_t loss_bytes() const;
   kernels::LossTerms* TermsIn(std::byte* place) const;
+  bool has_ids() const { return options_.vocabulary > 0; }
   kernels::DType feature_type() const;
   bool rounds() const;  // numbers, to the activation type
 

@@ -88,7 +88,7 @@ absl::Status Stage::PrepareFeed() {
       feed_, Feed::Create(device_, {.micro_batch_rows = options_.micro_batch_rows,
                                     .micro_batches = options_.micro_batches,
                                     .features = options_.is_first ? options_.input.elements() : 0,
-                                    .has_ids = options_.vocabulary > 0,
+                                    .vocabulary = options_.vocabulary,
                                     .feeds_loss = options_.is_last,
                                     .target = loss_spec_.target}));
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/status_macros.h"
 #include "engine/device/device_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -112,6 +113,48 @@ TEST(Feed, TakesAnyNumberAsATarget) {
   const TargetSpec target = {.kind = TargetSpec::Kind::kValues};
   const std::vector<int32_t> numbers = {-1, std::numeric_limits<int32_t>::min(), 1 << 30};
   EXPECT_EQ(GivenTo(target, Targets(target, numbers)).value(), numbers);
+}
+
+// Rows of three ids, and no targets.
+class Ids final : public Dataset {
+ public:
+  explicit Ids(std::vector<int32_t> ids)
+      : Dataset({.inputs = {{.name = "ids", .type = DType::kInt32, .shape = Shape{3}}}}),
+        ids_(std::move(ids)) {}
+
+  int64_t rows() const override { return std::ssize(ids_) / 3; }
+
+ private:
+  void ReadInput(int /*i*/, int64_t row, std::byte* out) const override {
+    std::memcpy(out, ids_.data() + 3 * row, 3 * sizeof(int32_t));
+  }
+  void ReadTarget(int64_t /*row*/, std::byte* /*out*/) const override {}
+
+  const std::vector<int32_t> ids_;
+};
+
+// What a model with a vocabulary of 5 is fed: the last row, and then one of padding.
+absl::StatusOr<std::vector<int32_t>> FedOf(const Ids& data) {
+  const auto device = MakeDevice({}, 0).value();
+  Feed feed =
+      Feed::Create(*device, {.micro_batch_rows = 2, .features = 3, .vocabulary = 5}).value();
+  std::vector<int32_t> given(6, -1);
+  const std::vector<int64_t> rows = {data.rows() - 1};
+  RETURN_IF_ERROR(feed.Features(
+      {.data = &data, .rows = rows}, 0,
+      Tensor{reinterpret_cast<std::byte*>(given.data()), DType::kInt32, Shape{2, 3}}));
+  return given;
+}
+
+// An operation on a device would find no such row of its table.
+TEST(Feed, RefusesAnIdOutsideTheVocabulary) {
+  EXPECT_EQ(FedOf(Ids({0, 4, 2})).value(), (std::vector<int32_t>{0, 4, 2, 0, 0, 0}));
+  for (const int32_t id : {-1, 5, std::numeric_limits<int32_t>::max()}) {
+    EXPECT_THAT(FedOf(Ids({0, 0, 0, 1, 4, id})),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         absl::StrCat("id of row 1, position 2, is ", id,
+                                      ", expected 0 to 4: the vocabulary has 5 ids")));
+  }
 }
 
 // What a device of bfloat16 is fed of one row.
