@@ -206,13 +206,16 @@ class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
   std::vector<float> Rounded(std::vector<float> values) const {
     return RoundedTo(type(), std::move(values));
   }
-  // The numbers of what `run` returns: a tensor, or an array of them, of which some may be empty.
+  // The numbers of what `run` returns: a tensor, or an array or vector of them, of which some may
+  // be empty.
   template <typename Run>
   auto Results(Run run, Addresses addresses = Addresses::kAligned) const {
     using Tensors = std::invoke_result_t<Run, OpBench&>;
     if constexpr (std::is_same_v<Tensors, kernels::Tensor>) {
       return ResultsOn(backend(), addresses,
                        [&](OpBench& bench) { return std::vector<kernels::Tensor>{run(bench)}; })[0];
+    } else if constexpr (std::is_same_v<Tensors, std::vector<kernels::Tensor>>) {
+      return ResultsOn(backend(), addresses, run);
     } else {
       OpResults results = ResultsOn(backend(), addresses, [&](OpBench& bench) {
         const Tensors tensors = run(bench);
