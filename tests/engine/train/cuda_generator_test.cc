@@ -111,7 +111,8 @@ TEST_P(CudaGenerator, GivesTheSameBitsOnAnyStagesInThePredictedMemory) {
     if (share) plan.device.gpus = {0, 0};
     const std::unique_ptr<Trainer> trainer = TrainerOn(plan);
     EXPECT_EQ(Continue(*trainer).logits, expected);
-    for (const DeviceReport& device : trainer->Devices().value()) {
+    const std::vector<DeviceReport> devices = trainer->Devices().value();
+    for (const DeviceReport& device : devices) {
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
       EXPECT_GT(device.graph_issues, 0);
       EXPECT_EQ(device.plain_issues, 0) << device.why_plain;
