@@ -47,8 +47,8 @@ struct CudaDeviceOptions {
   std::string name = "cuda:0";     // in messages
   int64_t memory_limit_bytes = 0;  // budget; 0: DefaultBudgetBytes of what is free
   Precision precision = Precision::kFloat32;
-  // How products are computed is measured once per shape and kept in this file, so that later runs
-  // compute the same bits; "": not measured, the library's first choice.
+  // Which ways to compute products and attention are fastest is measured once per shape and kept in
+  // this file, so that later runs compute the same bits; "": not measured, the first ones.
   std::string tuning_file;
 };
 

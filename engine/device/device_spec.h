@@ -24,7 +24,7 @@ struct DeviceSpec {
   Precision precision = Precision::kFloat32;  // on a CPU device or kBfloat16
   // The GPU of each device; empty: device i is on GPU i. Several may be on one.
   std::vector<int> gpus;
-  // The file that keeps how products are computed (kernels/cuda_backend.h); "": none.
+  // The file that keeps how to compute (kernels/cuda_backend.h); "": none.
   std::string tuning_file;
 
   int gpu_of(int index) const { return gpus.empty() ? index : gpus[static_cast<size_t>(index)]; }

@@ -27,6 +27,7 @@
 #include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -34,6 +35,7 @@ namespace {
 // What a device is made of, all made before it.
 struct Parts {
   std::unique_ptr<CudaStream> stream;
+  std::unique_ptr<Tuner> tuner;
   std::unique_ptr<BlasLt> blas;
   CudaStreamHandle clearing;
   int64_t limit_bytes;
@@ -46,8 +48,9 @@ class CudaDevice final : public Device {
         gpu_(options.gpu),
         clearing_(std::move(parts.clearing)),
         stream_(std::move(parts.stream)),
+        tuner_(std::move(parts.tuner)),
         blas_(std::move(parts.blas)),
-        ops_(*this, *blas_) {}
+        ops_(*this, *blas_, *tuner_) {}
 
   // No library is to create a context on GPU 0 only to give back what it has on this one.
   ~CudaDevice() override { const GpuScope scope(gpu_); }
@@ -56,7 +59,7 @@ class CudaDevice final : public Device {
     return GpuLedger::Of(gpu_).Measure();
   }
 
-  std::vector<std::string> choices() const override { return blas_->choices(); }
+  std::vector<std::string> choices() const override { return tuner_->choices(); }
 
   Stream& stream() override { return *stream_; }
   Ops& ops() override { return ops_; }
@@ -86,6 +89,7 @@ class CudaDevice final : public Device {
   const int gpu_;
   const CudaStreamHandle clearing_;  // zeroes memory, beside whatever the other streams wait for
   const std::unique_ptr<CudaStream> stream_;
+  const std::unique_ptr<Tuner> tuner_;
   const std::unique_ptr<BlasLt> blas_;
   CudaOps ops_;
 };
@@ -212,10 +216,11 @@ absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options, const CudaGp
                    CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
   RETURN_IF_ERROR(TryKernel(gpu, options.gpu, clearing.get()));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
-  ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas,
-                   BlasLt::Create(options.gpu, options.precision, options.tuning_file));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner, Tuner::Create(options.gpu, options.tuning_file));
+  ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas, BlasLt::Create(options.precision, *tuner));
   ASSIGN_OR_RETURN(const int64_t limit, LimitFor(options));
   return Parts{.stream = std::move(stream),
+               .tuner = std::move(tuner),
                .blas = std::move(blas),
                .clearing = std::move(clearing),
                .limit_bytes = limit};

@@ -1,4 +1,4 @@
-#include "kernels/cuda/products/tuning.h"
+#include "kernels/cuda/tuning/tuning_table.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
 

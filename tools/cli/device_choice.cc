@@ -94,7 +94,7 @@ std::string UsableDefaultTuningFile() {
   const absl::Status writable = base::CheckWritable(path);
   if (writable.ok()) return path;
   PrintNotice(absl::StrCat(
-      "using cuBLASLt's first choice of algorithms, since there is no place for a tuning file: ",
+      "using the first choice of algorithms, since there is no place for a tuning file: ",
       writable.message(), "; name one with --tuning"));
   return "";
 }
@@ -164,7 +164,7 @@ void AddDeviceFlags(CLI::App& app, DeviceChoice& choice) {
           Choice({"auto", "copies", "nccl"}))
       ->group(group);
   AddFlag(app, "--tuning", "FILE", choice.tuning,
-          "File for the choice of cuBLASLt's algorithms, or none [in ~/.cache]",
+          "File for the choice of algorithms on GPUs, or none [in ~/.cache]",
           [](const std::string& text) -> absl::StatusOr<std::string> { return text; })
       ->group(group);
 }

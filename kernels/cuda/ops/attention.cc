@@ -2,7 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,56 +19,126 @@
 #include "kernels/cuda/ops/attention_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/handles.h"
 #include "kernels/cuda/runtime/status.h"
+#include "kernels/cuda/tuning/measure.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 namespace stagecoach::kernels {
 namespace {
 
-// Kernels, and what they are for.
-struct AttentionKernels {
-  bool (*fit)(ElementType type, const AttentionArguments& a);
-  cudaError_t (*forward)(cudaStream_t stream, ElementType type, const AttentionArguments& a);
-  cudaError_t (*backward)(cudaStream_t stream, ElementType type, const AttentionArguments& a);
+// Kernels that compute the same in orders of their own, so that their bits differ.
+struct Candidate {
+  Choice choice;
+  std::function<cudaError_t(cudaStream_t stream, const AttentionArguments& a)> launch;
 };
 
-// The first that fit are taken.
-constexpr AttentionKernels kKernels[] = {
-    {FitsAttentionTiles,
-     [](cudaStream_t stream, ElementType, const AttentionArguments& a) {
-       return LaunchTiledAttentionForward(stream, a);
-     },
-     [](cudaStream_t stream, ElementType, const AttentionArguments& a) {
-       return LaunchTiledAttentionBackward(stream, a);
-     }},
-    {[](ElementType, const AttentionArguments&) { return true; }, LaunchPlainAttentionForward,
-     LaunchPlainAttentionBackward},
+// What is launched at once.
+struct Step {
+  const char* name;
+  std::vector<Candidate> candidates;  // in an order of preference
+  // What it writes, and nothing else.
+  std::function<std::vector<Area>(const AttentionArguments& a)> results;
+  size_t taken = 0;
+
+  absl::Status Launch(cudaStream_t stream, const AttentionArguments& a) const {
+    return CudaStatus(candidates[taken].launch(stream, a), name);
+  }
 };
 
-// By type and head size alone, for which addresses that are null and strides of 0 stand.
-const AttentionKernels& KernelsFor(ElementType type, int64_t head_size) {
-  const AttentionArguments a = {.head_size = head_size};
-  return *std::find_if(std::begin(kKernels), std::end(kKernels),
-                       [&](const AttentionKernels& kernels) { return kernels.fit(type, a); });
+// Heads of every position.
+Area AreaOf(const HeadsOf<void*>& heads, int64_t count, const AttentionArguments& a) {
+  constexpr int64_t kElementBytes = SizeOf(DType::kBfloat16);
+  return {.begin = heads.data,
+          .row_bytes = count * a.head_size * kElementBytes,
+          .pitch_bytes = heads.stride * kElementBytes,
+          .rows = a.samples * a.positions};
+}
+
+std::vector<Candidate> TilesOf(std::span<const AttentionTile> tiles, int64_t head_size,
+                               int64_t shared_bytes) {
+  std::vector<Candidate> candidates;
+  for (const AttentionTile& tile : tiles) {
+    if (tile.head_size != head_size || tile.shared_bytes > shared_bytes) continue;
+    candidates.push_back(
+        {{{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}}, tile.launch});
+  }
+  return candidates;
+}
+
+// The steps of forward and backward.
+struct Steps {
+  Step forward;
+  std::vector<Step> backward;
+};
+
+// The kernels in tiles, of which a block has at most `shared_bytes` of shared memory.
+Steps TiledSteps(int64_t head_size, int64_t shared_bytes) {
+  return {
+      .forward = {.name = "attention forward",
+                  .candidates = TilesOf(AttentionForwardTiles(), head_size, shared_bytes),
+                  .results =
+                      [](const AttentionArguments& a) {
+                        const int64_t bytes =
+                            a.samples * a.positions * a.heads * SizeOf(DType::kFloat32);
+                        return std::vector<Area>{AreaOf({a.y, a.heads * a.head_size}, a.heads, a),
+                                                 {.begin = a.statistics, .row_bytes = bytes}};
+                      }},
+      .backward = {
+          {.name = "attention dk dv",
+           .candidates = TilesOf(AttentionKeyTiles(), head_size, shared_bytes),
+           .results =
+               [](const AttentionArguments& a) {
+                 return std::vector<Area>{AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
+               }},
+          {.name = "attention dq",
+           .candidates = TilesOf(AttentionQueryTiles(), head_size, shared_bytes),
+           .results = [](const AttentionArguments& a) {
+             return std::vector<Area>{AreaOf(a.dq, a.heads, a)};
+           }}}};
+}
+
+Steps PlainSteps(ElementType type) {
+  const auto step = [type](const char* name, auto launch) {
+    return Step{.name = name,
+                .candidates = {{{},
+                                [type, launch](cudaStream_t stream, const AttentionArguments& a) {
+                                  return launch(stream, type, a);
+                                }}},
+                .results = {}};
+  };
+  return {.forward = step("attention forward", LaunchPlainAttentionForward),
+          .backward = {step("attention backward", LaunchPlainAttentionBackward)}};
 }
 
 class CudaAttention final : public AttentionOp {
  public:
-  CudaAttention(const AttentionShape& shape, DType type)
+  // A block of threads has at most `shared_bytes` of shared memory.
+  CudaAttention(const AttentionShape& shape, DType type, int64_t shared_bytes)
       : shape_(shape),
         type_(ElementTypeOf(type)),
         element_bytes_(SizeOf(type)),
-        kernels_(KernelsFor(type_, shape.head_size)) {
-    const int64_t rows = shape_.samples * shape_.positions;
+        // By type and head size alone, for which addresses that are null and strides of 0 stand.
+        is_tiled_(FitsAttentionTiles(type_, {.head_size = shape.head_size})),
+        steps_(is_tiled_ ? TiledSteps(shape.head_size, shared_bytes) : PlainSteps(type_)) {
     const auto take = [this](int64_t bytes) {
       constexpr int64_t kAlignment = 64;
       const int64_t at = workspace_bytes_;
       workspace_bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
       return at;
     };
-    row_sums_at_ = take(rows * shape_.heads * SizeOf(DType::kFloat32));
+    row_sums_at_ = take(rows() * shape_.heads * SizeOf(DType::kFloat32));
     if (!turns()) return;
     turns_at_ = take(shape_.positions * shape_.head_size * SizeOf(DType::kFloat32));
-    turned_at_ = take(rows * turned_heads() * shape_.head_size * element_bytes_);
+    turned_at_ = take(rows() * turned_heads() * shape_.head_size * element_bytes_);
+  }
+
+  // Takes the fastest candidate of each step, or without a tuning file the first one. Waits for the
+  // GPU where it measures.
+  absl::Status Choose(Tuner& tuner) {
+    RETURN_IF_ERROR(Choose(tuner, steps_.forward));
+    for (Step& step : steps_.backward) RETURN_IF_ERROR(Choose(tuner, step));
+    return absl::OkStatus();
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -69,94 +146,190 @@ class CudaAttention final : public AttentionOp {
   absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics, const Tensor& y,
                        std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(AttentionArguments arguments, Prepare(compute, qkv, workspace));
-    arguments.statistics = statistics.f32();
-    arguments.y = y.data;
-    RETURN_IF_ERROR(CheckFits(arguments));
-    return CudaStatus(kernels_.forward(compute, type_, arguments), "LaunchAttentionForward");
+    ASSIGN_OR_RETURN(
+        const AttentionArguments arguments,
+        Prepare(compute, {qkv.data, statistics.f32(), y.data, nullptr, nullptr, workspace}));
+    return steps_.forward.Launch(compute, arguments);
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv, const Tensor& y,
                              const Tensor& statistics, const Tensor& dqkv,
                              std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(AttentionArguments arguments, Prepare(compute, qkv, workspace));
-    arguments.statistics = statistics.f32();
-    arguments.y = y.data;
-    arguments.dy = dy.data;
-    auto* const row_sums = reinterpret_cast<float*>(workspace + row_sums_at_);
-    RETURN_IF_ERROR(CudaStatus(LaunchAttentionRowSums(compute, type_, arguments, row_sums),
-                               "LaunchAttentionRowSums"));
-    arguments.row_sums = row_sums;
-    const auto gradient_of = [&](int64_t first_head) {
-      return HeadsOf<void*>{Head(dqkv, first_head), packed_heads() * shape_.head_size};
-    };
-    arguments.dq = gradient_of(0);
-    arguments.dk = gradient_of(shape_.heads);
-    arguments.dv = gradient_of(turned_heads());
-    RETURN_IF_ERROR(CheckFits(arguments));
-    return CudaStatus(kernels_.backward(compute, type_, arguments), "LaunchAttentionBackward");
+    ASSIGN_OR_RETURN(
+        const AttentionArguments arguments,
+        Prepare(compute, {qkv.data, statistics.f32(), y.data, dy.data, dqkv.data, workspace}));
+    for (const Step& step : steps_.backward) RETURN_IF_ERROR(step.Launch(compute, arguments));
+    return absl::OkStatus();
   }
 
  private:
+  struct Places {
+    void* qkv;
+    float* statistics;
+    void *y, *dy, *dqkv;  // the last two for backward only, or null
+    std::byte* workspace;
+  };
+
   bool turns() const { return shape_.rotary_base > 0.0F; }
+  int64_t rows() const { return shape_.samples * shape_.positions; }
   int64_t turned_heads() const { return shape_.heads + shape_.kv_heads; }
   int64_t packed_heads() const { return shape_.heads + 2 * shape_.kv_heads; }
 
-  // Which kernels compute must not depend on where tensors are: the bits do.
-  absl::Status CheckFits(const AttentionArguments& arguments) const {
-    if (kernels_.fit(type_, arguments)) return absl::OkStatus();
-    return absl::InvalidArgumentError("attention: addresses must be multiples of 16");
+  // The packed tensor's heads from number `first` on.
+  template <typename Pointer>
+  HeadsOf<Pointer> Heads(void* packed, int64_t first) const {
+    return {static_cast<std::byte*>(packed) + first * shape_.head_size * element_bytes_,
+            packed_heads() * shape_.head_size};
   }
 
-  // The tensor's heads from number `first` on.
-  void* Head(const Tensor& packed, int64_t first) const {
-    return static_cast<std::byte*>(packed.data) + first * shape_.head_size * element_bytes_;
-  }
+  // What kernels are given; turns queries and keys if they turn, and forms the row sums of
+  // backward.
+  absl::StatusOr<AttentionArguments> Prepare(cudaStream_t compute, const Places& places) const;
+  absl::Status Turn(cudaStream_t compute, std::byte* workspace,
+                    AttentionArguments& arguments) const;
 
-  // The extents, queries, keys and values; turns the first two if they turn.
-  absl::StatusOr<AttentionArguments> Prepare(cudaStream_t compute, const Tensor& qkv,
-                                             std::byte* workspace) const {
-    const int64_t D = shape_.head_size, stride = packed_heads() * D;
-    AttentionArguments arguments = {.samples = shape_.samples,
-                                    .positions = shape_.positions,
-                                    .heads = shape_.heads,
-                                    .kv_heads = shape_.kv_heads,
-                                    .head_size = D,
-                                    .q = {Head(qkv, 0), stride},
-                                    .k = {Head(qkv, shape_.heads), stride},
-                                    .v = {Head(qkv, turned_heads()), stride}};
-    if (!turns()) return arguments;
-    auto* const table = reinterpret_cast<float2*>(workspace + turns_at_);
-    const RotaryArguments rotary = {.positions = shape_.positions,
-                                    .head_size = D,
-                                    .log2_base = std::log2(static_cast<double>(shape_.rotary_base)),
-                                    .turns = table};
-    RETURN_IF_ERROR(CudaStatus(LaunchRotaryTurns(compute, rotary), "LaunchRotaryTurns"));
-    std::byte* const turned = workspace + turned_at_;
-    const TurnArguments turn = {.samples = shape_.samples,
-                                .positions = shape_.positions,
-                                .heads = turned_heads(),
-                                .head_size = D,
-                                .turns = table,
-                                .x = arguments.q,
-                                .y = turned};
-    RETURN_IF_ERROR(CudaStatus(LaunchTurn(compute, type_, turn), "LaunchTurn"));
-    arguments.q = {turned, turned_heads() * D};
-    arguments.k = {turned + shape_.heads * D * element_bytes_, turned_heads() * D};
-    arguments.turns = table;
-    return arguments;
-  }
+  absl::Status Choose(Tuner& tuner, Step& step) const;
+  // Which candidate is the fastest. Those of the steps before are taken already.
+  absl::StatusOr<size_t> Measure(int gpu, const Step& step) const;
+  Places Arrange(Layout& layout) const;
 
   const AttentionShape shape_;
   const ElementType type_;
   const int64_t element_bytes_;
-  const AttentionKernels& kernels_;
+  const bool is_tiled_;
+  Steps steps_;
   int64_t workspace_bytes_ = 0;
   // Where in it they are: dy y (B, H, T); with rotary positions also by how much these turn
   // (T, D/2), and turned queries and keys (B, T, H + G, D).
   int64_t row_sums_at_ = 0, turns_at_ = 0, turned_at_ = 0;
 };
+
+absl::StatusOr<AttentionArguments> CudaAttention::Prepare(cudaStream_t compute,
+                                                          const Places& places) const {
+  AttentionArguments arguments = {.samples = shape_.samples,
+                                  .positions = shape_.positions,
+                                  .heads = shape_.heads,
+                                  .kv_heads = shape_.kv_heads,
+                                  .head_size = shape_.head_size,
+                                  .q = Heads<const void*>(places.qkv, 0),
+                                  .k = Heads<const void*>(places.qkv, shape_.heads),
+                                  .v = Heads<const void*>(places.qkv, turned_heads()),
+                                  .y = places.y,
+                                  .statistics = places.statistics};
+  if (turns()) RETURN_IF_ERROR(Turn(compute, places.workspace, arguments));
+  if (places.dqkv != nullptr) {
+    arguments.dy = places.dy;
+    arguments.dq = Heads<void*>(places.dqkv, 0);
+    arguments.dk = Heads<void*>(places.dqkv, shape_.heads);
+    arguments.dv = Heads<void*>(places.dqkv, turned_heads());
+    auto* const row_sums = reinterpret_cast<float*>(places.workspace + row_sums_at_);
+    RETURN_IF_ERROR(CudaStatus(LaunchAttentionRowSums(compute, type_, arguments, row_sums),
+                               "LaunchAttentionRowSums"));
+    arguments.row_sums = row_sums;
+  }
+  // Which kernels compute must not depend on where tensors are: the bits do.
+  if (is_tiled_ && !FitsAttentionTiles(type_, arguments)) {
+    return absl::InvalidArgumentError("attention: addresses must be multiples of 16");
+  }
+  return arguments;
+}
+
+absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
+                                 AttentionArguments& arguments) const {
+  const int64_t D = shape_.head_size;
+  auto* const table = reinterpret_cast<float2*>(workspace + turns_at_);
+  const RotaryArguments rotary = {.positions = shape_.positions,
+                                  .head_size = D,
+                                  .log2_base = std::log2(static_cast<double>(shape_.rotary_base)),
+                                  .turns = table};
+  RETURN_IF_ERROR(CudaStatus(LaunchRotaryTurns(compute, rotary), "LaunchRotaryTurns"));
+  std::byte* const turned = workspace + turned_at_;
+  const TurnArguments turn = {.samples = shape_.samples,
+                              .positions = shape_.positions,
+                              .heads = turned_heads(),
+                              .head_size = D,
+                              .turns = table,
+                              .x = arguments.q,
+                              .y = turned};
+  RETURN_IF_ERROR(CudaStatus(LaunchTurn(compute, type_, turn), "LaunchTurn"));
+  arguments.q = {turned, turned_heads() * D};
+  arguments.k = {turned + shape_.heads * D * element_bytes_, turned_heads() * D};
+  arguments.turns = table;
+  return absl::OkStatus();
+}
+
+absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
+  const std::vector<Candidate>& candidates = step.candidates;
+  if (candidates.size() == 1) return absl::OkStatus();
+  const std::string work = absl::StrCat(step.name, " bf16 ", shape_.samples, "x", shape_.positions,
+                                        ", ", shape_.heads, " of ", shape_.kv_heads, " heads x ",
+                                        shape_.head_size, turns() ? ", rotary" : "");
+  if (tuner.measures()) {
+    const auto place_of = [&](const Choice& choice) {
+      const auto found =
+          std::find_if(candidates.begin(), candidates.end(),
+                       [&](const Candidate& candidate) { return candidate.choice == choice; });
+      return static_cast<size_t>(found - candidates.begin());
+    };
+    const auto measure = [&]() -> absl::StatusOr<Choice> {
+      const absl::StatusOr<size_t> fastest = Measure(tuner.gpu(), step);
+      RETURN_IF_ERROR(base::Annotate(fastest.status(), work));
+      return candidates[*fastest].choice;
+    };
+    ASSIGN_OR_RETURN(
+        const Choice choice,
+        tuner.Choose(
+            work, [&](const Choice& kept) { return place_of(kept) < candidates.size(); }, measure));
+    step.taken = place_of(choice);
+  }
+  tuner.Tell(absl::StrCat(work, ", on ", tuner.model()), ToString(candidates[step.taken].choice));
+  return absl::OkStatus();
+}
+
+CudaAttention::Places CudaAttention::Arrange(Layout& layout) const {
+  const int64_t head_bytes = rows() * shape_.head_size * element_bytes_;
+  const auto take = [&](int64_t bytes) { return static_cast<void*>(layout.Take(bytes)); };
+  Places places;
+  places.qkv = take(packed_heads() * head_bytes);
+  places.statistics = static_cast<float*>(take(rows() * shape_.heads * SizeOf(DType::kFloat32)));
+  places.y = take(shape_.heads * head_bytes);
+  places.dy = take(shape_.heads * head_bytes);
+  places.dqkv = take(packed_heads() * head_bytes);
+  places.workspace = layout.Take(workspace_bytes_);
+  return places;
+}
+
+absl::StatusOr<size_t> CudaAttention::Measure(int gpu, const Step& step) const {
+  const GpuScope scope(gpu);
+  RETURN_IF_ERROR(scope.status());
+  Layout sizes(nullptr);
+  Arrange(sizes);
+  ASSIGN_OR_RETURN(const TuningBench bench, TuningBench::Create(gpu, sizes.used_bytes()));
+  Layout layout(bench.memory());
+  Places places = Arrange(layout);
+  const int64_t head_elements = rows() * shape_.head_size;
+  RETURN_IF_ERROR(bench.FillUniform(places.qkv, packed_heads() * head_elements, type_, 1));
+  RETURN_IF_ERROR(bench.FillUniform(places.dy, shape_.heads * head_elements, type_, 2));
+  Places of_forward = places;
+  of_forward.dqkv = nullptr;
+  ASSIGN_OR_RETURN(AttentionArguments arguments, Prepare(bench.stream(), of_forward));
+  if (&step != &steps_.forward) {
+    RETURN_IF_ERROR(steps_.forward.Launch(bench.stream(), arguments));
+    ASSIGN_OR_RETURN(arguments, Prepare(bench.stream(), places));
+  }
+  ASSIGN_OR_RETURN(
+      const Fastest fastest,
+      bench.FindFastest({.candidates = step.candidates.size(),
+                         .run =
+                             [&](cudaStream_t stream, size_t candidate) {
+                               return CudaStatus(
+                                   step.candidates[candidate].launch(stream, arguments), step.name);
+                             },
+                         .follow = {},
+                         .results = step.results(arguments)}));
+  return fastest.candidate;
+}
 
 }  // namespace
 
@@ -173,8 +346,11 @@ absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCuda(const AttentionShape& 
                      "of all positions have at most ",
                      kMaxNumbers, " numbers: ", rows, " heads of size ", shape.head_size));
   }
-  return std::unique_ptr<AttentionOp>(
-      std::make_unique<CudaAttention>(shape, device.activation_type()));
+  Tuner& tuner = TunerOf(device);
+  auto op =
+      std::make_unique<CudaAttention>(shape, device.activation_type(), tuner.block_shared_bytes());
+  RETURN_IF_ERROR(op->Choose(tuner));
+  return std::unique_ptr<AttentionOp>(std::move(op));
 }
 
 }  // namespace stagecoach::kernels

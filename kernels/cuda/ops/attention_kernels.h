@@ -77,9 +77,6 @@ cudaError_t LaunchTurn(cudaStream_t stream, ElementType type, const TurnArgument
 // all strides multiples of 8, and the head size is one of those below. Weights, and the gradients
 // of scores, are rounded to bfloat16 before they are multiplied.
 bool FitsAttentionTiles(ElementType type, const AttentionArguments& arguments);
-cudaError_t LaunchTiledAttentionForward(cudaStream_t stream, const AttentionArguments& arguments);
-// dq, dk, dv.
-cudaError_t LaunchTiledAttentionBackward(cudaStream_t stream, const AttentionArguments& arguments);
 
 // One kernel as it was compiled. A block has `rows` queries, of the gradients of keys and values so
 // many keys, and walks over the others `step` at a time.
@@ -88,8 +85,9 @@ struct AttentionTile {
   unsigned shared_bytes;
   cudaError_t (*launch)(cudaStream_t stream, const AttentionArguments& arguments);
 };
-// All there are, for measuring. Of each head size the functions above take the first one, which is
-// one that every GPU from compute capability 8.0 on has the shared memory for (99 KiB).
+// All there are. Of each head size the first one is taken where nothing is measured: one that every
+// GPU from compute capability 8.0 on has the shared memory for (99 KiB). No two of a head size have
+// the same numbers.
 std::span<const AttentionTile> AttentionForwardTiles();
 std::span<const AttentionTile> AttentionKeyTiles();    // dk, dv
 std::span<const AttentionTile> AttentionQueryTiles();  // dq

@@ -1,8 +1,10 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "kernels/cuda/device/async_copy.cuh"
@@ -235,14 +237,11 @@ bool FitsAttentionTiles(ElementType type, const AttentionArguments& args) {
   const auto fits = [](const auto& tensor) {
     return AlignedForVectors(tensor.data) && tensor.stride % kVectorWidth<__nv_bfloat16> == 0;
   };
-  return type == ElementType::kBfloat16 && FirstTile(kTiles, args.head_size) != nullptr &&
-         fits(args.q) && fits(args.k) && fits(args.v) && fits(args.dq) && fits(args.dk) &&
-         fits(args.dv) && AlignedForVectors(args.y, args.dy, args.turns);
-}
-
-cudaError_t LaunchTiledAttentionForward(cudaStream_t stream, const AttentionArguments& args) {
-  const AttentionTile* const tile = FirstTile(kTiles, args.head_size);
-  return tile == nullptr ? cudaErrorInvalidValue : tile->launch(stream, args);
+  const auto is_one = [&](const AttentionTile& tile) { return tile.head_size == args.head_size; };
+  return type == ElementType::kBfloat16 &&
+         std::any_of(std::begin(kTiles), std::end(kTiles), is_one) && fits(args.q) &&
+         fits(args.k) && fits(args.v) && fits(args.dq) && fits(args.dk) && fits(args.dv) &&
+         AlignedForVectors(args.y, args.dy, args.turns);
 }
 
 }  // namespace stagecoach::kernels

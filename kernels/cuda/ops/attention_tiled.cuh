@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <span>
 
 #include "kernels/cuda/ops/attention_kernels.h"
 
@@ -18,14 +17,6 @@ namespace stagecoach::kernels {
 inline constexpr int kTiledWarps = 8;
 
 inline constexpr float kLogOfE = 1.44269504088896340736F;  // to the base 2
-
-// The one that is taken; null if there is none for the head size.
-inline const AttentionTile* FirstTile(std::span<const AttentionTile> tiles, int64_t head_size) {
-  for (const AttentionTile& tile : tiles) {
-    if (tile.head_size == head_size) return &tile;
-  }
-  return nullptr;
-}
 
 // 1 / sqrt(n), by Newton's steps from a number that is less.
 constexpr float InverseRoot(int n) {

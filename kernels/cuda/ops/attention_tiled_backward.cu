@@ -357,12 +357,4 @@ constexpr AttentionTile kQueryTiles[] = {
 std::span<const AttentionTile> AttentionKeyTiles() { return kKeyTiles; }
 std::span<const AttentionTile> AttentionQueryTiles() { return kQueryTiles; }
 
-cudaError_t LaunchTiledAttentionBackward(cudaStream_t stream, const AttentionArguments& args) {
-  const AttentionTile* const keys = FirstTile(kKeyTiles, args.head_size);
-  const AttentionTile* const queries = FirstTile(kQueryTiles, args.head_size);
-  if (keys == nullptr || queries == nullptr) return cudaErrorInvalidValue;
-  const cudaError_t error = keys->launch(stream, args);
-  return error == cudaSuccess ? queries->launch(stream, args) : error;
-}
-
 }  // namespace stagecoach::kernels

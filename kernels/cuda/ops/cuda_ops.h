@@ -15,6 +15,7 @@
 namespace stagecoach::kernels {
 
 class BlasLt;
+class Tuner;
 
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
 // Tables of groups are taken from `device`.
@@ -22,14 +23,16 @@ std::unique_ptr<OptimizerOps> CreateCudaOptimizer(Device& device);
 
 class CudaOps final : public Ops {
  public:
-  // Both outlive it.
-  CudaOps(Device& device, BlasLt& blas)
+  // All outlive it.
+  CudaOps(Device& device, BlasLt& blas, Tuner& tuner)
       : device_(device),
         blas_(blas),
+        tuner_(tuner),
         elementwise_(CreateCudaElementwise()),
         optimizer_(CreateCudaOptimizer(device)) {}
 
   BlasLt& blas() { return blas_; }
+  Tuner& tuner() { return tuner_; }
   ElementwiseOps& elementwise() override { return *elementwise_; }
   OptimizerOps& optimizer() override { return *optimizer_; }
 
@@ -39,12 +42,14 @@ class CudaOps final : public Ops {
 
   Device& device_;
   BlasLt& blas_;
+  Tuner& tuner_;
   const std::unique_ptr<ElementwiseOps> elementwise_;
   const std::unique_ptr<OptimizerOps> optimizer_;
 };
 
-// Of a CUDA device, which outlives what uses it.
+// Of a CUDA device, which outlives what uses them.
 inline BlasLt& BlasOf(Device& device) { return static_cast<CudaOps&>(device.ops()).blas(); }
+inline Tuner& TunerOf(Device& device) { return static_cast<CudaOps&>(device.ops()).tuner(); }
 
 }  // namespace stagecoach::kernels
 

@@ -3,11 +3,9 @@
 
 #include <cublasLt.h>
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,7 +14,7 @@
 #include "base/mutex.h"
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/products/measure_matmul.h"
-#include "kernels/cuda/products/tuning.h"
+#include "kernels/cuda/tuning/tuner.h"
 #include "kernels/device.h"
 
 namespace stagecoach::kernels {
@@ -29,9 +27,9 @@ std::string CublasLtVersionText();
 // planned before.
 class BlasLt {
  public:
-  // `tuning_file` is that of CudaDeviceOptions.
-  static absl::StatusOr<std::unique_ptr<BlasLt>> Create(int gpu, Precision precision,
-                                                        const std::string& tuning_file);
+  // `tuner`, which outlives it, is told the version of cuBLASLt, and the algorithm of each product
+  // that is asked for, or "none".
+  static absl::StatusOr<std::unique_ptr<BlasLt>> Create(Precision precision, Tuner& tuner);
 
   // The plan for `product`, which is shared by all that ask for it and used on one stream only; it
   // lives as long as this. Unimplemented if the library does not have the product with its
@@ -39,20 +37,16 @@ class BlasLt {
   // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
   // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
   // FailedPrecondition, with the reason, if the file names an algorithm that MatmulPlan::Rebuild
-  // refuses.
+  // refuses; DataLoss if what it has is no algorithm.
   // With `apart`, which does what the epilogue does after a plain product, and a tuning file, that
   // request also compares the two ways: Unimplemented if the plain product and `apart` are faster.
   // Thread-safe.
   absl::StatusOr<const MatmulPlan*> Plan(const Product& product,
                                          const Followed::Function& apart = nullptr);
 
-  // Device::choices: the version of cuBLASLt, and the algorithm of each product that has been asked
-  // for on GPUs of this model, or "none". Thread-safe.
-  std::vector<std::string> choices();
-
   Precision precision() const { return precision_; }
   // What MatmulWorkspaceBytes asks for.
-  int compute_major() const { return compute_major_; }
+  int compute_major() const { return tuner_.compute_major(); }
 
  private:
   struct DestroyHandle {
@@ -60,8 +54,7 @@ class BlasLt {
   };
   using Handle = std::unique_ptr<cublasLtContext, DestroyHandle>;
 
-  BlasLt(int gpu, Precision precision, int compute_major, std::string model, Handle handle,
-         std::shared_ptr<TuningTable> tuning);
+  BlasLt(Precision precision, Tuner& tuner, Handle handle);
 
   absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product,
                                                          const Followed::Function& apart) const;
@@ -72,12 +65,9 @@ class BlasLt {
                                     absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,
                                     MatmulPlan* plain, const Followed::Function& apart) const;
 
-  const int gpu_;
   const Precision precision_;
-  const int compute_major_;
-  const std::string model_;                    // of the GPU
-  const Handle handle_;                        // outlives the plans
-  const std::shared_ptr<TuningTable> tuning_;  // null: nothing is measured
+  Tuner& tuner_;
+  const Handle handle_;  // outlives the plans
 
   base::Mutex mutex_;
   // By Product::ToString. What the library does not have is not asked for again.

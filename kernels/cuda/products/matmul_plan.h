@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/products/tuning.h"
+#include "kernels/cuda/products/algorithm.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 

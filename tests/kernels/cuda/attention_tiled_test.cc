@@ -1,10 +1,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -260,6 +262,16 @@ TEST(TiledAttentionTiles, TheFirstFitEveryGpu) {
     for (const AttentionTile& tile : tiles) {
       if (std::exchange(head_size, tile.head_size) == tile.head_size) continue;
       EXPECT_LE(tile.shared_bytes, 99U << 10) << tile.head_size;
+    }
+  }
+}
+
+TEST(TiledAttentionTiles, AreToldApartByTheirNumbers) {
+  for (const auto& tiles : {AttentionForwardTiles(), AttentionKeyTiles(), AttentionQueryTiles()}) {
+    std::set<std::array<int, 4>> numbers;
+    for (const AttentionTile& tile : tiles) {
+      EXPECT_TRUE(numbers.insert({tile.head_size, tile.rows, tile.step, tile.warps}).second)
+          << tile.head_size;
     }
   }
 }

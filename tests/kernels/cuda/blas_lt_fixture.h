@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/tuning/tuner.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/test_folder.h"
 
@@ -32,13 +33,15 @@ inline const std::vector<Product>& Products() {
 // Without a device around it: a stream, and what plans products for it.
 struct Blas {
   std::unique_ptr<CudaStream> stream;
+  std::unique_ptr<Tuner> tuner;
   std::unique_ptr<BlasLt> blas;
 
   static absl::StatusOr<Blas> Create(const std::string& tuning_file = "", int gpu = 0,
                                      Precision precision = Precision::kFloat32) {
     Blas result;
     ASSIGN_OR_RETURN(result.stream, CudaStream::Create(gpu));
-    ASSIGN_OR_RETURN(result.blas, BlasLt::Create(gpu, precision, tuning_file));
+    ASSIGN_OR_RETURN(result.tuner, Tuner::Create(gpu, tuning_file));
+    ASSIGN_OR_RETURN(result.blas, BlasLt::Create(precision, *result.tuner));
     return result;
   }
   absl::StatusOr<Algorithm> Choose(const Product& product) const {

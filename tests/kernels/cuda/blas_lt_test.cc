@@ -164,10 +164,10 @@ TEST_F(BlasLtTest, UsesNoAlgorithmThatNeedsMoreWorkspaceThanThereIs) {
 
 TEST_F(BlasLtTest, TellsItsChoices) {
   ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
-  EXPECT_THAT(blas.blas->choices(), ElementsAre(StartsWith("cuBLASLt: ")));
+  EXPECT_THAT(blas.tuner->choices(), ElementsAre(StartsWith("cuBLASLt: ")));
   const Product product{.m = 16, .n = 8, .k = 4};
   ASSERT_OK_AND_ASSIGN(const Algorithm algorithm, blas.Choose(product));
-  EXPECT_THAT(blas.blas->choices(),
+  EXPECT_THAT(blas.tuner->choices(),
               ElementsAre(StartsWith("cuBLASLt: "),
                           absl::StrCat("product A B fp32 16x8x4 -> fp32, none, fp32, on CUDA "
                                        "stand-in, 4 multiprocessors: ",
@@ -181,10 +181,10 @@ TEST_F(BlasLtTest, TellsChoicesInOneOrderWhateverCameFirst) {
     EXPECT_OK(blas.Choose(Products()[i]));
     EXPECT_OK(other.Choose(Products()[Products().size() - 1 - i]));
   }
-  const std::vector<std::string> choices = blas.blas->choices();
+  const std::vector<std::string> choices = blas.tuner->choices();
   EXPECT_EQ(choices.size(), 1 + Products().size());
   EXPECT_TRUE(std::is_sorted(choices.begin(), choices.end()));
-  EXPECT_EQ(other.blas->choices(), choices);
+  EXPECT_EQ(other.tuner->choices(), choices);
 }
 
 // What tells one choice from another must be in it.
@@ -195,27 +195,21 @@ TEST_F(BlasLtTest, TellsAnotherChoiceOfAnotherAlgorithm) {
   cuda::SetBlasFaults({.refused = {first.id}});
   ASSERT_OK_AND_ASSIGN(const Blas other, Blas::Create());
   ASSERT_OK(other.Choose(product));
-  EXPECT_NE(other.blas->choices(), blas.blas->choices());
+  EXPECT_NE(other.tuner->choices(), blas.tuner->choices());
 }
 
 class FileWithAChoice : public BlasLtTest {
  protected:
-  // Makes `algorithm` the choice for `product` in the file.
+  // Makes it the choice for `product` in the file.
   void Write(const Product& product, const Algorithm& algorithm) const {
+    Write(product, algorithm.ToChoice());
+  }
+  void Write(const Product& product, const Choice& choice) const {
     std::filesystem::remove(tuning_file());
     ChooseAnew(tuning_file(), product);
     nlohmann::json tuning = ReadTuning();
     STAGECOACH_CHECK(tuning["choices"].size() == 1, "one product, one choice");
-    nlohmann::json& choice = tuning["choices"].begin().value();
-    choice["id"] = algorithm.id;
-    choice["tile"] = algorithm.tile;
-    choice["stages"] = algorithm.stages;
-    choice["split_k"] = algorithm.split_k;
-    choice["reduction"] = algorithm.reduction;
-    choice["swizzle"] = algorithm.swizzle;
-    choice["custom_option"] = algorithm.custom_option;
-    choice["inner_shape"] = algorithm.inner_shape;
-    choice["cluster_shape"] = algorithm.cluster_shape;
+    tuning["choices"].begin().value() = choice;
     WriteTuning(tuning);
   }
   static std::vector<Algorithm> Offered(const Product& product) {
@@ -341,6 +335,30 @@ TEST_F(FileWithAChoice, IsRefusedIfItNeedsMoreWorkspaceThanIsPlanned) {
                                        planned, " are planned"));
   cuda::SetBlasFaults({.unoffered = {algorithm.id}, .workspace_bytes = {{algorithm.id, planned}}});
   EXPECT_EQ(ChooseAnew(tuning_file(), product_), algorithm);
+}
+
+TEST_F(FileWithAChoice, IsRefusedIfItIsNoAlgorithm) {
+  struct Damage {
+    const char* says;
+    Choice choice;
+  };
+  std::vector<Damage> damages(4, {"", Offered(product_)[0].ToChoice()});
+  damages[0].says = "tile is missing";
+  damages[0].choice.erase("tile");
+  damages[1].says = "tile is -1";
+  damages[1].choice["tile"] = -1;
+  damages[2].says = "cluster_shape is 65536";
+  damages[2].choice["cluster_shape"] = 65536;
+  damages[3].says = "unknown: tiles";
+  damages[3].choice["tiles"] = 1;
+  for (const Damage& damage : damages) {
+    Write(product_, damage.choice);
+    ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+    EXPECT_THAT(blas.blas->Plan(product_),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr(tuning_file()), HasSubstr(damage.says),
+                               HasSubstr(product_.ToString()))));
+  }
 }
 
 // Two of the stand-in's algorithms, of which the library's own check has nothing to say.

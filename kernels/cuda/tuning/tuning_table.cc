@@ -1,4 +1,4 @@
-#include "kernels/cuda/products/tuning.h"
+#include "kernels/cuda/tuning/tuning_table.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -6,15 +6,13 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "base/check.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -64,31 +62,7 @@ class FileLock {
   int descriptor_;
 };
 
-template <typename Integer>
-absl::Status ReadField(base::ObjectReader& reader, const char* name, Integer& field) {
-  constexpr base::Int64Range kRange{std::numeric_limits<Integer>::min(),
-                                    std::numeric_limits<Integer>::max()};
-  ASSIGN_OR_RETURN(const int64_t value, reader.RequiredInt64(name, kRange));
-  field = static_cast<Integer>(value);
-  return absl::OkStatus();
-}
-
-// Calls `visit` with the name and the place of each attribute: the one list of what the file has.
-template <typename AnyAlgorithm, typename Visit>
-absl::Status ForEachField(AnyAlgorithm& algorithm, Visit visit) {
-  RETURN_IF_ERROR(visit("id", algorithm.id));
-  RETURN_IF_ERROR(visit("tile", algorithm.tile));
-  RETURN_IF_ERROR(visit("stages", algorithm.stages));
-  RETURN_IF_ERROR(visit("split_k", algorithm.split_k));
-  RETURN_IF_ERROR(visit("reduction", algorithm.reduction));
-  RETURN_IF_ERROR(visit("swizzle", algorithm.swizzle));
-  RETURN_IF_ERROR(visit("custom_option", algorithm.custom_option));
-  RETURN_IF_ERROR(visit("inner_shape", algorithm.inner_shape));
-  RETURN_IF_ERROR(visit("cluster_shape", algorithm.cluster_shape));
-  return visit("apart", algorithm.apart);
-}
-
-absl::StatusOr<std::map<std::string, Algorithm>> Parse(const std::string& text) {
+absl::StatusOr<std::map<std::string, Choice>> Parse(const std::string& text) {
   ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
   ASSIGN_OR_RETURN(base::ObjectReader file, base::ObjectReader::Create(json));
   ASSIGN_OR_RETURN(const std::string format, file.RequiredString("format"));
@@ -99,12 +73,13 @@ absl::StatusOr<std::map<std::string, Algorithm>> Parse(const std::string& text) 
   }
   ASSIGN_OR_RETURN(base::ObjectReader entries, file.RequiredObject("choices"));
   RETURN_IF_ERROR(file.Finish());
-  std::map<std::string, Algorithm> choices;
+  std::map<std::string, Choice> choices;
   for (const std::string& key : entries.Keys()) {
     ASSIGN_OR_RETURN(base::ObjectReader reader, entries.RequiredObject(key));
-    Algorithm& algorithm = choices[key];
-    RETURN_IF_ERROR(ForEachField(
-        algorithm, [&](const char* name, auto& field) { return ReadField(reader, name, field); }));
+    Choice& choice = choices[key];
+    for (const std::string& name : reader.Keys()) {
+      ASSIGN_OR_RETURN(choice[name], reader.RequiredInt64(name));
+    }
     RETURN_IF_ERROR(reader.Finish());
   }
   return choices;
@@ -112,15 +87,8 @@ absl::StatusOr<std::map<std::string, Algorithm>> Parse(const std::string& text) 
 
 }  // namespace
 
-std::string Algorithm::ToString() const {
-  if (apart != 0) return "apart";
-  std::string text;
-  STAGECOACH_CHECK_OK(ForEachField(*this, [&](const char* name, int64_t value) {
-    if (std::strcmp(name, "apart") == 0) return absl::OkStatus();
-    absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ", value);
-    return absl::OkStatus();
-  }));
-  return text;
+std::string ToString(const Choice& choice) {
+  return absl::StrJoin(choice, ", ", absl::PairFormatter(" "));
 }
 
 absl::StatusOr<std::shared_ptr<TuningTable>> TuningTable::Open(const std::string& path) {
@@ -142,18 +110,26 @@ absl::StatusOr<std::shared_ptr<TuningTable>> TuningTable::Open(const std::string
   return table;
 }
 
-absl::StatusOr<Algorithm> TuningTable::Choose(
-    const std::string& key, absl::FunctionRef<absl::StatusOr<Algorithm>()> measure) {
+const Choice* TuningTable::Find(const std::string& key,
+                                absl::FunctionRef<bool(const Choice&)> is_known) const {
+  const auto found = choices_.find(key);
+  return found != choices_.end() && is_known(found->second) ? &found->second : nullptr;
+}
+
+absl::StatusOr<Choice> TuningTable::Choose(const std::string& key,
+                                           absl::FunctionRef<bool(const Choice&)> is_known,
+                                           absl::FunctionRef<absl::StatusOr<Choice>()> measure) {
   base::MutexLock lock(mutex_);
-  if (const auto known = choices_.find(key); known != choices_.end()) return known->second;
+  if (const Choice* const known = Find(key, is_known); known != nullptr) return *known;
   ASSIGN_OR_RETURN(
       const FileLock file_lock,
       FileLock::Take(absl::StrCat(path_, ".lock"), base::Deadline::After(kLongestMeasurement)));
   // Another process may have made the choice meanwhile.
+  choices_.erase(key);
   RETURN_IF_ERROR(Read());
-  if (const auto known = choices_.find(key); known != choices_.end()) return known->second;
-  ASSIGN_OR_RETURN(const Algorithm choice, measure());
-  choices_.emplace(key, choice);
+  if (const Choice* const known = Find(key, is_known); known != nullptr) return *known;
+  ASSIGN_OR_RETURN(const Choice choice, measure());
+  choices_.insert_or_assign(key, choice);
   const absl::Status written = Write();
   // A choice that is not in the file could differ from the next process's.
   if (!written.ok()) choices_.erase(key);
@@ -165,7 +141,7 @@ absl::Status TuningTable::Read() {
   absl::StatusOr<std::string> text = base::ReadFile(path_, kMaxFileBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   RETURN_IF_ERROR(text.status());
-  absl::StatusOr<std::map<std::string, Algorithm>> choices = Parse(*text);
+  absl::StatusOr<std::map<std::string, Choice>> choices = Parse(*text);
   if (!choices.ok()) {
     return absl::DataLossError(absl::StrCat(path_, " is not a tuning file or is damaged (",
                                             choices.status().message(),
@@ -177,15 +153,7 @@ absl::Status TuningTable::Read() {
 }
 
 absl::Status TuningTable::Write() const {
-  nlohmann::json entries = nlohmann::json::object();
-  for (const auto& [key, algorithm] : choices_) {
-    nlohmann::json& entry = entries[key];
-    RETURN_IF_ERROR(ForEachField(algorithm, [&](const char* name, const auto& field) {
-      entry[name] = field;
-      return absl::OkStatus();
-    }));
-  }
-  const nlohmann::json file = {{"format", kFormat}, {"version", kVersion}, {"choices", entries}};
+  const nlohmann::json file = {{"format", kFormat}, {"version", kVersion}, {"choices", choices_}};
   return base::WriteFileAtomically(path_, absl::StrCat(file.dump(1), "\n"));
 }
 

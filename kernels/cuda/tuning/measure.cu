@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/vector.cuh"
-#include "kernels/cuda/products/measure_matmul_kernels.h"
+#include "kernels/cuda/tuning/measure_kernels.h"
 
 namespace stagecoach::kernels {
 namespace {

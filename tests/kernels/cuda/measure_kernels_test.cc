@@ -1,4 +1,4 @@
-#include "kernels/cuda/products/measure_matmul_kernels.h"
+#include "kernels/cuda/tuning/measure_kernels.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 
-namespace stagecoach::kernels::measure_matmul_kernels_test {
+namespace stagecoach::kernels::measure_kernels_test {
 namespace {
 
 using ::testing::AllOf;
@@ -86,4 +86,4 @@ TEST(CudaFingerprint, DependsOnPlaces) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels::measure_matmul_kernels_test
+}  // namespace stagecoach::kernels::measure_kernels_test

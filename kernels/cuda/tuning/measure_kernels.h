@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_KERNELS_CUDA_PRODUCTS_MEASURE_MATMUL_KERNELS_H_
-#define STAGECOACH_KERNELS_CUDA_PRODUCTS_MEASURE_MATMUL_KERNELS_H_
+#ifndef STAGECOACH_KERNELS_CUDA_TUNING_MEASURE_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_TUNING_MEASURE_KERNELS_H_
 
 #include <cuda_runtime_api.h>
 
@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// What algorithms of a product are tried on, and how their results are compared.
+// What ways to compute are tried on, and how their results are compared.
 namespace stagecoach::kernels {
 
 // to[i] = a number of [-1, 1) that depends on i and `seed` alone, equally likely everywhere but for
@@ -22,4 +22,4 @@ cudaError_t LaunchFingerprint(cudaStream_t stream, int64_t count, const uint32_t
 
 }  // namespace stagecoach::kernels
 
-#endif  // STAGECOACH_KERNELS_CUDA_PRODUCTS_MEASURE_MATMUL_KERNELS_H_
+#endif  // STAGECOACH_KERNELS_CUDA_TUNING_MEASURE_KERNELS_H_

@@ -1,4 +1,4 @@
-#include "kernels/cuda/products/tuning.h"
+#include "kernels/cuda/tuning/tuning_table.h"
 
 #include <atomic>
 #include <fstream>
@@ -17,24 +17,17 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
-namespace stagecoach::kernels::tuning_test {
+namespace stagecoach::kernels::tuning_table_test {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Algorithm kFirst{.id = 66,
-                           .tile = 20,
-                           .stages = 12,
-                           .split_k = 2,
-                           .reduction = 2,
-                           .swizzle = 1,
-                           .custom_option = 5,
-                           .inner_shape = 7,
-                           .cluster_shape = 3,
-                           .apart = 1};
-constexpr Algorithm kSecond{.id = 67, .tile = 23};
+const Choice kFirst = {{"id", 66}, {"tile", 20}, {"lowest", INT64_MIN}};
+const Choice kSecond = {{"id", 67}};
+
+bool IsKnown(const Choice&) { return true; }
 
 class Tuning : public ::testing::Test {
  protected:
@@ -49,11 +42,11 @@ class Tuning : public ::testing::Test {
   }
   void Write(const std::string& text) const { std::ofstream(path()) << text; }
 
-  // Chooses `algorithm`, unless there is a choice already.
-  static absl::StatusOr<Algorithm> Choose(const std::string& path, const std::string& key,
-                                          const Algorithm& algorithm) {
+  // Chooses `choice`, unless there is a choice already.
+  static absl::StatusOr<Choice> Choose(const std::string& path, const std::string& key,
+                                       const Choice& choice) {
     ASSIGN_OR_RETURN(const std::shared_ptr<TuningTable> table, TuningTable::Open(path));
-    return table->Choose(key, [&]() -> absl::StatusOr<Algorithm> { return algorithm; });
+    return table->Choose(key, IsKnown, [&]() -> absl::StatusOr<Choice> { return choice; });
   }
 
  private:
@@ -67,12 +60,12 @@ TEST_F(Tuning, ChoosesWhatWasMeasured) { EXPECT_THAT(Choose(path(), "a", kFirst)
 TEST_F(Tuning, MeasuresAKeyOnce) {
   ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
   int measured = 0;
-  const auto measure = [&]() -> absl::StatusOr<Algorithm> {
+  const auto measure = [&]() -> absl::StatusOr<Choice> {
     ++measured;
     return kFirst;
   };
-  EXPECT_THAT(table->Choose("a", measure), Holds(kFirst));
-  EXPECT_THAT(table->Choose("a", measure), Holds(kFirst));
+  EXPECT_THAT(table->Choose("a", IsKnown, measure), Holds(kFirst));
+  EXPECT_THAT(table->Choose("a", IsKnown, measure), Holds(kFirst));
   EXPECT_EQ(measured, 1);
 }
 
@@ -82,10 +75,26 @@ TEST_F(Tuning, KeepsChoicesOfDifferentKeysApart) {
   EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kFirst));
 }
 
-TEST_F(Tuning, KeepsEveryAttributeInTheFile) {
+TEST_F(Tuning, KeepsEveryNumberInTheFile) {
   ASSERT_OK(Choose(path(), "a", kFirst));
   // The first table is gone by now: what it knew is read again.
   EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kFirst));
+}
+
+TEST_F(Tuning, MeasuresAnewWhatIsNotKnown) {
+  ASSERT_OK(Choose(path(), "a", kFirst));
+  ASSERT_OK(Choose(path(), "b", kFirst));
+  const auto choose = [&](const std::string& path) -> absl::StatusOr<Choice> {
+    ASSIGN_OR_RETURN(const std::shared_ptr<TuningTable> table, TuningTable::Open(path));
+    return table->Choose(
+        "a", [](const Choice& choice) { return choice != kFirst; },
+        []() -> absl::StatusOr<Choice> { return kSecond; });
+  };
+  ASSERT_OK_AND_ASSIGN(const auto other, TuningTable::Open(other_path()));
+  EXPECT_THAT(choose(path()), Holds(kSecond));
+  EXPECT_THAT(Choose(path(), "a", kFirst), Holds(kSecond)) << "the file has it";
+  EXPECT_THAT(choose(other_path()), Holds(kSecond)) << "as another process has chosen meanwhile";
+  EXPECT_THAT(Choose(path(), "b", kSecond), Holds(kFirst));
 }
 
 TEST_F(Tuning, IsOneTableForAllWhoOpenAPath) {
@@ -109,15 +118,15 @@ TEST_F(Tuning, DoesNotLoseWhatAnotherProcessWrote) {
 
 TEST_F(Tuning, LetsOnlyOneOfManyThreadsAndTablesMeasure) {
   std::atomic<int> measured = 0;
-  std::vector<Algorithm> choices(8);
+  std::vector<Choice> choices(8);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < choices.size(); ++i) {
     threads.emplace_back([&, i] {
       const auto table = TuningTable::Open(i % 2 == 0 ? path() : other_path());
       STAGECOACH_CHECK_OK(table);
-      const auto choice = (*table)->Choose("a", [&]() -> absl::StatusOr<Algorithm> {
+      const auto choice = (*table)->Choose("a", IsKnown, [&]() -> absl::StatusOr<Choice> {
         ++measured;
-        return Algorithm{.id = static_cast<int32_t>(i)};
+        return Choice{{"i", static_cast<int64_t>(i)}};
       });
       STAGECOACH_CHECK_OK(choice);
       choices[i] = *choice;
@@ -130,9 +139,9 @@ TEST_F(Tuning, LetsOnlyOneOfManyThreadsAndTablesMeasure) {
 
 TEST_F(Tuning, DoesNotKeepAFailedMeasurement) {
   ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
-  EXPECT_THAT(
-      table->Choose("a", []() -> absl::StatusOr<Algorithm> { return absl::InternalError("no"); }),
-      StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(table->Choose("a", IsKnown,
+                            []() -> absl::StatusOr<Choice> { return absl::InternalError("no"); }),
+              StatusIs(absl::StatusCode::kInternal));
   EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kSecond));
 }
 
@@ -143,7 +152,7 @@ TEST_F(Tuning, FailsWhereItCannotKeepAChoice) {
 
 TEST_F(Tuning, SaysWhichFileIsDamaged) {
   ASSERT_OK(Choose(path(), "a", kFirst));
-  Write(absl::StrReplaceAll(Read(), {{"\"tile\"", "\"tiles\""}}));
+  Write(absl::StrReplaceAll(Read(), {{": 20", ": \"20\""}}));
   EXPECT_THAT(TuningTable::Open(path()),
               StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path()), HasSubstr("tile"))));
 }
@@ -162,13 +171,9 @@ INSTANTIATE_TEST_SUITE_P(
         "", "not JSON", "{}", R"({"format": "stagecoach-plan", "version": 1, "choices": {}})",
         R"({"format": "stagecoach-tuning", "version": 1, "choices": {}})",
         R"({"format": "stagecoach-tuning", "version": 2})",
-        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1}}})",
-        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1, "tile": -1,
-            "stages": 0, "split_k": 1, "reduction": 0, "swizzle": 0, "custom_option": 0,
-            "inner_shape": 0, "cluster_shape": 0, "apart": 0}}})",
-        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1, "tile": 1,
-            "stages": 0, "split_k": 1, "reduction": 0, "swizzle": 0, "custom_option": 0,
-            "inner_shape": 0, "cluster_shape": 65536, "apart": 0}}})"));
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": 1}})",
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1.5}}})",
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": "1"}}})"));
 
 TEST_F(Tuning, NoticesAFileThatWasDamagedAfterItWasOpened) {
   ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
@@ -178,4 +183,4 @@ TEST_F(Tuning, NoticesAFileThatWasDamagedAfterItWasOpened) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels::tuning_test
+}  // namespace stagecoach::kernels::tuning_table_test

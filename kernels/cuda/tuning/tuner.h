@@ -1,0 +1,67 @@
+#ifndef STAGECOACH_KERNELS_CUDA_TUNING_TUNER_H_
+#define STAGECOACH_KERNELS_CUDA_TUNING_TUNER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "kernels/cuda/tuning/tuning_table.h"
+
+namespace stagecoach::kernels {
+
+// How one device chooses among ways to compute whose bits differ. A choice depends on the work, the
+// GPU's model and the tuning file alone, not on what else was chosen before. Thread-safe.
+class Tuner {
+ public:
+  // `tuning_file` is that of CudaDeviceOptions.
+  static absl::StatusOr<std::unique_ptr<Tuner>> Create(int gpu, const std::string& tuning_file);
+
+  int gpu() const { return gpu_; }
+  const std::string& model() const { return model_; }  // "NVIDIA H200, 132 multiprocessors"
+  int compute_major() const { return compute_major_; }
+  int64_t block_shared_bytes() const { return block_shared_bytes_; }  // the most that a block gets
+
+  // Whether there is a tuning file.
+  bool measures() const { return table_ != nullptr; }
+  // Its path.
+  const std::string& path() const { return table_->path(); }
+  // TuningTable::Choose for the work on GPUs of this model.
+  absl::StatusOr<Choice> Choose(const std::string& work,
+                                absl::FunctionRef<bool(const Choice&)> is_known,
+                                absl::FunctionRef<absl::StatusOr<Choice>()> measure) {
+    return table_->Choose(model_ + ", " + work, is_known, measure);
+  }
+
+  // Device::choices: what was told, in the order of the texts.
+  void Tell(const std::string& what, std::string way);
+  std::vector<std::string> choices();
+
+ private:
+  Tuner(int gpu, std::string model, int compute_major, int64_t block_shared_bytes,
+        std::shared_ptr<TuningTable> table)
+      : gpu_(gpu),
+        model_(std::move(model)),
+        compute_major_(compute_major),
+        block_shared_bytes_(block_shared_bytes),
+        table_(std::move(table)) {}
+
+  const int gpu_;
+  const std::string model_;
+  const int compute_major_;
+  const int64_t block_shared_bytes_;
+  const std::shared_ptr<TuningTable> table_;  // null: nothing is measured
+
+  base::Mutex mutex_;
+  std::map<std::string, std::string> told_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_TUNING_TUNER_H_
