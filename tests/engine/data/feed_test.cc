@@ -116,9 +116,9 @@ TEST(Feed, TakesAnyNumberAsATarget) {
 }
 
 // Rows of three ids, and no targets.
-class Ids final : public Dataset {
+class RowsOfIds final : public Dataset {
  public:
-  explicit Ids(std::vector<int32_t> ids)
+  explicit RowsOfIds(std::vector<int32_t> ids)
       : Dataset({.inputs = {{.name = "ids", .type = DType::kInt32, .shape = Shape{3}}}}),
         ids_(std::move(ids)) {}
 
@@ -134,7 +134,7 @@ class Ids final : public Dataset {
 };
 
 // What a model with a vocabulary of 5 is fed: the last row, and then one of padding.
-absl::StatusOr<std::vector<int32_t>> FedOf(const Ids& data) {
+absl::StatusOr<std::vector<int32_t>> FedOf(const RowsOfIds& data) {
   const auto device = MakeDevice({}, 0).value();
   Feed feed =
       Feed::Create(*device, {.micro_batch_rows = 2, .features = 3, .vocabulary = 5}).value();
@@ -148,9 +148,9 @@ absl::StatusOr<std::vector<int32_t>> FedOf(const Ids& data) {
 
 // An operation on a device would find no such row of its table.
 TEST(Feed, RefusesAnIdOutsideTheVocabulary) {
-  EXPECT_EQ(FedOf(Ids({0, 4, 2})).value(), (std::vector<int32_t>{0, 4, 2, 0, 0, 0}));
+  EXPECT_EQ(FedOf(RowsOfIds({0, 4, 2})).value(), (std::vector<int32_t>{0, 4, 2, 0, 0, 0}));
   for (const int32_t id : {-1, 5, std::numeric_limits<int32_t>::max()}) {
-    EXPECT_THAT(FedOf(Ids({0, 0, 0, 1, 4, id})),
+    EXPECT_THAT(FedOf(RowsOfIds({0, 0, 0, 1, 4, id})),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          absl::StrCat("id of row 1, position 2, is ", id,
                                       ", expected 0 to 4: the vocabulary has 5 ids")));
