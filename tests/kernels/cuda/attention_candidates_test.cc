@@ -1,0 +1,186 @@
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda_backend.h"
+#include "kernels/ops/attention.h"
+#include "tests/kernels/attention_bounds.h"
+#include "tests/kernels/op_harness.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
+#include "tests/testing/test_folder.h"
+
+// Attention by each of its kernels, which a tuning file names: the measured ones, and all others.
+namespace stagecoach::kernels::attention_candidates_test {
+namespace {
+
+using reference::Vector;
+using ::stagecoach::testing::Addresses;
+using ::stagecoach::testing::CheckAvailable;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::OpBackend;
+using ::stagecoach::testing::OpBackends;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpResults;
+using ::stagecoach::testing::OpVariant;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::ResultsOn;
+using ::stagecoach::testing::RoundedTo;
+using ::stagecoach::testing::StoredBounds;
+using ::stagecoach::testing::ToDouble;
+using ::testing::Contains;
+using ::testing::SizeIs;
+
+// As Device::choices tells it: "STEP bf16 SHAPE, on MODEL: WAY".
+struct Told {
+  explicit Told(absl::string_view text) {
+    const size_t on = text.find(", on "), colon = text.rfind(": ");
+    work = std::string(text.substr(0, on));
+    model = std::string(text.substr(on + 5, colon - on - 5));
+    way = std::string(text.substr(colon + 2));
+  }
+  std::string work, model, way;
+};
+
+// A way as a tuning file has it.
+nlohmann::json InFile(int rows, int step, int warps) {
+  return {{"rows", rows}, {"step", step}, {"warps", warps}};
+}
+
+struct Candidates {
+  const char* step;
+  std::vector<nlohmann::json> ways;
+};
+// Of heads of 64 numbers. What a build does not have it measures anew, and so tells another way.
+std::vector<Candidates> AllCandidates() {
+  return {{"attention forward",
+           {InFile(128, 64, 4), InFile(64, 64, 4), InFile(256, 64, 8), InFile(128, 128, 4)}},
+          {"attention dk dv", {InFile(128, 32, 4), InFile(64, 64, 4), InFile(128, 64, 8)}},
+          {"attention dq", {InFile(128, 64, 4), InFile(64, 64, 4), InFile(128, 32, 4)}}};
+}
+
+class AttentionCandidates : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    OpBackend backend = OpBackends().back();
+    STAGECOACH_CHECK(backend.type() == kType, "the last backend is that of bfloat16");
+    if (const absl::Status status = CheckAvailable(backend); !status.ok()) {
+      GTEST_SKIP() << status.message();
+    }
+    variant_.name = "with a tuning file";
+    variant_.create_device = [this] {
+      testing::cuda::Reset({.gpus = 1, .delay = 0.0});
+      const absl::StatusOr<CudaBackend*> cuda = CudaBackend::Load();
+      STAGECOACH_CHECK_OK(cuda);
+      auto device =
+          (*cuda)->CreateDevice({.precision = Precision::kBfloat16, .tuning_file = file_});
+      STAGECOACH_CHECK_OK(device);
+      return *std::move(device);
+    };
+  }
+
+  // What a device tells of attention.
+  static std::vector<Told> ToldBy(const Device& device) {
+    std::vector<Told> told;
+    for (const std::string& text : device.choices()) {
+      if (absl::StartsWith(text, "attention ")) told.emplace_back(text);
+    }
+    return told;
+  }
+  void Write(const nlohmann::json& choices) const {
+    std::ofstream(file_) << nlohmann::json(
+        {{"format", "stagecoach-tuning"}, {"version", 2}, {"choices", choices}});
+  }
+  // Returns what a new device then tells of it.
+  std::vector<Told> ExpectMatchesReference() const;
+
+  static constexpr DType kType = DType::kBfloat16;
+  const AttentionShape shape_ = {.positions = 70, .heads = 2, .kv_heads = 1, .head_size = 64};
+
+ private:
+  const testing::TestFolder folder_;
+
+ protected:
+  const std::string file_ = (folder_.path() / "tuning.json").string();
+  OpVariant variant_;
+};
+
+std::vector<Told> AttentionCandidates::ExpectMatchesReference() const {
+  const int64_t B = shape_.samples, T = shape_.positions, D = shape_.head_size;
+  const Shape packed = {B, T, (shape_.heads + 2 * shape_.kv_heads) * D};
+  const Shape outputs = {B, T, shape_.heads * D}, heads = {B, shape_.heads, T};
+  const std::vector<float> qkv = RoundedTo(kType, RandomNormal(packed.elements(), 1));
+  const std::vector<float> dy = RoundedTo(kType, RandomNormal(outputs.elements(), 2));
+  const reference::AttentionOutput exact = reference::AttentionForward(shape_, ToDouble(qkv));
+  // Backward is tested on operands of its own.
+  const std::vector<float> exact_y(exact.y.begin(), exact.y.end());
+  const std::vector<float> exact_statistics(exact.statistics.begin(), exact.statistics.end());
+
+  std::vector<Told> told;
+  const OpResults results =
+      ResultsOn({.precision = Precision::kBfloat16, .variants = {variant_}}, Addresses::kAligned,
+                [&](OpBench& bench) {
+                  AttentionOp& op = bench.Create(shape_);
+                  told = ToldBy(bench.device());
+                  const Tensor on_gpu = bench.Operand(packed, qkv),
+                               statistics = bench.ResultOf(DType::kFloat32, heads);
+                  const Tensor y = bench.Result(outputs), dqkv = bench.Result(packed);
+                  const Tensor y_before = bench.Operand(outputs, exact_y);
+                  const Tensor statistics_before = bench.Floats(heads, exact_statistics);
+                  const Tensor dy_on_gpu = bench.Operand(outputs, dy);
+                  std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+                  bench.Run([&](Stream& stream) -> absl::Status {
+                    RETURN_IF_ERROR(op.Forward(stream, on_gpu, statistics, y, workspace));
+                    return op.BackwardInput(stream, dy_on_gpu, on_gpu, y_before, statistics_before,
+                                            dqkv, workspace);
+                  });
+                  return std::vector<Tensor>{statistics, y, dqkv};
+                });
+  const auto bounds = BoundsOfAttention(shape_, ToDouble(qkv), exact, kType);
+  EXPECT_THAT(results[0], CloseTo(exact.statistics, bounds.statistics));
+  EXPECT_THAT(results[1], CloseTo(exact.y, StoredBounds(exact.y, bounds.y, kType)));
+  const Vector gradient = reference::AttentionBackwardInput(shape_, ToDouble(dy), ToDouble(qkv));
+  EXPECT_THAT(results[2],
+              CloseTo(gradient, StoredBounds(gradient,
+                                             BoundsOfAttentionGradient(shape_, ToDouble(dy),
+                                                                       ToDouble(qkv), exact, kType),
+                                             kType)));
+  return told;
+}
+
+TEST_F(AttentionCandidates, EachMatchesReference) {
+  const std::vector<Told> measured = ExpectMatchesReference();
+  ASSERT_THAT(measured, SizeIs(AllCandidates().size()));
+  nlohmann::json choices = nlohmann::json::parse(std::ifstream(file_))["choices"];
+  for (const Candidates& candidates : AllCandidates()) {
+    const std::string work = absl::StrCat(candidates.step, " bf16 1x70, 2 of 1 heads x 64");
+    for (const nlohmann::json& way : candidates.ways) {
+      SCOPED_TRACE(absl::StrCat(work, ": ", way.dump()));
+      choices[measured[0].model + ", " + work] = way;
+      Write(choices);
+      std::vector<std::string> told;
+      for (const Told& each : ExpectMatchesReference()) told.push_back(each.work + ": " + each.way);
+      EXPECT_THAT(told, Contains(absl::StrCat(work, ": rows ", way["rows"].get<int>(), ", step ",
+                                              way["step"].get<int>(), ", warps ",
+                                              way["warps"].get<int>())));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels::attention_candidates_test
