@@ -1,9 +1,9 @@
 // The default network (97.5 million parameters) on GPUs, next to what the GPU can do in the same
 // run: whole steps against the rate of the largest product, AdamW and LayerNorm against copies, and
-// four stages on one GPU against one stage; and both ends of GPT-2. Prints a table, or JSON; takes
-// about a minute.
+// four stages on one GPU against one stage; both ends of GPT-2, and attention. Prints a table, or
+// JSON; takes about a minute.
 //   build/release/bench/cuda_bench [--small] [--json] [--tuning FILE] [step] [kernels] [stages]
-//     [tokens]
+//     [tokens] [attention]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/deadline.h"
 #include "engine/stagecoach.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/head.h"
@@ -58,6 +59,9 @@ struct Sizes {
   std::vector<int64_t> vocabularies = {50257, 50304};
   int64_t embedding_rows = 65536;
   int64_t token_width = 768;
+  std::vector<kernels::AttentionShape> attention = {
+      {.samples = 16, .positions = 1024, .heads = 12, .kv_heads = 12, .head_size = 64},
+      {.samples = 4, .positions = 4096, .heads = 32, .kv_heads = 32, .head_size = 128}};
   int steps = 30;
   int repetitions = 20;
 };
@@ -74,6 +78,7 @@ Sizes SmallSizes() {
           .vocabularies = {57, 64},
           .embedding_rows = 100,
           .token_width = 8,
+          .attention = {{.samples = 1, .positions = 9, .heads = 2, .kv_heads = 2, .head_size = 64}},
           .steps = 2,
           .repetitions = 2};
 }
@@ -536,6 +541,49 @@ void BenchTokens(const Settings& settings) {
   BenchCachedAttention(settings, copy_rate, timer);
 }
 
+// ---- Causal attention, whose operations are counted as those of the weights that are not 0.
+
+void BenchAttentionOf(const Settings& settings, const kernels::AttentionShape& shape,
+                      tools::DeviceTimer& timer) {
+  kernels::Device& device = timer.device();
+  const auto op = Value(device.ops().Create(shape));
+  const int64_t rows = shape.samples * shape.positions, width = shape.heads * shape.head_size;
+  const int64_t packed = width + 2 * shape.kv_heads * shape.head_size;
+  const auto matrix = [&](int64_t columns) {
+    return Value(timer.Random(Shape{rows, columns}, device.activation_type()));
+  };
+  const Tensor qkv = matrix(packed), dqkv = matrix(packed), y = matrix(width), dy = matrix(width);
+  const Tensor statistics =
+      Value(timer.Random(Shape{shape.samples, shape.heads, shape.positions}, DType::kFloat32));
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  const double flops = 2.0 * static_cast<double>(rows * shape.positions * width);
+  const auto report = [&](const char* direction, double factor, double seconds) {
+    const std::string id = absl::StrFormat("attention_%s_%d_%d_%d_%d", direction, shape.samples,
+                                           shape.heads, shape.positions, shape.head_size);
+    Report(settings, id,
+           absl::StrFormat("attention %d x %d x %d x %d, %s", shape.samples, shape.heads,
+                           shape.positions, shape.head_size, direction),
+           seconds * 1e3, "ms");
+    Report(settings, id + "_rate", "  its products / time", factor * flops / seconds / 1e12,
+           "TFLOP/s");
+  };
+  const int runs = settings.sizes.repetitions;
+  report("forward", 1.0, Value(timer.Seconds(runs, [&](Stream& stream, int) {
+           return op->Forward(stream, qkv, statistics, y, workspace);
+         })));
+  report("backward", 2.5, Value(timer.Seconds(runs, [&](Stream& stream, int) {
+           return op->BackwardInput(stream, dy, qkv, y, statistics, dqkv, workspace);
+         })));
+}
+
+void BenchAttention(const Settings& settings) {
+  for (const kernels::AttentionShape& shape : settings.sizes.attention) {
+    const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+    auto timer = Value(tools::DeviceTimer::Create(*device));
+    BenchAttentionOf(settings, shape, timer);
+  }
+}
+
 // ---- Four stages on one GPU.
 
 void BenchStages(const Settings& settings) {
@@ -561,12 +609,13 @@ int Run(int argc, char** argv) {
   CLI::App app("Benchmarks of the CUDA backend");
   Settings settings;
   bool small = false;
-  std::vector<std::string> sections = {"step", "kernels", "stages", "tokens"};
+  const std::vector<std::string> all = {"step", "kernels", "stages", "tokens", "attention"};
+  std::vector<std::string> sections = all;
   app.add_flag("--small", small, "Tiny sizes, whose figures are meaningless");
   app.add_flag("--json", settings.json, "Print one JSON object per line");
   app.add_option("--tuning", settings.tuning_file, "Where choices of algorithms are kept");
-  app.add_option("sections", sections, "step, kernels, stages, tokens")
-      ->check(CLI::IsMember({"step", "kernels", "stages", "tokens"}));
+  app.add_option("sections", sections, "step, kernels, stages, tokens, attention")
+      ->check(CLI::IsMember(all));
   CLI11_PARSE(app, argc, argv);
   if (small) settings.sizes = SmallSizes();
   for (const std::string& section : sections) {
@@ -574,6 +623,7 @@ int Run(int argc, char** argv) {
     if (section == "kernels") BenchKernels(settings);
     if (section == "stages") BenchStages(settings);
     if (section == "tokens") BenchTokens(settings);
+    if (section == "attention") BenchAttention(settings);
   }
   return 0;
 }
