@@ -63,6 +63,8 @@ class Step:
     title: str
     limit_s: float  # and more, where earlier steps have left some of theirs
     run: object
+    groups: tuple = ()  # by whose names it can be asked for, too
+    is_extra: bool = False  # run only where it is asked for
 
 
 @dataclasses.dataclass
@@ -256,8 +258,9 @@ class Check:
             result.status, result.reason = PASSED, ""
         except StepSkipped as error:
             result.status, result.reason = SKIPPED, str(error)
-        except StepTimedOut:
-            result.status, result.reason = TIMED_OUT, f"after {limit_s:.0f} s"
+        except StepTimedOut as error:
+            result.status = TIMED_OUT
+            result.reason = ": ".join(filter(None, (f"after {limit_s:.0f} s", str(error))))
         except (StepFailed, CannotGoOn) as error:
             result.status, result.reason = FAILED, str(error)
             if isinstance(error, CannotGoOn):
@@ -308,7 +311,7 @@ def _figure_line(figure):
     target = f"target {figure.target}" if figure.target else ""
     if figure.met is not None:
         target += ": met" if figure.met else ": MISSED"
-    return f"{figure.name:<62} {figure.value:>12.4g} {figure.unit:<8} {target}".rstrip()
+    return f"{figure.name:<76} {figure.value:>12.4g} {figure.unit:<8} {target}".rstrip()
 
 
 def _replace(path, text):

@@ -1,5 +1,6 @@
-"""Runs short commands."""
+"""Runs short commands, and reads what programs print."""
 
+import json
 import os
 import subprocess
 
@@ -14,3 +15,15 @@ def output_of(command, env=None):
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout if result.returncode == 0 else ""
+
+
+def json_lines(text):
+    """The JSON objects among the lines of a text."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                pass  # a line that was cut short
+    return found

@@ -1,7 +1,6 @@
 """The steps of tools/gpu_check, the most telling first."""
 
 import enum
-import json
 import math
 import pathlib
 import re
@@ -9,10 +8,10 @@ import shutil
 import tempfile
 import time
 
-from . import build, libraries
-from .check import (ANY_STATUS, CannotGoOn, Figure, Step, StepFailed, StepSkipped,
-                    StepTimedOut)
-from .process import output_of
+from . import build, libraries, works
+from .check import ANY_STATUS, CannotGoOn, Figure, Step, StepFailed, StepSkipped, StepTimedOut
+from .model_steps import ModelSteps
+from .process import json_lines, output_of
 
 # What several NCCL ranks on one GPU need: each to look like a host of its own, and nothing but
 # sockets between them. No measure of speed.
@@ -22,19 +21,13 @@ _NCCL_ON_ONE_GPU = {
     "NCCL_MNNVL_ENABLE": "0", "NCCL_RAS_ENABLE": "0", "NCCL_MAX_CTAS": "2",
 }
 _FASHION_MNIST = "share/datasets/fashion-mnist"
-_EXIT_NO_TORCH = 77
-
-
 _NCCL_RANKS = 4
 # Orders that differ in which messages are one group, with two stages on a device or one.
 _SCHEDULES_OF_NCCL = ("1f1b", "dualpipe-v", "interleaved", "auto")
-# How PyTorch runs the network, in this order: in which precisions, and the seconds for them. Importing
-# it takes 6 s on a machine that has just started, and compiling 30 s; the last form finds most of it
-# compiled.
-_TORCH_FORMS = {"compiled": (("bf16", "tf32"), 65), "eager": (("bf16", "tf32"), 26),
-                "cuda-graphs": (("bf16",), 45)}
-# By how much a step is to be faster than the fastest of them.
-_TORCH_TARGETS = {"bf16": 1.5, "tf32": 1.2}
+# Groups of steps that --only may name. Each fits into the minutes of all.
+_MODELS, _OTHERS = "transformers", "others"
+# Their tests tell most, and are listed first.
+_FIRST_TESTS = ("cuda_ops_gpu_test", "engine_cuda_gpu_test")
 # A test program runs as so many processes at the same time.
 _SHARDS = 4
 # Under compute-sanitizer a test takes a hundred times as long: one of so many is run.
@@ -45,18 +38,6 @@ def _tiny_run(epochs=1, layers=4):
     # Sizes that fit no tile.
     return ["--data", "synthetic:192x37x5", "--layers", str(layers), "--width", "76",
             "--batch", "48", "--epochs", str(epochs)]
-
-
-def json_lines(text):
-    """The JSON objects among the lines of a text."""
-    found = []
-    for line in text.splitlines():
-        if line.startswith("{"):
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                pass  # a line that was cut short
-    return found
 
 
 class Programs(enum.Enum):
@@ -83,31 +64,43 @@ class GpuCheck:
         self.tuning = pathlib.Path(tuning)  # which algorithms are fastest is found out once
         self.facts = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
         self.gpus = 1
-        self.our_step_ms = {}  # by precision
+        self.models = ModelSteps(self, works.works(small))
 
     def steps(self):
+        both = (_MODELS, _OTHERS)
         first = {
-            Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 15, self.unpack)],
-            Programs.TO_BUILD: [Step("build", "Configure and build for this GPU", 240, self.build)],
+            Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 15, self.unpack,
+                                   both)],
+            Programs.TO_BUILD: [Step("build", "Configure and build for this GPU", 240, self.build,
+                                     both)],
             Programs.BUILT: [],
         }
-        return first[self.programs] + [
-            Step("devices", "What this machine has", 6, self.devices),
-            Step("parity", "Tests on the GPU, against the CPU", 40, self.parity),
-            Step("step", "Default network, a step of batch 4,096 on one device", 15,
+        models = [
+            Step("devices", "What this machine has", 5, self.devices, both),
+            Step("parity", "Tests on the GPU, against the CPU", 42, self.parity),
+            Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 32, self.models.gpt2),
+            Step("attention", "Attention, forward and backward", 8, self.models.attention),
+            Step("generate", "GPT-2 124M continues a text", 22, self.models.generate),
+            Step("step", "Default network, a step of batch 4,096 on one device", 12,
                  self.bench("step")),
-            Step("torch", "The same network in PyTorch",
-                 sum(limit_s for _, limit_s in _TORCH_FORMS.values()), self.torch),
-            Step("train", "stagecoach train: loss, accuracy, memory", 12, self.train),
-            Step("nccl", "Four processes that exchange by NCCL", 14, self.nccl),
-            Step("stages", "Four stages on one GPU against one stage", 12,
-                 self.bench("stages")),
-            Step("kernels", "AdamW and LayerNorm against copies", 6, self.bench("kernels")),
-            Step("memcheck", "compute-sanitizer memcheck", 12, self.sanitizer("memcheck")),
-            Step("racecheck", "compute-sanitizer racecheck", 12, self.sanitizer("racecheck")),
-            Step("synccheck", "compute-sanitizer synccheck", 8, self.sanitizer("synccheck")),
-            Step("initcheck", "compute-sanitizer initcheck", 8, self.sanitizer("initcheck")),
+            Step("torch", "The same in PyTorch", 90, self.models.torch),
+            Step("llama", "A Llama of 1.1 B, here and in PyTorch", 70, self.models.llama,
+                 is_extra=True),
         ]
+        others = [
+            Step("train", "stagecoach train: loss, accuracy, memory", 10, self.train),
+            Step("nccl", "Four processes that exchange by NCCL", 14, self.nccl),
+            Step("stages", "Four stages on one GPU against one stage", 10, self.bench("stages")),
+            Step("kernels", "AdamW and LayerNorm against copies", 4, self.bench("kernels")),
+            Step("memcheck", "compute-sanitizer memcheck", 10, self.sanitizer("memcheck")),
+            Step("racecheck", "compute-sanitizer racecheck", 8, self.sanitizer("racecheck")),
+            Step("synccheck", "compute-sanitizer synccheck", 7, self.sanitizer("synccheck")),
+            Step("initcheck", "compute-sanitizer initcheck", 7, self.sanitizer("initcheck")),
+        ]
+        for group, steps in ((_MODELS, models), (_OTHERS, others)):
+            for step in steps:
+                step.groups = step.groups or (group,)
+        return first[self.programs] + models + others
 
     @property
     def stagecoach(self):
@@ -159,7 +152,7 @@ class GpuCheck:
             programs = build.gpu_tests(log.run(build.list_gpu_tests(self.build_dir))[1])
         if not programs:
             raise StepFailed("no built test has the label gpu")
-        return programs
+        return sorted(programs, key=lambda program: pathlib.Path(program).name not in _FIRST_TESTS)
 
     def parity(self, log):
         # Not a process for each test, which would spend its time on starting CUDA.
@@ -194,67 +187,26 @@ class GpuCheck:
                 for line in json_lines(log.path.read_text(errors="replace")):
                     if not {"name", "value"} <= line.keys():
                         continue
-                    if (step := re.fullmatch(r"step_(bf16|tf32)", line.get("id", ""))):
-                        self.our_step_ms[step.group(1)] = line["value"]
+                    self.models.take(line.get("id", ""), line["value"])
                     log.figures.append(Figure(line["name"], line["value"], line.get("unit", ""),
                                               line.get("target", ""), line.get("met")))
             if not log.figures:
                 raise StepFailed("cuda_bench printed no figure")
         return run
 
-    def torch(self, log):
-        """Each form in a process of its own, so that one that fails or hangs is the only one."""
-        errors, found = [], {}  # by precision
-        try:
-            for form, (precisions, limit_s) in _TORCH_FORMS.items():
-                try:
-                    for precision, ms in self.torch_form(log, form, precisions, limit_s).items():
-                        found.setdefault(precision, []).append(ms)
-                        log.figures.append(Figure(f"PyTorch {form}, {precision}", ms, "ms"))
-                except StepFailed as error:
-                    errors.append(f"{form}: {error}")
-        finally:
-            for precision, target in _TORCH_TARGETS.items():
-                if precision in found and precision in self.our_step_ms:
-                    ratio = min(found[precision]) / self.our_step_ms[precision]
-                    log.figures.append(Figure(f"PyTorch's fastest step / Stagecoach's, {precision}",
-                                              ratio, "", f">= {target}", ratio >= target))
-        if errors:
-            raise StepFailed("; ".join(errors))
-
-    def torch_form(self, log, form, precisions, limit_s):
-        """Milliseconds of a step by precision. StepFailed if one is missing, with PyTorch's reason."""
-        script = self.root / "tools/gpu/torch_step.py"
-        logged = log.path.stat().st_size
-        try:
-            status, text = log.run([self.python, script, form, *precisions, *self.small],
-                                   accept=ANY_STATUS, limit_s=limit_s)
-            reason = f"status {status}, and no figure"
-        except StepTimedOut:
-            if not log.has_time():
-                raise
-            # An answer counts: with CUDA graphs, PyTorch took long to exit after it had answered.
-            status, text = 0, log.path.read_bytes()[logged:].decode(errors="replace")
-            reason = f"no answer within {limit_s} s"
-        if status == _EXIT_NO_TORCH:
-            raise StepSkipped(f"{self.python} has no PyTorch that sees a GPU")
-        answers = {answer.get("precision"): answer for answer in json_lines(text)}
-        for answer in answers.values():
-            if "error" in answer:
-                raise StepFailed(answer["error"])
-            self.facts["torch"] = answer.get("torch", "unknown")
-        if status != 0 or any("ms" not in answers.get(precision, {}) for precision in precisions):
-            raise StepFailed(reason)
-        return {precision: answers[precision]["ms"] for precision in precisions}
-
     def gpu_list(self, stages):
         """The GPU of each stage: all on one, unless there are enough."""
         return list(range(stages)) if self.gpus >= stages else [0] * stages
 
-    def train_command(self, stages, *more):
+    def on_gpus(self, stages):
+        """Flags of a command that runs so many stages."""
         gpus = ",".join(str(gpu) for gpu in self.gpu_list(stages))
-        return [self.stagecoach, "train", "--json", "--device", "cuda", "--stages", stages,
-                "--gpus", gpus, "--tuning", self.tuning, *more]
+        # It would take long for figures that are meaningless.
+        tuning = "none" if self.small else self.tuning
+        return ["--device", "cuda", "--devices", stages, "--gpus", gpus, "--tuning", tuning]
+
+    def train_command(self, stages, *more):
+        return [self.stagecoach, "train", "--json", *self.on_gpus(stages), *more]
 
     def data(self):
         """Fashion-MNIST where it is, or made-up data of the same size."""

@@ -1,101 +1,127 @@
 #!/usr/bin/env python3
-"""Times training steps of Stagecoach's default network in PyTorch.
+"""Times in PyTorch what Stagecoach does as well: training steps, attention, generated tokens.
 
 What Stagecoach does with --precision bf16 is done in PyTorch's usual way for it: parameters, their
 gradients and AdamW's moments are float32, and autocast computes in bfloat16. With --precision tf32
-all is float32, and products may round their operands. The batch is on the GPU already, and the host
+all is float32, and products may round their operands. Batches are on the GPU already, and the host
 does not wait for a step before it issues the next: both are in PyTorch's favor, since Stagecoach's
 step is timed with the transfer of its batch, and one at a time.
 
-Prints a JSON object for each precision, with the milliseconds of a step or the error. The exit
-status is 77 where there is no PyTorch or no GPU.
+Several of these processes may be started together, with the same file as --turn. They import and
+compile side by side, and once all have, each times alone.
+
+Prints a JSON object for each time, in milliseconds, or one with the error. The exit status is 77
+where there is no PyTorch or no GPU.
 """
 
 import argparse
+import fcntl
 import json
-import pathlib
-import statistics
+import os
 import sys
 import time
 
+import works
+
 NO_TORCH = 77
-# Of torch.compile; None for eager execution.
-FORMS = {"compiled": "default", "eager": None, "cuda-graphs": "reduce-overhead"}
-PRECISIONS = ("bf16", "tf32")
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks/peers"))
-try:
-    import models
-    import torch
-    from torch import nn
-    from torch.nn import functional
-except ImportError:
-    sys.exit(NO_TORCH)
-
-
-def default_network(sizes):
-    return nn.Sequential(*models.default(argparse.Namespace(**sizes)).layers)
+NO_LIBRARY = 78  # that this form needs
+# A process that does not come to an end with its preparations holds the others up so long.
+PATIENCE_S = 75
+# How PyTorch does each work.
+FORMS = {
+    "network": ("compiled", "eager", "cuda-graphs"),
+    "gpt2": ("compiled", "compiled-cudnn", "eager"),
+    "llama": ("compiled", "compiled-cudnn", "eager"),
+    "attention": ("flash", "cudnn"),
+    "generate": ("eager", "cuda-graphs", "compiled", "hugging-face"),
+}
 
 
-def step_ms(mode, precision, sizes):
-    """Milliseconds of a step; `mode` is None for eager execution, or torch.compile's."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.manual_seed(1)
-    torch.compiler.reset()
-    model = default_network(sizes).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
-    x = torch.randn(sizes["batch"], models.FEATURES, device="cuda")
-    labels = torch.randint(models.CLASSES, (sizes["batch"],), device="cuda")
+class Turn:
+    """Locks a file together with all that prepare, and then alone. Without a file, nothing."""
 
-    def loss_of(x, labels):
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
-            return functional.cross_entropy(model(x), labels)
+    def __init__(self, path):
+        self._start = time.monotonic()
+        self._file = open(path, "a", encoding="utf-8") if path else None
+        if self._file:
+            fcntl.flock(self._file, fcntl.LOCK_SH)
 
-    compute = loss_of if mode is None else torch.compile(loss_of, mode=mode)
+    def is_alone(self):
+        """Waits for it. False if others have not ended their preparations or times for too long."""
+        if self._file is None:
+            return True
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        while time.monotonic() < self._start + PATIENCE_S:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                time.sleep(0.05)
+        return False
 
-    def step():
-        torch.compiler.cudagraph_mark_step_begin()
-        optimizer.zero_grad(set_to_none=True)
-        compute(x, labels).backward()
-        optimizer.step()
+    def close(self):
+        if self._file:
+            self._file.close()
 
-    for _ in range(5):  # compiles, and records what is to be replayed
-        step()
-    rounds = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(sizes["steps"]):
-            step()
-        torch.cuda.synchronize()
-        rounds.append((time.perf_counter() - start) / sizes["steps"] * 1e3)
-    return statistics.median(rounds)
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description="Times training steps, attention and generation "
+                                                 "in PyTorch")
+    parser.add_argument("work", choices=FORMS)
+    parser.add_argument("form", help="how PyTorch does it: "
+                        + "; ".join(f"{work}: {', '.join(forms)}" for work, forms in FORMS.items()))
+    parser.add_argument("--precision", choices=("bf16", "tf32"), default="bf16")
+    parser.add_argument("--turn", metavar="FILE", help="what others lock as well")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true",
+                        help="tiny sizes, whose figures are meaningless")
+    arguments = parser.parse_args()
+    if arguments.form not in FORMS[arguments.work]:
+        parser.error(f"{arguments.work} has no form {arguments.form}")
+    return arguments
+
+
+def answer(line):
+    print(json.dumps(line), flush=True)
+
+
+def run(arguments, turn):
+    """Prints the answers; returns the exit status."""
+    try:
+        import torch
+        import torch_works
+    except ImportError:
+        return NO_TORCH
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        return NO_TORCH
+    line = {"torch": torch.__version__, "work": arguments.work, "form": arguments.form,
+            "precision": arguments.precision}
+    try:
+        measure = torch_works.prepare(arguments.work, arguments.form, arguments.precision,
+                                      works.works(arguments.small), arguments.device)
+        if arguments.device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # the others need it
+        line["alone"] = turn.is_alone()
+        for found in measure():
+            answer({**line, **found})
+    except ModuleNotFoundError as error:
+        print(error)
+        return NO_LIBRARY
+    except Exception as error:  # its one line is the answer
+        reason = " ".join(str(error).split())
+        answer({**line, "error": f"{type(error).__name__}: {reason[:200]}"})
+        return 1
+    return 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Times steps of the default network in PyTorch")
-    parser.add_argument("form", choices=FORMS, help="how PyTorch runs it")
-    parser.add_argument("precision", choices=PRECISIONS, nargs="+")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures are meaningless")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        return NO_TORCH
-    sizes = {"layers": 20, "width": 2304, "batch": 4096, "steps": 20}
-    if arguments.small:
-        sizes = {"layers": 4, "width": 32, "batch": 16, "steps": 2}
-    good = True
-    for precision in arguments.precision:
-        answer = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-                  "precision": precision, "batch": sizes["batch"]}
-        try:
-            answer["ms"] = step_ms(FORMS[arguments.form], precision, sizes)
-        except Exception as error:  # its one line is the answer
-            reason = (str(error).splitlines() or [""])[0]
-            answer["error"] = f"{type(error).__name__}: {reason[:200]}"
-            good = False
-        print(json.dumps(answer), flush=True)
-    return 0 if good else 1
+    arguments = parse_arguments()
+    status = run(arguments, Turn(arguments.turn))
+    sys.stdout.flush()
+    # With CUDA graphs, PyTorch takes long to tidy up.
+    os._exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

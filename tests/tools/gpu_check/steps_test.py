@@ -13,8 +13,8 @@ import unittest.mock
 sys.dont_write_bytecode = True
 
 from folder import LONG_S, ROOT, Folder, has_text
-from gpu import archive, build, driver, libraries, steps
-from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, Check, StepFailed
+from gpu import archive, build, driver, libraries, model_steps, steps, works
+from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, TIMED_OUT, Check, StepFailed
 
 SHARDS = 4  # processes of each test program, all of which say the same here
 EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
@@ -68,14 +68,21 @@ class TrainingTest(unittest.TestCase):
 # Programs that answer as the real ones do on a machine with one GPU.
 STAGECOACH = """\
 #!/bin/sh
-if [ "$1" = devices ]; then
-  echo '{"devices": [{"kind": "cpu"}, {"kind": "cuda", "name": "NVIDIA T"}], "cuda": {"nccl": "2.28"}}'
-  exit
-fi
-echo '{"event": "epoch", "loss": 2.0, "test_accuracy": 0.7, "samples_per_second": 10}'
-echo '{"event": "epoch", "loss": 1.0, "test_accuracy": 0.8, "samples_per_second": 10}'
-[ -z "$STAGECOACH_RANK" ] || %s
-echo '{"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices": []}'
+case "$1 $*" in
+devices*)
+  echo '{"devices": [{"kind": "cpu"}, {"kind": "cuda", "name": "NVIDIA T"}], "cuda": {"nccl": "2.28"}}' ;;
+bench*)
+  %(bench)s ;;
+generate*)
+  echo '{"event": "end", "tokens": 256, "tokens_per_second": 500, "prompt_tokens_per_second": 900,
+"devices": [{"device": "cuda:0", "measured_peak_bytes": 3, "predicted_peak_bytes": %(predicted)s}]}' \
+    | tr -d '\\n' ;;
+*)
+  echo '{"event": "epoch", "loss": 2.0, "test_accuracy": 0.7, "samples_per_second": 10}'
+  echo '{"event": "epoch", "loss": 1.0, "test_accuracy": 0.8, "samples_per_second": 10}'
+  [ -z "$STAGECOACH_RANK" ] || %(of_a_rank)s
+  echo '{"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices": []}' ;;
+esac
 """
 BENCH = """\
 #!/bin/sh
@@ -83,16 +90,29 @@ echo '{"id": "step_bf16", "name": "step", "value": 4.0, "unit": "ms"}'
 echo '{"id": "step_tf32", "name": "step", "value": 8.0, "unit": "ms"}'
 echo '{"id": "rate", "name": "share", "value": 0.7, "unit": "", "target": ">= 0.6", "met": true}'
 """
-TORCH = """\
-#!/bin/sh
-line() { echo "{\\"torch\\": \\"2.11\\", \\"precision\\": \\"$1\\", \\"ms\\": $2}"; }
-case "$1 $2 $3 $4" in
-  *"torch_step.py compiled bf16 tf32") line bf16 6.0; line tf32 9.0 ;;
-  *"torch_step.py eager bf16 tf32") %s ;;
-  *"torch_step.py cuda-graphs bf16 ") line bf16 7.0 ;;
-esac
+TILES = """\
+[ "$2" = "--gtest_filter=*Times*" ] || exit 1
+echo 'forward, 16 x 1024, heads 12 of 64: tile 128 by 64, 8 warps: 0.1250 ms'
 """
-EAGER = "line bf16 9.0; line tf32 10.0"
+# What a step on one stage takes depends on the micro-batches.
+ROW = """\
+ms=130; case "$*" in *"--microbatches 4 "*) ms=120 ;; esac
+echo '{"rows": [{"step_ms": '$ms', "tokens_per_second": 5e5, "peak_share": 0.5, "peak_bytes": 24,
+"predicted_peak_bytes": 24}]}' | tr -d '\\n'"""
+
+
+def fake_torch(**of_forms):
+    """A Python that answers as torch_step.py with a time for each form, or does what is given."""
+    lines = ["#!/bin/sh", "line() {", """  echo '{"torch": "2.11", "work": "'$1'", "form": "'$2'", """
+             """"precision": "'$3'", "what": "'"$4"'", "ms": '$5'}'""", "}", 'case "$2 $3 $5" in']
+    for work, form, precision in model_steps._TORCH:
+        what = {"network": f"{works.NETWORK}, {precision}", "gpt2": f"{works.GPT2}, bf16",
+                "generate": works.TOKEN, "attention": "attention"}[work]
+        ms = {"network": 6, "gpt2": 180, "generate": 1, "attention": 1}[work]
+        script = of_forms.get(f"{work}_{form}".replace("-", "_"),
+                              f"line {work} {form} {precision} '{what}' {ms}")
+        lines.append(f"'{work} {form} {precision}') {script} ;;")
+    return "\n".join(lines + ["esac", ""])
 
 
 class ProgramTest(Folder):
@@ -100,15 +120,16 @@ class ProgramTest(Folder):
 
     def setUp(self):
         super().setUp()
-        self.fake_stagecoach(of_a_rank=":")
+        self.fake_stagecoach()
         self.write("build/bench/cuda_bench", BENCH, 0o755)
         self.fake_tests("echo '[  PASSED  ] 7 tests.'")
 
-    def fake_stagecoach(self, of_a_rank):
-        self.write("build/tools/stagecoach", STAGECOACH % of_a_rank, 0o755)
+    def fake_stagecoach(self, of_a_rank=":", bench=ROW, predicted=3):
+        self.write("build/tools/stagecoach",
+                   STAGECOACH % {"of_a_rank": of_a_rank, "bench": bench, "predicted": predicted}, 0o755)
 
-    def fake_tests(self, script):
-        program = self.write("build/gpu_test", f"#!/bin/sh\n{script}\n", 0o755)
+    def fake_tests(self, script, name="gpu_test"):
+        program = self.write(f"build/{name}", f"#!/bin/sh\n{script}\n", 0o755)
         self.write("build/CTestTestfile.cmake", f"""\
             add_test(on_gpu "{program}" "--gtest_filter=A.B")
             set_tests_properties(on_gpu PROPERTIES LABELS gpu)
@@ -126,7 +147,8 @@ class ProgramTest(Folder):
         return process.returncode, found
 
     def test_passes_where_all_is_well(self):
-        status, found = self.gpu_check("devices,parity,step,kernels,stages,train,nccl")
+        self.fake_tests(TILES + "echo '[  PASSED  ] 7 tests.'", "cuda_kernels_gpu_test")
+        status, found = self.gpu_check("devices,gpt2,attention,generate,step,kernels,stages,train,nccl")
         self.assertEqual({step["status"] for step in found.values()}, {PASSED})
         self.assertEqual(status, 0)
         self.assertEqual(self.results()["facts"]["gpus"], "NVIDIA T")
@@ -158,49 +180,101 @@ class ProgramTest(Folder):
         _, found = self.gpu_check("step")
         self.assertEqual((found["step"]["status"], len(found["step"]["figures"])), (FAILED, 3))
 
+    def run_torch(self, only="torch", **of_forms):
+        """The exit status, and the step of PyTorch, with forms that answer something else."""
+        python = self.write("python", fake_torch(**of_forms), 0o755)
+        status, found = self.gpu_check(only, "--python", python)
+        return status, found["torch"]
+
     def test_compares_with_pytorch_in_the_same_run(self):
-        python = self.write("python", TORCH % EAGER, 0o755)
-        _, found = self.gpu_check("step,torch", "--python", python)
-        *torch, bf16, tf32 = found["torch"]["figures"]
-        self.assertEqual([(ratio["value"], ratio["met"]) for ratio in (bf16, tf32)],
-                         [(6.0 / 4.0, True), (9.0 / 8.0, False)])
-        self.assertEqual([(figure["name"], figure["value"]) for figure in torch],
-                         [("PyTorch compiled, bf16", 6.0), ("PyTorch compiled, tf32", 9.0),
-                          ("PyTorch eager, bf16", 9.0), ("PyTorch eager, tf32", 10.0),
-                          ("PyTorch cuda-graphs, bf16", 7.0)])
+        status, torch = self.run_torch("step,gpt2,generate,torch")
+        self.assertEqual(status, 0)
+        names = [(figure["name"], figure["value"]) for figure in torch["figures"]]
+        self.assertIn(("PyTorch compiled: GPT-2 124M, bf16", 180), names)
+        self.assertIn(("PyTorch cudnn: attention", 1), names)
+        ratios = [figure for figure in torch["figures"] if figure["target"]]
+        self.assertEqual([(ratio["name"], ratio["value"], ratio["met"]) for ratio in ratios], [
+            ("GPT-2 124M, bf16: 120 ms, PyTorch 180 ms: ratio", 1.5, True),
+            ("GPT-2 124M, a token: 2 ms, PyTorch 1 ms: ratio", 0.5, False),
+            ("default network, bf16: 4 ms, PyTorch 6 ms: ratio", 1.5, True),
+            ("default network, tf32: 8 ms, PyTorch 6 ms: ratio", 0.75, False)])
 
-    def test_shows_an_error_of_a_form_of_pytorch_and_runs_the_next(self):
-        eager = """{ echo '{"precision": "tf32", "error": "OutOfMemoryError: CUDA"}'; exit 1; }"""
-        python = self.write("python", TORCH % eager, 0o755)
-        _, found = self.gpu_check("torch", "--python", python)
-        self.assertEqual(found["torch"]["reason"], "eager: OutOfMemoryError: CUDA")
-        self.assertEqual([figure["value"] for figure in found["torch"]["figures"]], [6.0, 9.0, 7.0])
+    def test_shows_an_error_of_a_form_of_pytorch_and_the_times_of_the_others(self):
+        form = '"work": "gpt2", "form": "compiled", "precision": "bf16"'
+        _, torch = self.run_torch(gpt2_compiled=f"""{{
+            echo '{{{form}, "error": "OutOfMemoryError: CUDA"}}'; exit 1; }}""")
+        self.assertEqual(torch["reason"], "gpt2 compiled bf16: OutOfMemoryError: CUDA")
+        self.assertEqual(len(torch["figures"]), len(model_steps._TORCH) - 1)
 
-    def test_ends_a_form_of_pytorch_at_its_limit_and_runs_the_next(self):
-        self.check_limited_eager("line bf16 9.0; sleep 1000", "eager: no answer within 1 s",
-                                 [6.0, 9.0, 7.0])
+    def test_does_without_a_library_that_a_form_of_pytorch_needs(self):
+        status, torch = self.run_torch(generate_hugging_face="exit 78")
+        self.assertEqual((status, torch["status"]), (0, PASSED))
+
+    def test_says_which_time_of_pytorch_was_taken_beside_others(self):
+        form = '"work": "attention", "form": "flash", "precision": "bf16"'
+        _, torch = self.run_torch(attention_flash=f"""\
+            echo '{{{form}, "what": "attention", "ms": 2, "alone": false}}'""")
+        self.assertIn("PyTorch flash, beside others: attention",
+                      [figure["name"] for figure in torch["figures"]])
+
+    def test_ends_pytorch_at_the_limit_and_names_what_has_not_answered(self):
+        step = self.run_limited_torch(gpt2_compiled="sleep 1000")
+        self.assertEqual(step["status"], TIMED_OUT)
+        self.assertRegex(step["reason"], "^after [0-9]+ s: no answer from gpt2 compiled bf16$")
+        self.assertEqual(len(step["figures"]), len(model_steps._TORCH) - 1)
 
     def test_takes_the_answers_of_a_form_of_pytorch_that_does_not_end(self):
-        self.check_limited_eager("line bf16 9.0; line tf32 10.0; sleep 1000", "",
-                                 [6.0, 9.0, 9.0, 10.0, 7.0])
+        step = self.run_limited_torch(
+            attention_flash="line attention flash bf16 attention 2; sleep 1000")
+        self.assertEqual((step["status"], step["reason"]), (PASSED, ""))
+        self.assertEqual(len(step["figures"]), len(model_steps._TORCH))
 
-    def check_limited_eager(self, eager, reason, values):
-        python = self.write("python", TORCH % eager, 0o755)
-        out = self.folder / "out"
-        precisions = ("bf16", "tf32")
-        with unittest.mock.patch.dict(
-                steps._TORCH_FORMS, {"compiled": (precisions, LONG_S), "eager": (precisions, 1)}):
-            check = steps.GpuCheck(ROOT, self.folder / "build", self.folder, self.folder, python)
-            chosen = [step for step in check.steps() if step.name == "torch"]
-            Check(out, chosen, 3 * LONG_S, say=lambda line: None).run()
-        step, = self.results()["steps"]
-        self.assertEqual(step["reason"], reason)
-        self.assertEqual([figure["value"] for figure in step["figures"]], values)
+    def run_limited_torch(self, **of_forms):
+        python = self.write("python", fake_torch(**of_forms), 0o755)
+        check = steps.GpuCheck(ROOT, self.folder / "build", self.folder, self.folder, python)
+        chosen = [step for step in check.steps() if step.name == "torch"]
+        Check(self.folder / "out", chosen, 6, say=lambda line: None).run()
+        return self.results()["steps"][0]
 
     def test_skips_pytorch_where_it_is_not(self):
         python = self.write("python", "#!/bin/sh\nexit 77\n", 0o755)
         status, found = self.gpu_check("torch", "--python", python)
         self.assertEqual((status, found["torch"]["status"]), (0, SKIPPED))
+
+    def test_shows_times_and_memory_of_a_transformer(self):
+        _, found = self.gpu_check("gpt2")
+        self.assertEqual([(figure["name"], figure["value"])
+                          for figure in found["gpt2"]["figures"]][4:7:2], [
+            ("GPT-2 124M, 4 x 16: a step", 120),
+            ("GPT-2 124M, 4 x 16: of peak", 0.5)])
+
+    def test_fails_if_a_transformer_cannot_be_trained_one_way_and_goes_on_with_the_others(self):
+        bench = 'case "$*" in *"--devices 4 "*) echo \'{"rows": [{"error": "no memory"}]}\'; exit 78;; esac;'
+        self.fake_stagecoach(bench=bench + ROW)
+        _, found = self.gpu_check("gpt2")
+        self.assertEqual(found["gpt2"]["reason"], "GPT-2 124M, 8 x 8, 4 stages: no memory")
+        self.assertEqual(len(found["gpt2"]["figures"]), 8)
+
+    def test_fails_if_memory_is_not_as_predicted(self):
+        self.fake_stagecoach(bench=ROW.replace(": 24}", ": 25}"), predicted=4)
+        _, found = self.gpu_check("gpt2,generate")
+        self.assertIn("GPT-2 124M, 1 x 64: held 24 bytes, predicted were 25", found["gpt2"]["reason"])
+        self.assertEqual(found["generate"]["reason"], "cuda:0 held 3 bytes, predicted were 4")
+
+    def test_shows_the_time_of_each_tile_of_attention(self):
+        self.fake_tests(TILES, "cuda_kernels_gpu_test")
+        _, found = self.gpu_check("attention")
+        self.assertEqual([(figure["name"], figure["value"], figure["unit"])
+                          for figure in found["attention"]["figures"]][3:], [
+            ("forward, 16 x 1024, heads 12 of 64: tile 128 by 64, 8 warps", 0.125, "ms")])
+
+    def test_runs_groups_of_steps(self):
+        _, found = self.gpu_check("others,devices", "--minutes", "0.01")
+        self.assertEqual(list(found), ["devices", "train", "nccl", "stages", "kernels", "memcheck",
+                                       "racecheck", "synccheck", "initcheck"])
+        _, found = self.gpu_check("transformers", "--minutes", "0.01")
+        self.assertEqual(list(found), ["devices", "parity", "gpt2", "attention", "generate", "step",
+                                       "torch", "llama"])
 
     def test_fails_if_a_rank_computes_something_else(self):
         self.fake_stagecoach(of_a_rank="""{
@@ -262,7 +336,11 @@ class PlanTest(Folder):
             names = [step.name for step in check.steps()]
             self.assertEqual(len(set(names)), len(names))
             self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
-            self.assertLess(sum(step.limit_s for step in check.steps()), minutes * 60)
+            plans = [[step for step in check.steps() if not step.is_extra]]
+            plans += [[step for step in check.steps() if group in step.groups]
+                      for group in ("transformers", "others")]
+            for plan in plans:
+                self.assertLess(sum(step.limit_s for step in plan), minutes * 60)
 
 
 class PackedTest(Folder):
