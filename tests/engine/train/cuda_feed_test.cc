@@ -30,7 +30,7 @@ using kernels::Tensor;
 
 constexpr int64_t kFeatures = 5;
 constexpr int64_t kRowsOfData = 64;
-constexpr int64_t kVocabulary = 1000 * kRowsOfData;
+constexpr int64_t kIds = 1000 * kRowsOfData;
 constexpr int64_t kMicroBatchRows = 3;
 constexpr int kMicroBatches = 4;
 constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
@@ -96,7 +96,7 @@ class Feeding {
         feed_(Feed::Create(*device_, {.micro_batch_rows = kMicroBatchRows,
                                       .micro_batches = kMicroBatches,
                                       .features = features,
-                                      .vocabulary = has_ids ? kVocabulary : 0,
+                                      .vocabulary = has_ids ? kIds : 0,
                                       .feeds_loss = true,
                                       .target = kTarget})
                   .value()),
