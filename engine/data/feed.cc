@@ -24,7 +24,7 @@ namespace {
 constexpr int kMaxThreads = 4;
 constexpr int64_t kBytesOfThread = 256 << 10;
 
-// Of the target of a row, as a data set gave it.
+// Checks the target of a row, as a data set gave it.
 absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte* place) {
   if (target.kind != TargetSpec::Kind::kClasses) return absl::OkStatus();
   const auto* const labels = reinterpret_cast<const int32_t*>(place);
@@ -39,7 +39,7 @@ absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte*
   return absl::OkStatus();
 }
 
-// Of rows of `count` ids each, as a data set gave them.
+// Checks rows of `count` ids each, as a data set gave them.
 absl::Status CheckIds(absl::Span<const int64_t> rows, int64_t count, int64_t vocabulary,
                       const std::byte* place) {
   const auto* ids = reinterpret_cast<const int32_t*>(place);

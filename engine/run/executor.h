@@ -155,8 +155,8 @@ class Executor {
     Program program;
     BlockTable blocks;
     std::vector<std::unique_ptr<kernels::Recording>> recordings;  // by position; null for transfers
-    // Of passes that record their outputs as well (Stage::records_outputs), of a batch that wants
-    // them; the others are null.
+    // By position: recordings of passes that copy their outputs as well (Stage::records_outputs),
+    // for batches that want them; null for all other actions.
     std::vector<std::unique_ptr<kernels::Recording>> output_recordings;
     std::vector<RingAction> recorded;  // by position
     // By position: how many operations a compute action took the last time that it was issued, and

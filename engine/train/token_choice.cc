@@ -43,8 +43,8 @@ std::vector<int32_t> LargestFirst(absl::Span<const float> logits, int64_t top_k)
     return of_a != of_b ? of_a > of_b : a < b;
   };
   const int64_t count = top_k == 0 ? std::ssize(logits) : std::min(top_k, std::ssize(logits));
-  // A heap of the first so far, with the last of them in front. Few of the others come before it;
-  // of equal ones, none.
+  // A heap of the first so far, with the last of them in front. Few of the others come before it,
+  // and none with an equal logit.
   std::vector<int32_t> ids(static_cast<size_t>(count));
   std::iota(ids.begin(), ids.end(), 0);
   std::make_heap(ids.begin(), ids.end(), comes_first);

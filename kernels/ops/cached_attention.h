@@ -48,6 +48,9 @@ class CachedAttentionOp : public Operation {
                                std::byte* cache, const Tensor& y, std::byte* workspace) = 0;
 };
 
+// InvalidArgument: what CheckAttention refuses of as many positions as rows, or as the cache has.
+absl::Status CheckCachedAttention(const CachedAttentionShape& shape, int64_t max_extent);
+
 // InvalidArgument: as for AttentionShape. Unimplemented: heads above 128 numbers that are not made
 // of words of 16 bytes, or above 256, on a CUDA device.
 absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCpu(const CachedAttentionShape& shape,

@@ -72,6 +72,9 @@ class HeadOp : public Operation {
                                 std::byte* workspace) = 0;
 };
 
+// InvalidArgument: what no backend takes whose extents are at most `max_extent`.
+absl::Status CheckHead(const HeadShape& shape, int64_t max_extent);
+
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCpu(const HeadShape& shape, Device& device);
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCuda(const HeadShape& shape, Device& device);
 

@@ -174,13 +174,6 @@ std::vector<std::byte> OpBench::Bytes(const Tensor& tensor) {
   return {staging.data(), staging.data() + staging.bytes()};
 }
 
-std::vector<float> RoundedTo(DType type, std::vector<float> values) {
-  if (type == DType::kBfloat16) {
-    for (float& value : values) value = kernels::FromBfloat16(kernels::ToBfloat16(value));
-  }
-  return values;
-}
-
 OpResults ResultsOn(const OpBackend& backend, Addresses addresses, OpRun run) {
   std::vector<std::vector<std::byte>> first;
   OpResults results;

@@ -27,6 +27,7 @@
 #include "kernels/ops/ops.h"
 #include "kernels/tensor.h"
 #include "tests/testing/close_to.h"
+#include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
 
 // Tests of operations, written once for every backend: a test says what is called, what comes out
@@ -161,9 +162,6 @@ class OpBench {
   std::vector<Contents> contents_;
   std::vector<std::unique_ptr<kernels::Operation>> operations_;
 };
-
-// Each value rounded to `type`: what a tensor of that type can hold.
-std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values);
 
 // The bounds of values that are computed in float32 to within `bounds` and stored as `type`.
 std::vector<double> StoredBounds(const std::vector<double>& expected, std::vector<double> bounds,

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/random.h"
+#include "kernels/bfloat16.h"
 
 namespace stagecoach::testing {
 namespace {
@@ -31,6 +32,13 @@ std::vector<int32_t> RandomLabels(int64_t rows, int64_t classes, uint64_t stream
     labels[r] = static_cast<int32_t>(random.Below(r, static_cast<uint64_t>(classes)));
   }
   return labels;
+}
+
+std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values) {
+  if (type == kernels::DType::kBfloat16) {
+    for (float& value : values) value = kernels::FromBfloat16(kernels::ToBfloat16(value));
+  }
+  return values;
 }
 
 std::vector<double> ToDouble(absl::Span<const float> values) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/tensor.h"
 
 namespace stagecoach::testing {
 
@@ -14,6 +15,9 @@ std::vector<float> RandomNormal(int64_t elements, uint64_t stream);
 std::vector<float> RandomUniform(float lo, float hi, int64_t elements, uint64_t stream);
 // Labels in [0, classes).
 std::vector<int32_t> RandomLabels(int64_t rows, int64_t classes, uint64_t stream);
+
+// Each value rounded to `type`: what a tensor of that type can hold.
+std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values);
 
 // The same numbers for the reference in double precision.
 std::vector<double> ToDouble(absl::Span<const float> values);

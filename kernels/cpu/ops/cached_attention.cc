@@ -110,14 +110,7 @@ class CpuCachedAttention final : public CachedAttentionOp {
 
 absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCpu(const CachedAttentionShape& shape,
                                                                Device& device) {
-  for (const int64_t positions : {shape.rows, shape.positions}) {
-    RETURN_IF_ERROR(CheckAttention({.positions = positions,
-                                    .heads = shape.heads,
-                                    .kv_heads = shape.kv_heads,
-                                    .head_size = shape.head_size,
-                                    .rotary_base = shape.rotary_base},
-                                   kMaxExtent));
-  }
+  RETURN_IF_ERROR(CheckCachedAttention(shape, kMaxExtent));
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<CachedAttentionOp> {
     return std::make_unique<CpuCachedAttention<T>>(shape, AsCpu(device.stream()).threads());
   });

@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/first_error.h"
 #include "kernels/cpu/matrix_product.h"
@@ -368,19 +367,7 @@ class CpuHead final : public HeadOp {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCpu(const HeadShape& shape, Device& device) {
-  if (shape.positions < 1 || shape.rows % shape.positions != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("head: ", shape.rows, " rows are no samples of ",
-                                                   shape.positions, " positions"));
-  }
-  if (shape.tile_rows < 0 || shape.tile_rows % kHeadTileGranule != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("head: the rows of a tile are a multiple of ",
-                                                   kHeadTileGranule, ", not ", shape.tile_rows));
-  }
-  if (!IsExtent(shape.rows) || !IsExtent(shape.features) || !IsExtent(shape.classes)) {
-    return absl::InvalidArgumentError(absl::StrCat("head: extents must be 1 to ", kMaxExtent, ": ",
-                                                   shape.rows, " rows, ", shape.features,
-                                                   " features, ", shape.classes, " classes"));
-  }
+  RETURN_IF_ERROR(CheckHead(shape, kMaxExtent));
   return ForActivationType(device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<HeadOp>> {
     auto op = std::make_unique<CpuHead<T>>(shape, AsCpu(device.stream()).threads());
     RETURN_IF_ERROR(op->Prepare());

@@ -57,14 +57,7 @@ class CudaCachedAttention final : public CachedAttentionOp {
 };
 
 absl::Status CheckShape(const CachedAttentionShape& shape, DType type) {
-  for (const int64_t positions : {shape.rows, shape.positions}) {
-    RETURN_IF_ERROR(CheckAttention({.positions = positions,
-                                    .heads = shape.heads,
-                                    .kv_heads = shape.kv_heads,
-                                    .head_size = shape.head_size,
-                                    .rotary_base = shape.rotary_base},
-                                   kMaxCudaExtent));
-  }
+  RETURN_IF_ERROR(CheckCachedAttention(shape, kMaxCudaExtent));
   // A grid has at most this many blocks in its second and third direction.
   constexpr int64_t kMaxBlocks = 65535;
   if (shape.rows * shape.heads > kMaxBlocks) {

@@ -269,19 +269,7 @@ class CudaHead final : public HeadOp {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCuda(const HeadShape& shape, Device& device) {
-  if (shape.positions < 1 || shape.rows % shape.positions != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("head: ", shape.rows, " rows are no samples of ",
-                                                   shape.positions, " positions"));
-  }
-  if (shape.tile_rows < 0 || shape.tile_rows % kHeadTileGranule != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("head: the rows of a tile are a multiple of ",
-                                                   kHeadTileGranule, ", not ", shape.tile_rows));
-  }
-  if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.features) || !IsCudaExtent(shape.classes)) {
-    return absl::InvalidArgumentError(absl::StrCat("head: extents must be 1 to ", kMaxCudaExtent,
-                                                   ": ", shape.rows, " rows, ", shape.features,
-                                                   " features, ", shape.classes, " classes"));
-  }
+  RETURN_IF_ERROR(CheckHead(shape, kMaxCudaExtent));
   auto op = std::make_unique<CudaHead>(shape, device.activation_type());
   RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
                                  absl::StrCat("head, ", shape.rows, " rows, ", shape.features,

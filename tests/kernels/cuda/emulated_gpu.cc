@@ -19,13 +19,6 @@ void Check(cudaError_t error, const char* call) {
 
 }  // namespace
 
-std::vector<float> RoundedTo(DType type, std::vector<float> values) {
-  if (type == DType::kBfloat16) {
-    for (float& value : values) value = kernels::FromBfloat16(kernels::ToBfloat16(value));
-  }
-  return values;
-}
-
 EmulatedGpu::EmulatedGpu(cuda::ThreadOrder order) {
   cuda::Reset({.gpus = 1, .thread_order = order, .delay = 0.0});
   Check(cudaSetDevice(0), "cudaSetDevice");

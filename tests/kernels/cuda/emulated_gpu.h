@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/element_type.h"
 #include "kernels/tensor.h"
 #include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/random_tensor.h"
 
 namespace stagecoach::testing {
 
@@ -28,9 +29,6 @@ inline kernels::ElementType ElementTypeOf(kernels::DType type) {
   return type == kernels::DType::kBfloat16 ? kernels::ElementType::kBfloat16
                                            : kernels::ElementType::kFloat32;
 }
-
-// Each value rounded to `type`: what a tensor of that type can hold.
-std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values);
 
 // A GPU of the stand-in with one stream and the memory of one test, for tests that call launchers
 // without a device around them. It starts the stand-in anew: one at a time. The destructor gives

@@ -1,0 +1,25 @@
+#include "kernels/ops/head.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace stagecoach::kernels {
+
+absl::Status CheckHead(const HeadShape& shape, int64_t max_extent) {
+  if (shape.positions < 1 || shape.rows % shape.positions != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("head: ", shape.rows, " rows are no samples of ",
+                                                   shape.positions, " positions"));
+  }
+  if (shape.tile_rows < 0 || shape.tile_rows % kHeadTileGranule != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("head: the rows of a tile are a multiple of ",
+                                                   kHeadTileGranule, ", not ", shape.tile_rows));
+  }
+  const auto is_extent = [&](int64_t value) { return value >= 1 && value <= max_extent; };
+  if (!is_extent(shape.rows) || !is_extent(shape.features) || !is_extent(shape.classes)) {
+    return absl::InvalidArgumentError(absl::StrCat("head: extents must be 1 to ", max_extent, ": ",
+                                                   shape.rows, " rows, ", shape.features,
+                                                   " features, ", shape.classes, " classes"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::kernels
