@@ -78,13 +78,20 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
   return label >= 0 && label < a.classes;
 }
 
-// A vector of logits from class c on becomes that of their gradients. Products and sums are rounded
-// one by one, here and in the row's own sum, so that all kernels that contain them give the same
-// bits.
+// A vector of logits from class c on becomes that of their gradients, with zeros behind the last
+// class. Products and sums are rounded one by one, here and in the row's own sum, so that all
+// kernels that contain them give the same bits.
 template <int N>
-__device__ void LogitGradients(const RowSoftmax& row, int64_t c, float (&values)[N]) {
+__device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c,
+                               float (&values)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) values[i] = __fmul_rn(__expf(values[i] - row.maximum), row.factor);
+  if (c + N > classes) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (c + i >= classes) values[i] = 0.0F;
+    }
+  }
   if (c > row.label || row.label >= c + N) return;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
@@ -143,7 +150,7 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
   __syncwarp();  // where the row is a warp's, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
   row.Second([&](int64_t c, float(&values)[N]) {
-    LogitGradients(softmax, c, values);
+    LogitGradients(softmax, a.classes, c, values);
     Store(gradient + c, values);
   });
 }
@@ -270,7 +277,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
   const TwiceReadRow<T, N, false> row(a.classes, output, nullptr);
   row.Second([&](int64_t c, float(&values)[N]) {
-    LogitGradients(row_softmax, c, values);
+    LogitGradients(row_softmax, a.classes, c, values);
     Store(gradient + c, values);
   });
 }

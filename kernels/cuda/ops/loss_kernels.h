@@ -51,8 +51,8 @@ LaunchLossFunction LaunchMeanSquaredErrorOfValues;
 struct CrossEntropyTile {
   LossArguments loss;
   int64_t first_row = 0;
-  // Elements from one row of output and gradient to the next; at least `classes`. What lies between
-  // has no meaning, and is written to.
+  // Elements from one row of output and gradient to the next; at least `classes`. Of what lies
+  // between, the output means nothing, and the gradient gets zeros up to a multiple of 16 bytes.
   int64_t leading = 1;
   RowSoftmax* softmax = nullptr;  // of all rows; may be null
 };
