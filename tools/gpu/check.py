@@ -65,6 +65,19 @@ class Step:
     run: object
     groups: tuple = ()  # by whose names it can be asked for, too
     is_extra: bool = False  # run only where it is asked for
+    is_needed: bool = False  # run whatever is asked for
+
+
+def chosen_steps(steps, only):
+    """Those that --only asks for, or without it all but the extra ones. ValueError: no such step."""
+    if only is None:
+        return [step for step in steps if not step.is_extra]
+    asked = set(only.split(","))
+    known = {name: None for step in steps for name in (step.name, *step.groups)}
+    unknown = asked - known.keys()
+    if unknown:
+        raise ValueError(f"no step {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [step for step in steps if step.is_needed or asked & {step.name, *step.groups}]
 
 
 @dataclasses.dataclass

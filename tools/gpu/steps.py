@@ -70,9 +70,9 @@ class GpuCheck:
         both = (_MODELS, _OTHERS)
         first = {
             Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 15, self.unpack,
-                                   both)],
+                                   is_needed=True)],
             Programs.TO_BUILD: [Step("build", "Configure and build for this GPU", 240, self.build,
-                                     both)],
+                                     is_needed=True)],
             Programs.BUILT: [],
         }
         models = [

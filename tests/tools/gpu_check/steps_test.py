@@ -14,13 +14,28 @@ sys.dont_write_bytecode = True
 
 from folder import LONG_S, ROOT, Folder, has_text
 from gpu import archive, build, driver, libraries, model_steps, steps, works
-from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, TIMED_OUT, Check, StepFailed
+from gpu.check import (FAILED, NOT_RUN, PASSED, SKIPPED, TIMED_OUT, Check, Step, StepFailed,
+                       chosen_steps)
 
 SHARDS = 4  # processes of each test program, all of which say the same here
 EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
           for loss in (2.0, 1.5)]
 END = {"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices": [
     {"device": "cuda:0", "measured_peak_bytes": 10, "predicted_peak_bytes": 10}]}
+
+
+class ChosenStepsTest(unittest.TestCase):
+    STEPS = [Step("unpack", "", 1, None, is_needed=True), Step("a", "", 1, None, ("group",)),
+             Step("b", "", 1, None, ("group",), is_extra=True), Step("c", "", 1, None)]
+
+    def test_those_that_are_needed_come_with_those_asked_for(self):
+        for only, names in ((None, ["unpack", "a", "c"]), ("group", ["unpack", "a", "b"]),
+                            ("c,b", ["unpack", "b", "c"]), ("unpack", ["unpack"])):
+            self.assertEqual([step.name for step in chosen_steps(self.STEPS, only)], names, only)
+
+    def test_a_step_that_there_is_not_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "no step d; there are unpack, a, group, b, c"):
+            chosen_steps(self.STEPS, "a,d")
 
 
 class TrainingTest(unittest.TestCase):
@@ -336,10 +351,8 @@ class PlanTest(Folder):
             names = [step.name for step in check.steps()]
             self.assertEqual(len(set(names)), len(names))
             self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
-            plans = [[step for step in check.steps() if not step.is_extra]]
-            plans += [[step for step in check.steps() if group in step.groups]
-                      for group in ("transformers", "others")]
-            for plan in plans:
+            for only in (None, "transformers", "others"):
+                plan = chosen_steps(check.steps(), only)
                 self.assertLess(sum(step.limit_s for step in plan), minutes * 60)
 
 
