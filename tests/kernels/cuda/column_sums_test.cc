@@ -142,7 +142,9 @@ TEST(ColumnSumsOfManyRows, AreFewBesideTheMatrix) {
   EXPECT_EQ(PartialSumsBytes(64, 2304), kRowBytes);
   EXPECT_EQ(PartialSumsBytes(512, 2304), 8 * kRowBytes);
   EXPECT_EQ(PartialSumsBytes(4096, 2304), 32 * kRowBytes);
-  EXPECT_EQ(PartialSumsBytes(32768, 2304), 32 * kRowBytes);
+  EXPECT_EQ(PartialSumsBytes(8192, 2304), 32 * kRowBytes);
+  EXPECT_EQ(PartialSumsBytes(32768, 2304), 128 * kRowBytes);
+  EXPECT_EQ(PartialSumsBytes(1 << 20, 2304), 128 * kRowBytes);
 }
 
 }  // namespace
