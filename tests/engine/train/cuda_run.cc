@@ -1,6 +1,7 @@
 #include "tests/engine/train/cuda_run.h"
 
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -14,6 +15,8 @@
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
 #include "engine/model/layers/swiglu.h"
+#include "engine/model/model_file.h"
+#include "engine/model/transformer.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
 #include "tests/engine/train/small_run.h"
@@ -69,6 +72,25 @@ Model TokenModel() {
                      Residual({LayerNorm(), Linear(16, Activation::kGelu), Linear(8)}), LayerNorm(),
                      Head({.classes = kWords})},
           .ties = {{{0, "tokens"}, {4, "weight"}}}};
+}
+
+namespace {
+
+Model NamedModel(const std::string& name) {
+  const Transformer extents = NamedTransformer(name).value();
+  return ParseModel(ModelFileOf(extents), {.input = Shape{extents.context},
+                                           .vocabulary = extents.vocabulary,
+                                           .classes = extents.vocabulary})
+      .value();
+}
+
+}  // namespace
+
+Model Gpt2Model() { return NamedModel("gpt2:blocks=3,width=8,heads=2,context=5,vocabulary=37"); }
+
+Model LlamaModel() {
+  return NamedModel(
+      "llama:blocks=3,width=8,heads=4,kv_heads=2,hidden=12,context=5,vocabulary=37,tied=0");
 }
 
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {

@@ -39,6 +39,10 @@ Model FeedForwardModel();
 // embedding's table; all 8 wide.
 Model TokenModel();
 
+// A GPT-2 with a tied head and a Llama with grouped queries, of nine layers of 8 features each.
+Model Gpt2Model();
+Model LlamaModel();
+
 // Samples for a model of the above; the same in every call.
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);
 

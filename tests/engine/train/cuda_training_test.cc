@@ -72,12 +72,24 @@ std::string Describe(const Optimizer& optimizer, Precision precision) {
                       optimizer.clip_norm, ", ", PrecisionName(precision));
 }
 
+// What is trained, by name.
+struct Subject {
+  const char* name;
+  Model (*model)();
+};
+constexpr Subject kLayersOfAllKinds = {"layers of all kinds", TinyModel};
+constexpr Subject kGpt2 = {"GPT-2", Gpt2Model};
+constexpr Subject kLlama = {"Llama", LlamaModel};
+
 // The answer of one stage on one device; the same in every call.
-const TinyAnswer& Expected(const Optimizer& optimizer, Precision precision, int blocks = 1) {
+const TinyAnswer& Expected(const Subject& subject, const Optimizer& optimizer, Precision precision,
+                           int blocks) {
   static auto* const answers = new std::map<std::string, TinyAnswer>;
-  TinyAnswer& answer = (*answers)[absl::StrCat(Describe(optimizer, precision), blocks)];
+  TinyAnswer& answer =
+      (*answers)[absl::StrCat(subject.name, Describe(optimizer, precision), blocks)];
   if (answer.losses.empty()) {
     TinyRun run = OnCuda(1, "gpipe", Place::kOneGpu, optimizer, precision);
+    run.model = subject.model();
     run.replication = {1, blocks};
     answer = AnswerOf(run).value();
   }
@@ -93,9 +105,11 @@ struct Partition {
   int all_devices() const { return devices * replication.replicas; }
 };
 
-TinyRun OnCuda(const Partition& partition, const Optimizer& optimizer, Precision precision) {
+TinyRun OnCuda(const Partition& partition, const Subject& subject, const Optimizer& optimizer,
+               Precision precision) {
   TinyRun run =
       OnCuda(partition.devices, partition.schedule, partition.place, optimizer, precision);
+  run.model = subject.model();
   run.replication = partition.replication;
   if (partition.place == Place::kOneGpu) {
     run.options.device.gpus.assign(static_cast<size_t>(partition.all_devices()), 0);
@@ -114,29 +128,49 @@ class CudaPartitions : public CudaTraining, public ::testing::WithParamInterface
   }
 };
 
+// Every schedule meets one of them, and most meet both.
+const Subject& TransformerFor(const Partition& partition) {
+  return partition.devices == 2 ? kLlama : kGpt2;
+}
+
+void ExpectTheAnswerOfOneDevice(const Partition& partition, const Subject& subject,
+                                const Optimizer& optimizer, Precision precision) {
+  SCOPED_TRACE(absl::StrCat(subject.name, ", ", Describe(optimizer, precision)));
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer answer,
+                       AnswerOf(OnCuda(partition, subject, optimizer, precision)));
+  EXPECT_EQ(answer, Expected(subject, optimizer, precision, partition.replication.gradient_blocks));
+}
+
 TEST_P(CudaPartitions, NeverChangeTheAnswer) {
-  const Partition& partition = GetParam();
   std::vector<std::pair<Optimizer, Precision>> cases = {
       {Optimizer::AdamW(), Precision::kFloat32}, {Optimizers().back(), Precision::kBfloat16}};
-  if (partition.place == Place::kOneGpu) {
+  if (GetParam().place == Place::kOneGpu) {
     for (const Optimizer& optimizer : Optimizers()) {
       cases.emplace_back(optimizer, Precision::kTf32);
     }
   }
   for (const auto& [optimizer, precision] : cases) {
-    SCOPED_TRACE(Describe(optimizer, precision));
-    ASSERT_OK_AND_ASSIGN(const TinyAnswer answer,
-                         AnswerOf(OnCuda(partition, optimizer, precision)));
-    EXPECT_EQ(answer, Expected(optimizer, precision, partition.replication.gradient_blocks));
+    ExpectTheAnswerOfOneDevice(GetParam(), kLayersOfAllKinds, optimizer, precision);
   }
 }
 
+// On one GPU, where emulated transfers cost least.
+TEST_P(CudaPartitions, NeverChangeTheAnswerOfATransformer) {
+  if (GetParam().place != Place::kOneGpu) return;
+  ExpectTheAnswerOfOneDevice(GetParam(), TransformerFor(GetParam()), Optimizers()[2],
+                             Precision::kBfloat16);
+}
+
 TEST_P(CudaPartitions, TakeThePredictedMemory) {
-  const Partition& partition = GetParam();
-  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-    SCOPED_TRACE(PrecisionName(precision));
+  std::vector<std::pair<Subject, Precision>> cases = {{kLayersOfAllKinds, Precision::kFloat32},
+                                                      {kLayersOfAllKinds, Precision::kBfloat16}};
+  if (GetParam().place == Place::kOneGpu) {
+    cases.emplace_back(TransformerFor(GetParam()), Precision::kBfloat16);
+  }
+  for (const auto& [subject, precision] : cases) {
+    SCOPED_TRACE(absl::StrCat(subject.name, ", ", PrecisionName(precision)));
     ASSERT_OK_AND_ASSIGN(const auto trainer,
-                         TinyTrainer(OnCuda(partition, Optimizer::AdamW(), precision)));
+                         TinyTrainer(OnCuda(GetParam(), subject, Optimizer::AdamW(), precision)));
     ASSERT_OK(AnswerOf(*trainer));
     ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
     for (const DeviceReport& device : devices) {
@@ -404,7 +438,7 @@ TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
 
 // A step on the rows behind those of the steps before.
 absl::Status TrainOn(Trainer& trainer) {
-  const auto data = SmallData(4 * kTinyBatchRows);
+  const auto data = TinyData(trainer.run().model, 4 * kTinyBatchRows);
   return trainer.Step(*data, Rows(trainer.steps() * kTinyBatchRows, kTinyBatchRows)).status();
 }
 
@@ -430,16 +464,19 @@ TEST_F(CudaTraining, GoesOnFromACheckpointWithTheSameBits) {
   }
 }
 
-TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
+void ExpectCheckpointsOfTheCpuBackendAreTaken(const Subject& subject) {
+  SCOPED_TRACE(subject.name);
   const stagecoach::testing::TestFolder folder;
   const std::string of_cpu = (folder.path() / "cpu").string();
   const std::string of_cuda = (folder.path() / "cuda").string();
-  ASSERT_OK_AND_ASSIGN(const auto cpu, TinyTrainer(TinyRun{.devices = 2}));
+  ASSERT_OK_AND_ASSIGN(const auto cpu,
+                       TinyTrainer(TinyRun{.model = subject.model(), .devices = 2}));
   ASSERT_OK(TrainOn(*cpu));
   ASSERT_OK_AND_ASSIGN(const std::string saved, cpu->Save(of_cpu));
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-    ASSERT_OK_AND_ASSIGN(const auto cuda, TinyTrainer(OnCuda(3, "gpipe", Place::kOneGpu,
-                                                             Optimizer::AdamW(), precision)));
+    TinyRun run = OnCuda(3, "gpipe", Place::kOneGpu, Optimizer::AdamW(), precision);
+    run.model = subject.model();
+    ASSERT_OK_AND_ASSIGN(const auto cuda, TinyTrainer(run));
     ASSERT_OK(cuda->Restore(saved));
     EXPECT_EQ(cuda->ParametersHash().value(), cpu->ParametersHash().value());
     // All of the state has come along: it is saved as it was.
@@ -455,6 +492,12 @@ TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
   ASSERT_OK(cpu->Restore(of_cuda));
   EXPECT_EQ(cpu->steps(), 2);
   EXPECT_OK(TrainOn(*cpu));
+}
+
+TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
+  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama}) {
+    ExpectCheckpointsOfTheCpuBackendAreTaken(subject);
+  }
 }
 
 TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {
