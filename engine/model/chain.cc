@@ -110,13 +110,10 @@ void Chain::LayOut(const partition::StagePosition& position, const partition::En
 // layer's never is: what leaves a chain is whole, and so is what a later layer reads.
 void Chain::DeferSums() {
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
-    // The next layer writes its y while it still needs this one's x. Were both in the workspace,
-    // they would share a slot.
-    const bool x_stays = i == 0 || places_[i - 1].output.area != Place::Area::kWorkspace;
     const bool starts_skip =
         absl::c_any_of(layers_[i].skips, [](const auto& skip) { return !skip.before.has_value(); });
-    layers_[i].defers_sum = layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x &&
-                            x_stays && !starts_skip;
+    layers_[i].defers_sum =
+        layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x && !starts_skip;
   }
 }
 

@@ -16,7 +16,8 @@ class SumFusion {
 
   // What a prepared layer can take over, and leave to the next.
   struct Abilities {
-    bool adds_to_x = false;   // Forward begins by adding `x_addend` to x, in place
+    // Forward begins by adding `x_addend` to x, in place. The addend may be in the memory of y.
+    bool adds_to_x = false;
     bool defers_sum = false;  // Forward ends by adding x to y, and can leave that to the next layer
     bool adds_to_dx = false;  // BackwardInput and Backward end by adding `dx_addend` to dx
   };

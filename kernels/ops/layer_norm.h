@@ -41,7 +41,7 @@ class LayerNormOp : public Operation {
   // `addend` (R, C), what goes around a residual connection, may be empty. Otherwise x += addend
   // comes first, in place, and what is normalized is x as it is then stored, rounded to its type:
   // all results are the same bits as those of ElementwiseOps::Add followed by Forward without one.
-  // Neither `addend` nor `y` may then overlap `x`.
+  // Neither `addend` nor `y` may then overlap `x`; `y` may be `addend`.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma,
                                const Tensor& beta, const Tensor& addend, const Tensor& statistics,
                                const Tensor& y) = 0;

@@ -42,8 +42,9 @@ constexpr LayerNormShape Rms(int64_t rows, int64_t features) {
   return {.rows = rows, .features = features, .epsilon = 0.5F, .centers = false};
 }
 
-// Of the addend to x: not at all, by ElementwiseOps, or by the layer norm itself.
-enum class Add { kNo, kBefore, kWithin };
+// Of the addend to x: not at all, by ElementwiseOps, or by the layer norm itself; then also with y
+// in its place.
+enum class Add { kNo, kBefore, kWithin, kUnderY };
 
 class LayerNorm : public OpTest<LayerNormShape> {
  protected:
@@ -77,14 +78,15 @@ class LayerNorm : public OpTest<LayerNormShape> {
           LayerNormOp& op = bench.Create(shape());
           const Tensor x = bench.Operand(matrix(), x_), gamma = bench.Operand({C()}, gamma_);
           const Tensor beta = centers() ? bench.Operand({C()}, beta_) : Tensor{};
-          const Tensor addend = bench.Operand(matrix(), addend_), y = bench.Result(matrix());
+          const Tensor addend = bench.Operand(matrix(), addend_);
+          const Tensor y = add == Add::kUnderY ? addend : bench.Result(matrix());
+          const bool adds = add == Add::kWithin || add == Add::kUnderY;
           const Tensor statistics = bench.ResultOf(DType::kFloat32, statistics_shape());
           bench.Run([&](Stream& stream) -> absl::Status {
             if (add == Add::kBefore) {
               RETURN_IF_ERROR(bench.ops().elementwise().Add(stream, x, addend, x));
             }
-            return op.Forward(stream, x, gamma, beta, add == Add::kWithin ? addend : Tensor{},
-                              statistics, y);
+            return op.Forward(stream, x, gamma, beta, adds ? addend : Tensor{}, statistics, y);
           });
           return std::array{statistics, y, x};
         },
@@ -141,11 +143,13 @@ class LayerNorm : public OpTest<LayerNormShape> {
     ExpectForward(x, statistics, y);
   }
   void ExpectTheBitsOfAddAndForward() const {
-    const auto [statistics, y, x] = Forward(Add::kWithin);
     const auto [statistics_after, y_after, sum] = Forward(Add::kBefore);
-    EXPECT_THAT(x, HasTheBitsOf(sum));
-    EXPECT_THAT(statistics, HasTheBitsOf(statistics_after));
-    EXPECT_THAT(y, HasTheBitsOf(y_after));
+    for (const Add add : {Add::kWithin, Add::kUnderY}) {
+      const auto [statistics, y, x] = Forward(add);
+      EXPECT_THAT(x, HasTheBitsOf(sum));
+      EXPECT_THAT(statistics, HasTheBitsOf(statistics_after));
+      EXPECT_THAT(y, HasTheBitsOf(y_after));
+    }
   }
 
   Vector BackwardInput(bool adds, bool in_place = false) const {

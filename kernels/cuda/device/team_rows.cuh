@@ -86,9 +86,14 @@ class StreamedRow {
 
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
+    ForEachNumbered([&](int, int64_t column, const Vector& vector) { visit(column, vector); });
+  }
+  template <typename Visit>
+  __device__ void ForEachNumbered(Visit visit) const {
     const int64_t step = static_cast<int64_t>(blockDim.x) * N;
+    int number = 0;
     for (int64_t first = static_cast<int64_t>(threadIdx.x) * N; first < columns_;
-         first += kBatch * step) {
+         first += kBatch * step, number += kBatch) {
       Vector batch[kBatch];
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
@@ -96,7 +101,7 @@ class StreamedRow {
       }
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        if (first + k * step < columns_) visit(first + k * step, batch[k]);
+        if (first + k * step < columns_) visit(number + k, first + k * step, batch[k]);
       }
     }
   }

@@ -19,6 +19,10 @@ namespace {
 constexpr int kShortRow = 256;
 constexpr int kShortShare = 8;
 constexpr int kShare = 32;
+// So few rows leave most multiprocessors idle, and take as long as the reads that wait for others:
+// gamma and beta are read with x then. The bits are the same.
+constexpr int64_t kFewRows = 64;
+constexpr int kMostHeldWeights = 4;  // vectors, for which there are registers
 
 template <int N>
 struct ForwardVector {
@@ -42,10 +46,28 @@ struct ForwardSource {
   }
 };
 
+// A vector of gamma and beta.
+template <typename T, int N>
+struct ForwardWeights {
+  Packed<T, N> gamma, beta;
+};
+template <typename T, int N>
+struct WeightsSource {
+  const T* gamma;
+  const T* beta;  // null: 0
+
+  __device__ void operator()(int64_t c, ForwardWeights<T, N>& weights) const {
+    weights.gamma = LoadPacked<T, N>(gamma + c);
+    weights.beta = beta == nullptr ? Packed<T, N>{} : LoadPacked<T, N>(beta + c);
+  }
+};
+
 // Two passes over values that are at hand: mean(x^2) - mean(x)^2 would lose the digits of a row
-// that is far from 0.
-template <typename T, int N, typename Row>
-__device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, const Row& row) {
+// that is far from 0. `weights(k, c, vector)` gives those of the thread's vector number k, which is
+// at column c.
+template <typename T, int N, typename Row, typename Weights>
+__device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, const Row& row,
+                             Weights weights) {
   float* const scratch = SharedMemory<float>();
   const float features = static_cast<float>(a.features);
   float mean = 0.0F;
@@ -67,20 +89,20 @@ __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, cons
     if (a.centers) a.statistics[2 * r] = mean;
     a.statistics[a.centers ? 2 * r + 1 : r] = rstd;
   }
-  const T* const gamma = static_cast<const T*>(a.gamma);
-  const T* const beta = static_cast<const T*>(a.beta);
   T* const y = static_cast<T*>(a.y) + r * a.features;
-  row.ForEach([&](int64_t c, const ForwardVector<N>& vector) {
-    float g[N], b[N] = {}, values[N];
-    Load(gamma + c, g);
-    if (a.centers) Load(beta + c, b);
+  row.ForEachNumbered([&](int k, int64_t c, const ForwardVector<N>& vector) {
+    ForwardWeights<T, N> own;
+    weights(k, c, own);
+    float g[N], b[N], values[N];
+    Unpack<T, N>(own.gamma, g);
+    Unpack<T, N>(own.beta, b);
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = (vector.x[i] - mean) * rstd * g[i] + b[i];
     Store(y + c, values);
   });
 }
 
-template <typename T, int N, int kHeld, bool kAdd>
+template <typename T, int N, int kHeld, bool kAdd, bool kFew>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     LayerNormForwardKernel(const LayerNormForwardArguments a) {
   const int64_t r = TeamRow();
@@ -90,7 +112,11 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   T* const x = static_cast<T*>(a.x) + begin;
   const ForwardSource<T, N, kAdd> source{x,
                                          kAdd ? static_cast<const T*>(a.addend) + begin : nullptr};
+  const WeightsSource<T, N> weights{static_cast<const T*>(a.gamma), static_cast<const T*>(a.beta)};
+  const auto late = [&](int, int64_t c, ForwardWeights<T, N>& own) { weights(c, own); };
   const auto row = MakeRow<Vector, N, kHeld>(a.features, source);
+  HeldRow<ForwardWeights<T, N>, N, kFew ? kHeld : 1> held;
+  if constexpr (kFew) held = {a.features, weights};
   if constexpr (kAdd) {
     // After the reads, which the compiler could not move above the writes.
     row.ForEach([&](int64_t c, const Vector& vector) { Store(x + c, vector.x); });
@@ -98,9 +124,12 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   if constexpr (kAdd && kHeld == 0) {
     // What is read several times must be added once.
     const ForwardSource<T, N, false> written{x, nullptr};
-    NormalizeRow<T, N>(a, r, MakeRow<Vector, N, kHeld>(a.features, written));
+    NormalizeRow<T, N>(a, r, MakeRow<Vector, N, kHeld>(a.features, written), late);
+  } else if constexpr (kFew) {
+    NormalizeRow<T, N>(a, r, row,
+                       [&](int k, int64_t, ForwardWeights<T, N>& own) { own = held[k]; });
   } else {
-    NormalizeRow<T, N>(a, r, row);
+    NormalizeRow<T, N>(a, r, row, late);
   }
 }
 
@@ -132,9 +161,16 @@ cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
     constexpr int N = decltype(width)::value;
     const auto launch = [&](auto held, const TeamLayout& layout) {
       constexpr int kHeld = decltype(held)::value;
-      return Launch(a.addend != nullptr ? LayerNormForwardKernel<T, N, kHeld, true>
-                                        : LayerNormForwardKernel<T, N, kHeld, false>,
-                    layout.grid, layout.block, kMaxWarps * sizeof(float), stream, a);
+      const auto launch_for = [&](auto few) {
+        constexpr bool kFew = decltype(few)::value;
+        return Launch(a.addend != nullptr ? LayerNormForwardKernel<T, N, kHeld, true, kFew>
+                                          : LayerNormForwardKernel<T, N, kHeld, false, kFew>,
+                      layout.grid, layout.block, kMaxWarps * sizeof(float), stream, a);
+      };
+      if constexpr (kHeld > 0 && kHeld <= kMostHeldWeights && N > 1) {
+        if (a.rows <= kFewRows) return launch_for(std::true_type());
+      }
+      return launch_for(std::false_type());
     };
     return DispatchRowLength<N>(a.rows, a.features, launch);
   });

@@ -14,6 +14,8 @@
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/few_rows.h"
+#include "kernels/cuda/ops/few_rows_kernels.h"
 #include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/products/matmul_plan.h"
@@ -34,7 +36,7 @@ class CudaLinear final : public LinearOp {
         has_bias_(shape.has_bias),
         type_(type) {}
 
-  absl::Status Prepare(BlasLt& blas) {
+  absl::Status Prepare(BlasLt& blas, Tuner& tuner) {
     RETURN_IF_ERROR(PrepareForward(blas));
     // dx^T (I, R) = w^T^T (I, O) dz^T (O, R)
     ASSIGN_OR_RETURN(dx_product_, blas.Plan({.transpose_a = true,
@@ -54,7 +56,7 @@ class CudaLinear final : public LinearOp {
         kScratchAlignment + MatmulWorkspaceBytes(BackwardWeightProduct(), blas.compute_major());
     workspace_bytes_ =
         kScratchAlignment + product_bytes_ + AlignScratch(has_bias_ ? PartialSumsBytes(R_, O_) : 0);
-    return absl::OkStatus();
+    return PrepareFewRows(tuner);
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -63,18 +65,17 @@ class CudaLinear final : public LinearOp {
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                        const Tensor& z, const Tensor& y, std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
-    if (!bias_follows_) {
-      return forward_product_->Run(compute,
-                                   {.a = w.data,
-                                    .b = x.data,
-                                    .d = y.data,
-                                    .bias = has_bias_ ? b.data : nullptr,
-                                    .aux = z.data},
-                                   ProductWorkspace(workspace));
+    FewRowsArguments arguments = Extents();
+    arguments.x = x.data;
+    arguments.w = w.data;
+    arguments.bias = has_bias_ ? b.data : nullptr;
+    arguments.z = KeepsZ(activation_) ? z.data : nullptr;
+    arguments.y = y.data;
+    if (few_rows_ == nullptr) return LibraryForward(compute, arguments, workspace);
+    if (!AreAligned(arguments)) {
+      return absl::InvalidArgumentError("linear: addresses must be multiples of 16");
     }
-    RETURN_IF_ERROR(forward_product_->Run(compute, {.a = w.data, .b = x.data, .d = y.data},
-                                          ProductWorkspace(workspace)));
-    return FollowWithBias(compute, y.data, has_bias_ ? b.data : nullptr, z.data);
+    return CudaStatus(few_rows_->launch(compute, activation_, arguments), "few rows");
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
@@ -114,6 +115,19 @@ class CudaLinear final : public LinearOp {
   }
 
  private:
+  FewRowsArguments Extents() const { return {.rows = R_, .inputs = I_, .outputs = O_}; }
+
+  absl::Status LibraryForward(cudaStream_t stream, const FewRowsArguments& a,
+                              std::byte* workspace) const {
+    MatmulPlan::Operands operands = {.a = a.w, .b = a.x, .d = a.y};
+    if (!bias_follows_) {
+      operands.bias = a.bias;
+      operands.aux = a.z;
+    }
+    RETURN_IF_ERROR(forward_product_->Run(stream, operands, ProductWorkspace(workspace)));
+    return bias_follows_ ? FollowWithBias(stream, a.y, a.bias, a.z) : absl::OkStatus();
+  }
+
   // y^T (O, R) = w^T (O, I) x^T (I, R)
   Product ForwardProduct() const {
     return {.m = O_, .n = R_, .k = I_, .operand_type = type_, .result_type = type_};
@@ -234,6 +248,24 @@ class CudaLinear final : public LinearOp {
     return absl::OkStatus();
   }
 
+  absl::Status PrepareFewRows(Tuner& tuner) {
+    if (!FitsFewRows(element_type(), Extents())) return absl::OkStatus();
+    const auto library = [this](cudaStream_t stream, const FewRowsArguments& a,
+                                std::byte* workspace) {
+      return LibraryForward(stream, a, workspace);
+    };
+    ASSIGN_OR_RETURN(
+        few_rows_,
+        ChooseFewRows(tuner,
+                      {.rows = R_,
+                       .inputs = I_,
+                       .outputs = O_,
+                       .activation = activation_,
+                       .has_bias = has_bias_},
+                      {.run = library, .workspace_bytes = kScratchAlignment + product_bytes_}));
+    return absl::OkStatus();
+  }
+
   ElementType element_type() const { return ElementTypeOf(type_); }
 
   std::byte* ProductWorkspace(std::byte* workspace) const { return AlignScratch(workspace); }
@@ -250,6 +282,7 @@ class CudaLinear final : public LinearOp {
   const MatmulPlan* dw_product_ = nullptr;
   // The library does not do this beside the product, and a kernel of our own does it after that.
   bool bias_follows_ = false;
+  const FewRowsTile* few_rows_ = nullptr;  // in place of the library, unless null
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
@@ -266,7 +299,7 @@ absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape,
                                                    " inputs, ", shape.outputs, " outputs"));
   }
   auto op = std::make_unique<CudaLinear>(shape, device.activation_type());
-  RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
+  RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device), TunerOf(device)),
                                  absl::StrCat("linear, ", shape.rows, " rows, ", shape.inputs,
                                               " inputs, ", shape.outputs, " outputs")));
   return std::unique_ptr<LinearOp>(std::move(op));

@@ -120,12 +120,14 @@ TEST_F(DeferredSums, NeverLeaveAChain) {
   EXPECT_FALSE(second_.defers_sum);
 }
 
-// The third layer's y is in the slot where the second layer's x was.
-TEST_F(DeferredSums, AreNotOfAnInputInTheWorkspace) {
-  Forward(
-      {Plain(&first_), Listens({.defers_sum = true}, &second_, LastUse::kForward), Adds(&third_)});
-  EXPECT_FALSE(second_.defers_sum);
-  EXPECT_THAT(third_.x_addend, IsNull());
+// The fourth layer's y would be in the slot where the second layer's x is.
+TEST_F(DeferredSums, MayBeOfAnInputWhosePlaceTheNextOutputTakes) {
+  Told y;
+  Forward({Plain(&first_), Listens({.defers_sum = true}, &second_, LastUse::kForward),
+           Listens({.adds_to_x = true}, &third_, LastUse::kForward), Plain(&y)});
+  EXPECT_TRUE(second_.defers_sum);
+  EXPECT_EQ(third_.x_addend, second_.x);
+  EXPECT_EQ(y.x, second_.x);
 }
 
 TEST_F(DeferredSums, PassIntoAResidualLayerThatBeginsWithOneThatAdds) {

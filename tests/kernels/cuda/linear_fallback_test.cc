@@ -1,14 +1,22 @@
 #include <cublasLt.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda_backend.h"
 #include "kernels/device.h"
 #include "kernels/ops/linear.h"
 #include "tests/kernels/linear_fixture.h"
@@ -17,7 +25,7 @@
 #include "tests/testing/status_matchers.h"
 
 // Linear layers where cuBLASLt does not have a fused epilogue: for no shape is that a reason not to
-// compute.
+// compute. And where it is slower than the kernels for few rows.
 namespace stagecoach::kernels::linear_fallback_test {
 namespace {
 
@@ -79,6 +87,74 @@ std::vector<LinearShape> Cases() {
 }
 INSTANTIATE_OP_TEST_ON(WithoutEpilogues(), LinearWithoutEpilogues, NameOfLinear,
                        ::testing::ValuesIn(Cases()));
+
+class LinearOfFewRows : public LinearTest {
+ public:
+  // The library takes longer than any kernel, which the first device measures.
+  static std::vector<OpBackend> WithASlowLibrary() {
+    OpBackend backend = ProductBackends()[1];  // of bf16
+    for (OpVariant& variant : backend.variants) {
+      variant.create_device = [create = variant.create_device]() {
+        create();  // a machine with its order of threads
+        constexpr int64_t kNs = 1'000'000'000'000;
+        cuda::SetBlasFaults({.extra_ns = {{0, kNs}, {21, kNs}, {66, kNs}, {67, kNs}}});
+        const absl::StatusOr<CudaBackend*> cuda = CudaBackend::Load();
+        STAGECOACH_CHECK_OK(cuda);
+        auto device =
+            (*cuda)->CreateDevice({.precision = Precision::kBfloat16, .tuning_file = TuningFile()});
+        STAGECOACH_CHECK_OK(device);
+        return *std::move(device);
+      };
+    }
+    return {backend};
+  }
+
+ protected:
+  void TearDown() override { std::filesystem::remove(TuningFile()); }
+
+ private:
+  static std::string TuningFile() {
+    return absl::StrCat(::testing::TempDir(), "/few_rows_", getpid(), ".json");
+  }
+};
+
+TEST_P(LinearOfFewRows, ForwardMatchesReference) { ExpectForward(); }
+
+TEST_P(LinearOfFewRows, IsMeasuredOnceAndTold) {
+  std::vector<std::string> first;
+  for (const bool is_slow : {true, false}) {
+    OpBench bench(backend().variants.front());
+    if (!is_slow) cuda::SetBlasFaults({});
+    bench.Create(shape());
+    std::vector<std::string> told;
+    for (const std::string& text : bench.device().choices()) {
+      if (absl::StartsWith(text, "few rows bf16 ")) told.push_back(text);
+    }
+    EXPECT_THAT(told, ::testing::ElementsAre(HasSubstr(": columns ")));
+    if (first.empty()) first = told;
+    EXPECT_EQ(told, first);
+  }
+}
+
+TEST_P(LinearOfFewRows, RefusesMisalignedTensors) {
+  OpBench bench(backend().variants.front());
+  LinearOp& op = bench.Create(shape());
+  Tensor x = bench.Result({shape().rows + 1, shape().inputs});
+  x.data = static_cast<std::byte*>(x.data) + 2;
+  const Tensor w = bench.Result(weights()), b = bench.Result(bias());
+  const Tensor z = bench.Result(outputs()), y = bench.Result(outputs());
+  std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+  bench.Run([&](Stream& stream) {
+    EXPECT_THAT(op.Forward(stream, x, w, b, z, y, workspace),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_OP_TEST_ON(LinearOfFewRows::WithASlowLibrary(), LinearOfFewRows, NameOfLinear,
+                       ::testing::Values(LinearShape{8, 64, 48, Activation::kGelu},
+                                         LinearShape{1, 40, 24, Activation::kRelu},
+                                         LinearShape{3, 72, 8, Activation::kNone, false}));
 
 TEST(LinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
   OpBench bench(ProductBackends().front().variants.front());

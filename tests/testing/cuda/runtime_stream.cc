@@ -78,7 +78,8 @@ Item LaunchedItem(const std::shared_ptr<const Graph>& graph, const Item& item,
   Item launched = {.kind = item.kind, .takes_room = false};
   if (item.kind == Item::Kind::kOperation) {
     launched.operation = {.name = item.operation.name,
-                          .run = [graph, &item] { item.operation.run(); }};
+                          .run = [graph, &item] { item.operation.run(); },
+                          .extra_ns = item.operation.extra_ns};
   } else {
     launched.event = events[static_cast<size_t>(item.mark)];
     launched.mark = 1;

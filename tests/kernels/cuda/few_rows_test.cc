@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/ops/few_rows_kernels.h"
+#include "kernels/ops/linear.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels::few_rows_test {
+namespace {
+
+using reference::Vector;
+using testing::ActivationBound;
+using testing::CloseTo;
+using testing::DotBound;
+using testing::EmulatedGpu;
+using testing::InEveryOrder;
+using testing::IsExact;
+using testing::RandomNormal;
+using testing::RoundedTo;
+using testing::StoredBound;
+using testing::ToDouble;
+
+constexpr DType kType = DType::kBfloat16;
+
+struct Case {
+  LinearShape shape;
+  size_t tile;
+};
+
+class FewRows : public ::testing::TestWithParam<Case> {
+ protected:
+  const LinearShape& shape() const { return GetParam().shape; }
+
+  // z and y of the first `rows` rows; what is beyond them is no number.
+  std::vector<Vector> Forward(int64_t rows) const {
+    return InEveryOrder([&](EmulatedGpu& gpu) {
+      const std::vector<float> some(x_.begin(), x_.begin() + rows * shape().inputs);
+      const Tensor x = gpu.Operand(kType, some), w = gpu.Operand(kType, w_);
+      const Tensor bias = gpu.Operand(kType, bias_);
+      const Tensor z = gpu.Result(kType, rows * shape().outputs);
+      const Tensor y = gpu.Result(kType, rows * shape().outputs);
+      const FewRowsArguments arguments = {.rows = rows,
+                                          .inputs = shape().inputs,
+                                          .outputs = shape().outputs,
+                                          .x = x.data,
+                                          .w = w.data,
+                                          .bias = shape().has_bias ? bias.data : nullptr,
+                                          .z = KeepsZ(shape().activation) ? z.data : nullptr,
+                                          .y = y.data};
+      EXPECT_TRUE(FitsFewRows(ElementType::kBfloat16, arguments));
+      EXPECT_EQ(FewRowsTiles()[GetParam().tile].launch(gpu.stream(), shape().activation, arguments),
+                cudaSuccess);
+      return std::vector<Vector>{gpu.Values(z), gpu.Values(y)};
+    });
+  }
+
+  const std::vector<float> x_ = RoundedTo(kType, RandomNormal(shape().rows* shape().inputs, 1));
+  const std::vector<float> w_ = RoundedTo(kType, RandomNormal(shape().inputs* shape().outputs, 2));
+  const std::vector<float> bias_ = RoundedTo(kType, RandomNormal(shape().outputs, 3));
+};
+
+TEST_P(FewRows, MatchReference) {
+  const Vector bias = shape().has_bias ? ToDouble(bias_) : Vector();
+  const auto exact = reference::LinearForward(shape(), ToDouble(x_), ToDouble(w_), bias);
+  const auto magnitudes = [](Vector values) {
+    for (double& value : values) value = std::abs(value);
+    return values;
+  };
+  LinearShape plain = shape();
+  plain.activation = Activation::kNone;
+  const Vector sum_abs = reference::LinearForward(plain, magnitudes(ToDouble(x_)),
+                                                  magnitudes(ToDouble(w_)), magnitudes(bias))
+                             .z;
+  const Activation activation = shape().activation;
+  Vector z_bound, y_bound;
+  for (size_t i = 0; i < sum_abs.size(); ++i) {
+    const double bound = DotBound(shape().inputs + 1, sum_abs[i]), z = exact.z[i];
+    z_bound.push_back(StoredBound(z, bound, kType));
+    y_bound.push_back(IsExact(activation)
+                          ? z_bound[i]
+                          : StoredBound(exact.y[i], ActivationBound(activation, z, bound), kType));
+  }
+  const std::vector<Vector> results = Forward(shape().rows);
+  EXPECT_THAT(results[1], CloseTo(exact.y, y_bound));
+  if (!KeepsZ(activation)) return;
+  EXPECT_THAT(results[0], CloseTo(exact.z, z_bound));
+}
+
+TEST_P(FewRows, HaveTheBitsOfFewer) {
+  const Vector all = Forward(shape().rows)[1];
+  const Vector one = Forward(1)[1];
+  EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin()));
+}
+
+// One chunk of inputs and parts of one, less than a warp has and more, one strip and parts of one.
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (size_t tile = 0; tile < FewRowsTiles().size(); ++tile) {
+    for (const LinearShape& shape :
+         {LinearShape{8, 64, 64, Activation::kNone, /*has_bias=*/false},
+          LinearShape{1, 8, 8, Activation::kGelu}, LinearShape{3, 40, 136, Activation::kGelu},
+          LinearShape{5, 1096, 24, Activation::kRelu}, LinearShape{8, 2080, 72}}) {
+      cases.push_back({shape, tile});
+    }
+  }
+  return cases;
+}
+std::string NameOfCase(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [shape, tile] = info.param;
+  return absl::StrCat(shape.rows, "x", shape.inputs, "x", shape.outputs, "_",
+                      FewRowsTiles()[tile].columns, "by", FewRowsTiles()[tile].warps);
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, FewRows, ::testing::ValuesIn(Cases()), NameOfCase);
+
+TEST(FewRowsRefusal, IsOfWhatTheLibraryTakes) {
+  const FewRowsArguments fits = {.rows = 8, .inputs = 16, .outputs = 24};
+  EXPECT_TRUE(FitsFewRows(ElementType::kBfloat16, fits));
+  EXPECT_FALSE(FitsFewRows(ElementType::kFloat32, fits));
+  FewRowsArguments other = fits;
+  other.rows = 9;
+  EXPECT_FALSE(FitsFewRows(ElementType::kBfloat16, other));
+  other = fits;
+  other.inputs = 20;
+  EXPECT_FALSE(FitsFewRows(ElementType::kBfloat16, other));
+  other = fits;
+  other.outputs = 20;
+  EXPECT_FALSE(FitsFewRows(ElementType::kBfloat16, other));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels::few_rows_test
