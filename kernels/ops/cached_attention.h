@@ -31,8 +31,8 @@ struct CachedAttentionShape {
 // calls, R in each: the keys and values of a position are computed once, and stay in a cache.
 //   qkv (R, (H + 2 G) D)   y (R, H D)   both of the device's activation type
 // The same bits for any number of threads. Those of another R, and of AttentionOp, may differ in
-// the last places. On a CUDA device a call takes two kernels and nothing of the host, so that it
-// can be recorded; qkv is aligned as the engine's tensors are.
+// the last places. On a CUDA device a call takes at most two kernels and nothing of the host, so
+// that it can be recorded; qkv is aligned as the engine's tensors are.
 class CachedAttentionOp : public Operation {
  public:
   // Keys, turned, and values: 2 G T D float32, on a CUDA device of its activation type. The same in

@@ -99,7 +99,11 @@ INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
                     SequenceCase{{1, 5, 4, 2, 6, 10000.0F}}, SequenceCase{{3, 17, 2, 2, 3}},
                     SequenceCase{{1, 70, 6, 2, 64, 10000.0F}},
                     SequenceCase{{4, 33, 3, 1, 10, 100.0F}}, SequenceCase{{8, 6, 2, 1, 40}},
-                    SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
+                    // Rows that begin and end within what a warp takes; several warps, and rounds
+                    // of them; queries of a kv head that are not all in one block.
+                    SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
+                    SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
+                    SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
                     // So much work that a part has several tiles of positions.
                     SequenceCase{{520, 518, 1, 1, 2}},
                     // Scores of several hundred: their exponentials exceed what a float holds.

@@ -110,6 +110,15 @@ __device__ __forceinline__ uint32_t PackPair(float first, float second) {
   return word;
 }
 
+// The first elements of two words, and their second ones: of pairs of neighbors in two rows the
+// pairs of neighbors in the two columns.
+__device__ __forceinline__ uint32_t LowerHalves(uint32_t first, uint32_t second) {
+  return (first & 0xFFFFU) | second << 16;
+}
+__device__ __forceinline__ uint32_t UpperHalves(uint32_t first, uint32_t second) {
+  return first >> 16 | (second & 0xFFFF0000U);
+}
+
 // A first factor of kM times 16 rows and kK columns.
 template <int kM, int kK>
 using Words = uint32_t[kM][kK / 16][4];

@@ -36,7 +36,9 @@ class CudaCachedAttention final : public CachedAttentionOp {
   int64_t cache_bytes() const override {
     return 2 * arguments_.kv_heads * arguments_.positions * arguments_.head_size * SizeOf(type_);
   }
-  int64_t workspace_bytes() const override { return CachedAttentionWorkspaceBytes(arguments_); }
+  int64_t workspace_bytes() const override {
+    return CachedAttentionWorkspaceBytes(ElementTypeOf(type_), arguments_);
+  }
 
   absl::Status Forward(Stream& stream, const int64_t* first_position, const Tensor& qkv,
                        std::byte* cache, const Tensor& y, std::byte* workspace) override {

@@ -34,7 +34,7 @@ static_assert(kTile == 2 * kWarp && kTile == kKeys * kTeams);
 
 // Divides the positions by the extents alone, so that there are about kBlocks blocks, if that many
 // have something to do.
-CachedAttentionParts PartsOf(const CachedAttentionArguments& a) {
+CachedAttentionParts PlainPartsOf(const CachedAttentionArguments& a) {
   const auto quotient = [](int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; };
   const int64_t queries = a.rows * (a.heads / a.kv_heads);
   CachedAttentionParts parts;
@@ -44,6 +44,10 @@ CachedAttentionParts PartsOf(const CachedAttentionArguments& a) {
   parts.positions = quotient(quotient(a.positions, most), kTile) * kTile;
   parts.count = quotient(a.positions, parts.positions);
   return parts;
+}
+
+CachedAttentionParts PartsOf(ElementType type, const CachedAttentionArguments& a) {
+  return FitsCachedAttentionTiles(type, a) ? CachedAttentionTileParts(a) : PlainPartsOf(a);
 }
 
 // The shared memory of a block.
@@ -70,21 +74,6 @@ struct BlockMemory {
   int* last;       // position that a query sees; -1: there is no such query
   float* scratch;  // turns of the rows, (kQueries, D/2) pairs; in the end sums of all threads
 };
-
-// Returns the cosine and the sine of pair i at a position. The angle may be large: hence double.
-__device__ inline float2 TurnOf(const CachedAttentionArguments& a, int64_t position, int64_t i) {
-  constexpr double kBinaryLogarithmOfPi = 1.6514961294723187;
-  const double exponent = static_cast<double>(i) * a.turn_exponent - kBinaryLogarithmOfPi;
-  double sine, cosine;
-  sincospi(static_cast<double>(position) * exp2(exponent), &sine, &cosine);
-  return {static_cast<float>(cosine), static_cast<float>(sine)};
-}
-
-template <typename T>
-__device__ float2 Turned(const T* head, int64_t half, int64_t i, float scale, float2 turn) {
-  const float first = scale * ToFloat(head[i]), second = scale * ToFloat(head[half + i]);
-  return {first * turn.x - second * turn.y, second * turn.x + first * turn.y};
-}
 
 // A block has the part blockIdx.x of the positions, the kv head blockIdx.y, and of its queries the
 // tile blockIdx.z.
@@ -409,18 +398,10 @@ cudaError_t WithQueries(int queries, Use use) {
   }
 }
 
-}  // namespace
-
-int64_t CachedAttentionWorkspaceBytes(const CachedAttentionArguments& a) {
-  return a.rows * a.heads * PartsOf(a).count * (a.head_size + 2) *
-         static_cast<int64_t>(sizeof(float));
-}
-
-cudaError_t LaunchCachedAttention(cudaStream_t stream, ElementType type,
-                                  const CachedAttentionArguments& a) {
-  const CachedAttentionParts parts = PartsOf(a);
+cudaError_t LaunchPlainParts(cudaStream_t stream, ElementType type,
+                             const CachedAttentionArguments& a, const CachedAttentionParts& parts) {
   const auto vectors = [&](int width) { return a.head_size % width == 0; };
-  const cudaError_t error = DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
+  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     return WithQueries(parts.queries, [&](auto queries) {
       using T = decltype(element);
       constexpr int N = decltype(width)::value;
@@ -431,7 +412,24 @@ cudaError_t LaunchCachedAttention(cudaStream_t stream, ElementType type,
                     BlockMemory<N, kQueries>::Bytes(a.head_size), stream, a, parts.positions);
     });
   });
-  return error != cudaSuccess ? error : LaunchCachedAttentionSum(stream, type, a, parts);
+}
+
+}  // namespace
+
+int64_t CachedAttentionWorkspaceBytes(ElementType type, const CachedAttentionArguments& a) {
+  const int64_t parts = PartsOf(type, a).count;
+  if (parts == 1 && FitsCachedAttentionTiles(type, a)) return 0;
+  return a.rows * a.heads * parts * (a.head_size + 2) * static_cast<int64_t>(sizeof(float));
+}
+
+cudaError_t LaunchCachedAttention(cudaStream_t stream, ElementType type,
+                                  const CachedAttentionArguments& a) {
+  const CachedAttentionParts parts = PartsOf(type, a);
+  const bool is_tiled = FitsCachedAttentionTiles(type, a);
+  const cudaError_t error = is_tiled ? LaunchCachedAttentionTiles(stream, a, parts)
+                                     : LaunchPlainParts(stream, type, a, parts);
+  if (error != cudaSuccess || (is_tiled && parts.count == 1)) return error;
+  return LaunchCachedAttentionSum(stream, type, a, parts);
 }
 
 }  // namespace stagecoach::kernels

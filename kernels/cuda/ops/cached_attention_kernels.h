@@ -36,14 +36,37 @@ struct CachedAttentionArguments {
   float* workspace = nullptr;  // CachedAttentionWorkspaceBytes
 };
 
-// Depends on the extents alone.
-int64_t CachedAttentionWorkspaceBytes(const CachedAttentionArguments& arguments);
+// Depends on the type and the extents alone.
+int64_t CachedAttentionWorkspaceBytes(ElementType type, const CachedAttentionArguments& arguments);
 
 // Pre-condition: D is at most kMaxCachedHeadSize and kMaxCachedVectors vectors, which are of one
 // element unless D is a multiple of kVectorWidth; `qkv` and `cache` are multiples of 16, so that
 // bits do not depend on where they are.
 cudaError_t LaunchCachedAttention(cudaStream_t stream, ElementType type,
                                   const CachedAttentionArguments& arguments);
+
+// ---- What it consists of.
+
+// How positions are divided.
+struct CachedAttentionParts {
+  int queries = 1;          // of a kv head, that a block takes
+  int64_t query_tiles = 1;  // blocks that share a kv head's queries
+  int64_t positions = 1;    // of a part
+  int64_t count = 1;        // parts
+};
+
+// The kernel for few rows on tensor cores (cached_attention_tiled.cu), whose parts are larger. Of
+// one part it makes y itself, without a workspace.
+bool FitsCachedAttentionTiles(ElementType type, const CachedAttentionArguments& arguments);
+CachedAttentionParts CachedAttentionTileParts(const CachedAttentionArguments& arguments);
+cudaError_t LaunchCachedAttentionTiles(cudaStream_t stream,
+                                       const CachedAttentionArguments& arguments,
+                                       const CachedAttentionParts& parts);
+
+// Adds up the parts of each query, in a fixed order, and writes y.
+cudaError_t LaunchCachedAttentionSum(cudaStream_t stream, ElementType type,
+                                     const CachedAttentionArguments& arguments,
+                                     const CachedAttentionParts& parts);
 
 }  // namespace stagecoach::kernels
 

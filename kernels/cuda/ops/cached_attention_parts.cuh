@@ -5,18 +5,12 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/cached_attention_kernels.h"
 
-// What the two kernels of attention with a cache share: how positions are divided, and what the
-// first leaves for the second.
+// What the kernels of attention with a cache share: what the first leaves for the last, and
+// how rotary positions turn numbers.
 namespace stagecoach::kernels {
-
-struct CachedAttentionParts {
-  int queries = 1;          // of a kv head, that a block takes
-  int64_t query_tiles = 1;  // blocks that share a kv head's queries
-  int64_t positions = 1;    // of a part
-  int64_t count = 1;        // parts
-};
 
 // What a part gives for a query: its largest score, and the sum of the weights that are relative to
 // that.
@@ -33,10 +27,20 @@ struct PartResults {
   float* sums;
 };
 
-// Adds up the parts of each query, in a fixed order, and writes y.
-cudaError_t LaunchCachedAttentionSum(cudaStream_t stream, ElementType type,
-                                     const CachedAttentionArguments& arguments,
-                                     const CachedAttentionParts& parts);
+// Returns the cosine and the sine of pair i at a position. The angle may be large: hence double.
+__device__ inline float2 TurnOf(const CachedAttentionArguments& a, int64_t position, int64_t i) {
+  constexpr double kBinaryLogarithmOfPi = 1.6514961294723187;
+  const double exponent = static_cast<double>(i) * a.turn_exponent - kBinaryLogarithmOfPi;
+  double sine, cosine;
+  sincospi(static_cast<double>(position) * exp2(exponent), &sine, &cosine);
+  return {static_cast<float>(cosine), static_cast<float>(sine)};
+}
+
+template <typename T>
+__device__ float2 Turned(const T* head, int64_t half, int64_t i, float scale, float2 turn) {
+  const float first = scale * ToFloat(head[i]), second = scale * ToFloat(head[half + i]);
+  return {first * turn.x - second * turn.y, second * turn.x + first * turn.y};
+}
 
 }  // namespace stagecoach::kernels
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/tile.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/few_rows_kernels.h"
 
@@ -47,13 +48,6 @@ struct Strip {
     return (row % 2 * (kRows / 2) + m) * kColumns + (column ^ exchange);
   }
 };
-
-__device__ inline uint32_t LowerHalves(uint32_t first, uint32_t second) {
-  return (first & 0xFFFFU) | second << 16;
-}
-__device__ inline uint32_t UpperHalves(uint32_t first, uint32_t second) {
-  return first >> 16 | (second & 0xFFFF0000U);
-}
 
 // What a lane reads.
 template <int kColumns>

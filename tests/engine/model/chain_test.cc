@@ -124,7 +124,7 @@ TEST_F(DeferredSums, NeverLeaveAChain) {
 TEST_F(DeferredSums, MayBeOfAnInputWhosePlaceTheNextOutputTakes) {
   Told y;
   Forward({Plain(&first_), Listens({.defers_sum = true}, &second_, LastUse::kForward),
-           Listens({.adds_to_x = true}, &third_, LastUse::kForward), Plain(&y)});
+           Listens({.adds_to_x = true}, &third_), Listens({}, &y, LastUse::kForward)});
   EXPECT_TRUE(second_.defers_sum);
   EXPECT_EQ(third_.x_addend, second_.x);
   EXPECT_EQ(y.x, second_.x);
