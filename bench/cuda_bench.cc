@@ -1,9 +1,9 @@
 // The default network (97.5 million parameters) on GPUs, next to what the GPU can do in the same
 // run: whole steps against the rate of the largest product, AdamW and LayerNorm against copies, and
-// four stages on one GPU against one stage; both ends of GPT-2, and attention. Prints a table, or
-// JSON; takes about a minute.
+// four stages on one GPU against one stage; both ends of GPT-2, attention, and what a token takes
+// where text is generated. Prints a table, or JSON; takes about a minute.
 //   build/release/bench/cuda_bench [--small] [--json] [--tuning FILE] [step] [kernels] [stages]
-//     [tokens] [attention]
+//     [tokens] [attention] [generate]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -22,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/deadline.h"
+#include "base/status_macros.h"
 #include "engine/stagecoach.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
@@ -59,6 +61,9 @@ struct Sizes {
   std::vector<int64_t> vocabularies = {50257, 50304};
   int64_t embedding_rows = 65536;
   int64_t token_width = 768;
+  int generating_blocks = 12;
+  int64_t context = 1024;
+  std::vector<int64_t> generated_positions = {64, 1000};
   std::vector<kernels::AttentionShape> attention = {
       {.samples = 16, .positions = 1024, .heads = 12, .kv_heads = 12, .head_size = 64},
       {.samples = 4, .positions = 4096, .heads = 32, .kv_heads = 32, .head_size = 128}};
@@ -78,6 +83,9 @@ Sizes SmallSizes() {
           .vocabularies = {57, 64},
           .embedding_rows = 100,
           .token_width = 8,
+          .generating_blocks = 2,
+          .context = 40,
+          .generated_positions = {8, 30},
           .attention = {{.samples = 1, .positions = 9, .heads = 2, .kv_heads = 2, .head_size = 64}},
           .steps = 2,
           .repetitions = 2};
@@ -541,6 +549,136 @@ void BenchTokens(const Settings& settings) {
   BenchCachedAttention(settings, copy_rate, timer);
 }
 
+// ---- A token of GPT-2, with padding as after a prompt: blocks without their ends, in graphs.
+
+class GeneratingBlocks {
+ public:
+  GeneratingBlocks(const Settings& settings, tools::DeviceTimer& timer)
+      : settings_(settings), timer_(timer) {
+    kernels::Ops& ops = timer.device().ops();
+    const auto linear = [&](int64_t inputs, int64_t outputs, kernels::Activation activation) {
+      return Value(ops.Create(kernels::LinearShape{kRows, inputs, outputs, activation}));
+    };
+    norm_ = Value(ops.Create(kernels::LayerNormShape{.rows = kRows, .features = width_}));
+    attention_ = Value(ops.Create(kernels::CachedAttentionShape{.rows = kRows,
+                                                                .positions = settings.sizes.context,
+                                                                .heads = width_ / head_size_,
+                                                                .kv_heads = width_ / head_size_,
+                                                                .head_size = head_size_}));
+    products_.push_back({"qkv", width_, 3 * width_});
+    products_.push_back({"projection", width_, width_});
+    products_.push_back({"up and GELU", width_, 4 * width_, kernels::Activation::kGelu});
+    products_.push_back({"down", 4 * width_, width_});
+    int64_t workspace_bytes = attention_->workspace_bytes();
+    for (Product& product : products_) {
+      product.op = linear(product.inputs, product.outputs, product.activation);
+      workspace_bytes = std::max(workspace_bytes, product.op->workspace_bytes());
+      for (int i = 0; i < blocks(); ++i) {
+        product.w.push_back(Random({product.inputs, product.outputs}));
+      }
+      product.bias = Random({product.outputs});
+    }
+    workspace_ = Value(timer.Workspace(workspace_bytes));
+    for (int i = 0; i < blocks(); ++i) {
+      caches_.push_back(Random({attention_->cache_bytes() / SizeOf(DType::kBfloat16)}));
+    }
+    statistics_ = Value(timer.Random(Shape{kRows, 2}, DType::kFloat32));
+  }
+
+  void Run() {
+    Time("norm", "a norm of a sum", [&](Stream& stream, int) { return Norm(stream); });
+    for (size_t i = 0; i < products_.size(); ++i) {
+      Time(absl::StrCat("product_", i), products_[i].name,
+           [&](Stream& stream, int block) { return Multiply(stream, i, block); });
+    }
+    for (const int64_t position : settings_.sizes.generated_positions) {
+      const int64_t* const first = Upload(timer_, &position, 1);
+      const auto attend = [&](Stream& stream, int block) {
+        std::byte* const cache = static_cast<std::byte*>(caches_[static_cast<size_t>(block)].data);
+        return attention_->Forward(stream, first, qkv_, cache, x_, workspace_);
+      };
+      const std::string at = absl::StrFormat("at position %d", position);
+      Time(absl::StrCat("attention_", position), absl::StrCat("attention ", at), attend);
+      Time(absl::StrCat("block_", position), absl::StrCat("a whole block ", at),
+           [&](Stream& stream, int block) -> absl::Status {
+             RETURN_IF_ERROR(Norm(stream));
+             RETURN_IF_ERROR(Multiply(stream, 0, block));
+             RETURN_IF_ERROR(attend(stream, block));
+             RETURN_IF_ERROR(Multiply(stream, 1, block));
+             RETURN_IF_ERROR(Norm(stream));
+             RETURN_IF_ERROR(Multiply(stream, 2, block));
+             return Multiply(stream, 3, block);
+           });
+    }
+  }
+
+ private:
+  static constexpr int64_t kRows = 8;
+
+  struct Product {
+    const char* name;
+    int64_t inputs, outputs;
+    kernels::Activation activation = kernels::Activation::kNone;
+    std::unique_ptr<kernels::LinearOp> op = nullptr;
+    std::vector<Tensor> w = {};  // of each block, so that no cache holds them
+    Tensor bias = {};
+  };
+
+  int blocks() const { return settings_.sizes.generating_blocks; }
+  Tensor Random(const Shape& shape) { return Value(timer_.Random(shape, DType::kBfloat16)); }
+
+  absl::Status Norm(Stream& stream) {
+    return norm_->Forward(stream, x_, gamma_, gamma_, addend_, statistics_, narrow_);
+  }
+  absl::Status Multiply(Stream& stream, size_t i, int block) {
+    const Product& product = products_[i];
+    return product.op->Forward(stream, product.inputs == width_ ? narrow_ : hidden_,
+                               product.w[static_cast<size_t>(block)], product.bias, z_,
+                               i == 0   ? qkv_
+                               : i == 2 ? hidden_
+                                        : x_,
+                               workspace_);
+  }
+
+  // Of one, where one block after the other does it.
+  void Time(const std::string& id, const std::string& name,
+            const std::function<absl::Status(Stream&, int)>& issue) {
+    const auto recording = Value(timer_.device().CreateRecording());
+    const double seconds =
+        Value(timer_.Seconds(settings_.sizes.repetitions, [&](Stream& stream, int) {
+          return stream.Replay(*recording, [&]() -> absl::Status {
+            for (int block = 0; block < blocks(); ++block) RETURN_IF_ERROR(issue(stream, block));
+            return absl::OkStatus();
+          });
+        }));
+    Report(settings_, "generate_" + id, absl::StrFormat("generating, %d rows, %s", kRows, name),
+           1e6 * seconds / blocks(), "us");
+  }
+
+  const Settings& settings_;
+  tools::DeviceTimer& timer_;
+  const int64_t width_ = settings_.sizes.token_width;
+  const int64_t head_size_ = std::min<int64_t>(64, width_);
+  std::unique_ptr<kernels::LayerNormOp> norm_;
+  std::unique_ptr<kernels::CachedAttentionOp> attention_;
+  std::vector<Product> products_;
+  std::vector<Tensor> caches_;
+  const Tensor x_ = Random({kRows, width_}), addend_ = Random({kRows, width_});
+  const Tensor narrow_ = Random({kRows, width_}), gamma_ = Random({width_});
+  const Tensor qkv_ = Random({kRows, 3 * width_});
+  const Tensor hidden_ = Random({kRows, 4 * width_}), z_ = Random({kRows, 4 * width_});
+  Tensor statistics_;
+  std::byte* workspace_ = nullptr;
+};
+
+void BenchGenerate(const Settings& settings) {
+  const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+  auto timer = Value(tools::DeviceTimer::Create(*device));
+  GeneratingBlocks(settings, timer).Run();
+  if (settings.json) return;
+  for (const std::string& choice : device->choices()) std::printf("%s\n", choice.c_str());
+}
+
 // ---- Causal attention, whose operations are counted as those of the weights that are not 0.
 
 void BenchAttentionOf(const Settings& settings, const kernels::AttentionShape& shape,
@@ -609,12 +747,13 @@ int Run(int argc, char** argv) {
   CLI::App app("Benchmarks of the CUDA backend");
   Settings settings;
   bool small = false;
-  const std::vector<std::string> all = {"step", "kernels", "stages", "tokens", "attention"};
+  const std::vector<std::string> all = {"step",   "kernels",   "stages",
+                                        "tokens", "attention", "generate"};
   std::vector<std::string> sections = all;
   app.add_flag("--small", small, "Tiny sizes, whose figures are meaningless");
   app.add_flag("--json", settings.json, "Print one JSON object per line");
   app.add_option("--tuning", settings.tuning_file, "Where choices of algorithms are kept");
-  app.add_option("sections", sections, "step, kernels, stages, tokens, attention")
+  app.add_option("sections", sections, "step, kernels, stages, tokens, attention, generate")
       ->check(CLI::IsMember(all));
   CLI11_PARSE(app, argc, argv);
   if (small) settings.sizes = SmallSizes();
@@ -623,6 +762,7 @@ int Run(int argc, char** argv) {
     if (section == "kernels") BenchKernels(settings);
     if (section == "stages") BenchStages(settings);
     if (section == "tokens") BenchTokens(settings);
+    if (section == "generate") BenchGenerate(settings);
     if (section == "attention") BenchAttention(settings);
   }
   return 0;

@@ -110,6 +110,9 @@ class ModelSteps:
     # ---- Generation.
 
     def generate(self, log):
+        _all_of([lambda: self._continue(log), lambda: self.check.bench("generate")(log)])
+
+    def _continue(self, log):
         """Continues a text after a short training, whose checkpoint the model is read from."""
         generation, model = self.sizes.generation, self.sizes.generation.model
         with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:

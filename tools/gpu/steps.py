@@ -80,7 +80,7 @@ class GpuCheck:
             Step("parity", "Tests on the GPU, against the CPU", 42, self.parity),
             Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 32, self.models.gpt2),
             Step("attention", "Attention, forward and backward", 8, self.models.attention),
-            Step("generate", "GPT-2 124M continues a text", 22, self.models.generate),
+            Step("generate", "GPT-2 124M continues a text", 25, self.models.generate),
             Step("step", "Default network, a step of batch 4,096 on one device", 12,
                  self.bench("step")),
             Step("torch", "The same in PyTorch", 90, self.models.torch),
