@@ -12,6 +12,32 @@ namespace stagecoach::kernels {
 // Without being asked for more, a kernel gets at most this much dynamic shared memory.
 inline constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
 
+// As Launch. The kernel, which calls WaitForEarlierKernels, may start before what is ahead of it in
+// the stream has ended (early_start.cuh) if `starts_early`, which takes a GPU of compute
+// capability 9.0.
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchEarly(bool starts_early, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                        size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
+  if (shared_bytes > kDefaultSharedBytes) {
+    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = starts_early ? &early : nullptr;
+  config.numAttrs = starts_early ? 1 : 0;
+  IssueCount::Add(1);
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 // Puts `kernel` into the order of `stream`, whose GPU is the current one, with `shared_bytes` of
 // dynamic shared memory per block (SharedMemory<T>() in shared_memory.cuh). Arguments are converted
 // to the types of the kernel's parameters. Returns what the launch returned: an error of the launch
@@ -19,19 +45,7 @@ inline constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, Arguments... arguments) {
-  if (shared_bytes > kDefaultSharedBytes) {
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(shared_bytes));
-    if (error != cudaSuccess) return error;
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  IssueCount::Add(1);
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
+  return LaunchEarly(false, kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
 }  // namespace stagecoach::kernels

@@ -12,6 +12,7 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
+#include "kernels/cuda/tuning/tuner.h"
 #include "kernels/ops/attention.h"
 
 namespace stagecoach::kernels {
@@ -19,7 +20,7 @@ namespace {
 
 class CudaCachedAttention final : public CachedAttentionOp {
  public:
-  CudaCachedAttention(const CachedAttentionShape& shape, DType type)
+  CudaCachedAttention(const CachedAttentionShape& shape, DType type, bool starts_early)
       : type_(type),
         arguments_({.rows = shape.rows,
                     .positions = shape.positions,
@@ -27,7 +28,8 @@ class CudaCachedAttention final : public CachedAttentionOp {
                     .kv_heads = shape.kv_heads,
                     .head_size = shape.head_size,
                     .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_size)),
-                    .turns = shape.rotary_base > 0.0F}) {
+                    .turns = shape.rotary_base > 0.0F,
+                    .starts_early = starts_early}) {
     if (!arguments_.turns) return;
     arguments_.turn_exponent = std::log2(static_cast<double>(shape.rotary_base)) * -2.0 /
                                static_cast<double>(shape.head_size);
@@ -83,8 +85,8 @@ absl::Status CheckShape(const CachedAttentionShape& shape, DType type) {
 absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCuda(const CachedAttentionShape& shape,
                                                                 Device& device) {
   RETURN_IF_ERROR(CheckShape(shape, device.activation_type()));
-  return std::unique_ptr<CachedAttentionOp>(
-      std::make_unique<CudaCachedAttention>(shape, device.activation_type()));
+  return std::unique_ptr<CachedAttentionOp>(std::make_unique<CudaCachedAttention>(
+      shape, device.activation_type(), TunerOf(device).starts_kernels_early()));
 }
 
 }  // namespace stagecoach::kernels

@@ -34,6 +34,7 @@ struct CachedAttentionArguments {
   void* cache = nullptr;       // keys, turned (G, T, D), then values (G, T, D)
   void* y = nullptr;           // (R, H, D)
   float* workspace = nullptr;  // CachedAttentionWorkspaceBytes
+  bool starts_early = false;   // LaunchEarly, of the kernel for few rows
 };
 
 // Depends on the type and the extents alone.

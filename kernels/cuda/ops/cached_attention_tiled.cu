@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -439,6 +440,8 @@ class TileBlock {
 template <int kChunks>
 __global__ void __launch_bounds__(Tiles<kChunks>::kThreads)
     CachedAttentionTilesKernel(const CachedAttentionArguments a, int part_positions) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   TileBlock<kChunks> block(a, part_positions);
   if (block.has_positions()) block.Run();
 }
@@ -448,8 +451,9 @@ cudaError_t LaunchTiles(cudaStream_t stream, const CachedAttentionArguments& a,
                         const CachedAttentionParts& parts) {
   const dim3 grid(static_cast<unsigned>(parts.count), static_cast<unsigned>(a.kv_heads),
                   static_cast<unsigned>(parts.query_tiles));
-  return Launch(CachedAttentionTilesKernel<kChunks>, grid, dim3(Tiles<kChunks>::kThreads),
-                TileMemory<kChunks>::Bytes(a), stream, a, static_cast<int>(parts.positions));
+  return LaunchEarly(a.starts_early, CachedAttentionTilesKernel<kChunks>, grid,
+                     dim3(Tiles<kChunks>::kThreads), TileMemory<kChunks>::Bytes(a), stream, a,
+                     static_cast<int>(parts.positions));
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ absl::Status Fill(const TuningBench& bench, const LinearShape& shape, const Oper
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> Measure(int gpu, const LinearShape& shape, const LibraryForward& library) {
+absl::StatusOr<size_t> Measure(int gpu, bool starts_early, const LinearShape& shape,
+                               const LibraryForward& library) {
   const GpuScope scope(gpu);
   RETURN_IF_ERROR(scope.status());
   Layout sizes(nullptr);
@@ -82,6 +83,7 @@ absl::StatusOr<size_t> Measure(int gpu, const LinearShape& shape, const LibraryF
   RETURN_IF_ERROR(Fill(bench, shape, operands));
   const auto issue = [&](cudaStream_t stream, size_t candidate) -> absl::Status {
     FewRowsArguments arguments = operands.arguments;
+    arguments.starts_early = starts_early;
     for (const std::byte* const w : operands.matrices) {
       arguments.w = w;
       if (candidate == 0) {
@@ -129,7 +131,8 @@ absl::StatusOr<const FewRowsTile*> ChooseFewRows(Tuner& tuner, const LinearShape
       tuner.Choose(
           work, [](const Choice& kept) { return CandidateOf(kept) <= FewRowsTiles().size(); },
           [&]() -> absl::StatusOr<Choice> {
-            const absl::StatusOr<size_t> fastest = Measure(tuner.gpu(), shape, library);
+            const absl::StatusOr<size_t> fastest =
+                Measure(tuner.gpu(), tuner.starts_kernels_early(), shape, library);
             RETURN_IF_ERROR(base::Annotate(fastest.status(), work));
             return ChoiceOf(*fastest);
           }));

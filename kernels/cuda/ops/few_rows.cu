@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cuda/device/activations.cuh"
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -67,6 +68,13 @@ class Lane {
     has_row_ = g < a.rows;
   }
 
+  // A lane of each sector of 32 bytes asks for it.
+  __device__ void BringWeightsToCache(int chunk) const {
+    const int input = chunk * kChunk + first_;
+    if (!has_columns_ || input >= inputs_ || reinterpret_cast<uintptr_t>(w_) % 32 != 0) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) BringToCache(w_ + (input + i) * outputs_);
+  }
   __device__ void LoadWeights(int chunk, Chunk& to) const {
     const int input = chunk * kChunk + first_;
     const bool reads = has_columns_ && input < inputs_;
@@ -117,6 +125,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int warp = thread / kWarp, chunks = (static_cast<int>(a.inputs) + kChunk - 1) / kChunk;
   const int begin = warp * warp_chunks, end = min(chunks, begin + warp_chunks);
+  const Lane<kColumns> lane(a);
+  LetNextKernelStart();
+  if (a.starts_early) {
+    for (int chunk = begin; chunk < end; ++chunk) lane.BringWeightsToCache(chunk);
+  }
+  WaitForEarlierKernels();
   // Threads have a column of one row or several in the end. Its bias comes meanwhile.
   const int column = thread % kColumns;
   const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
@@ -124,7 +138,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   float bias = 0.0F;
   if (ends && a.bias != nullptr) bias = ToFloat(static_cast<const __nv_bfloat16*>(a.bias)[output]);
 
-  const Lane<kColumns> lane(a);
   float sums[Own::kPairs][4] = {};
   for (int first = begin; first < end; first += Own::kChunks) {
     typename Own::Chunk loaded[Own::kChunks];
@@ -178,9 +191,9 @@ cudaError_t LaunchTile(cudaStream_t stream, Activation activation, const FewRows
   const auto grid = dim3(static_cast<unsigned>(quotient(a.outputs, kColumns)));
   const size_t shared_bytes = static_cast<size_t>(warps * kRows * kColumns) * sizeof(float);
   return WithActivation(activation, [&](auto function) {
-    return Launch(FewRowsKernel<kColumns, kMostWarps, decltype(function)>, grid,
-                  dim3(static_cast<unsigned>(warps * kWarp)), shared_bytes, stream, a,
-                  static_cast<int>(warp_chunks));
+    return LaunchEarly(a.starts_early, FewRowsKernel<kColumns, kMostWarps, decltype(function)>,
+                       grid, dim3(static_cast<unsigned>(warps * kWarp)), shared_bytes, stream, a,
+                       static_cast<int>(warp_chunks));
   });
 }
 

@@ -30,6 +30,7 @@ struct FewRowsArguments {
   const void* bias = nullptr;  // (O); null: 0
   void* z = nullptr;           // (R, O); null: not written
   void* y = nullptr;           // (R, O), of z before it is rounded
+  bool starts_early = false;   // as LaunchEarly
 };
 
 inline bool FitsFewRows(ElementType type, const FewRowsArguments& a) {

@@ -10,13 +10,15 @@
 #include "kernels/cuda/ops/layer_norm_kernels.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 class CudaLayerNorm final : public LayerNormOp {
  public:
-  CudaLayerNorm(const LayerNormShape& shape, ElementType type) : shape_(shape), type_(type) {}
+  CudaLayerNorm(const LayerNormShape& shape, ElementType type, bool starts_early)
+      : shape_(shape), type_(type), starts_early_(starts_early) {}
 
   int64_t workspace_bytes() const override {
     return LayerNormWorkspaceBytes(shape_.rows, shape_.features, shape_.centers);
@@ -33,7 +35,8 @@ class CudaLayerNorm final : public LayerNormOp {
                                                  .gamma = gamma.data,
                                                  .beta = shape_.centers ? beta.data : nullptr,
                                                  .statistics = statistics.f32(),
-                                                 .y = y.data};
+                                                 .y = y.data,
+                                                 .starts_early = starts_early_};
     return CudaStatus(LaunchLayerNormForward(AsCuda(stream).compute(), type_, arguments),
                       "LaunchLayerNormForward");
   }
@@ -90,6 +93,7 @@ class CudaLayerNorm final : public LayerNormOp {
 
   const LayerNormShape shape_;
   const ElementType type_;
+  const bool starts_early_;
 };
 
 }  // namespace
@@ -101,8 +105,8 @@ absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCuda(const LayerNormShape& 
         "layer norm: extents must be 1 to ", kMaxCudaExtent, " and epsilon positive: ", shape.rows,
         " rows, ", shape.features, " features, epsilon ", shape.epsilon));
   }
-  return std::unique_ptr<LayerNormOp>(
-      std::make_unique<CudaLayerNorm>(shape, ElementTypeOf(device.activation_type())));
+  return std::unique_ptr<LayerNormOp>(std::make_unique<CudaLayerNorm>(
+      shape, ElementTypeOf(device.activation_type()), TunerOf(device).starts_kernels_early()));
 }
 
 }  // namespace stagecoach::kernels

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -105,6 +106,10 @@ __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, cons
 template <typename T, int N, int kHeld, bool kAdd, bool kFew>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     LayerNormForwardKernel(const LayerNormForwardArguments a) {
+  if constexpr (kFew) {
+    LetNextKernelStart();
+    WaitForEarlierKernels();
+  }
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   using Vector = ForwardVector<N>;
@@ -163,9 +168,10 @@ cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
       constexpr int kHeld = decltype(held)::value;
       const auto launch_for = [&](auto few) {
         constexpr bool kFew = decltype(few)::value;
-        return Launch(a.addend != nullptr ? LayerNormForwardKernel<T, N, kHeld, true, kFew>
-                                          : LayerNormForwardKernel<T, N, kHeld, false, kFew>,
-                      layout.grid, layout.block, kMaxWarps * sizeof(float), stream, a);
+        return LaunchEarly(kFew && a.starts_early,
+                           a.addend != nullptr ? LayerNormForwardKernel<T, N, kHeld, true, kFew>
+                                               : LayerNormForwardKernel<T, N, kHeld, false, kFew>,
+                           layout.grid, layout.block, kMaxWarps * sizeof(float), stream, a);
       };
       if constexpr (kHeld > 0 && kHeld <= kMostHeldWeights && N > 1) {
         if (a.rows <= kFewRows) return launch_for(std::true_type());

@@ -23,6 +23,7 @@ struct LayerNormForwardArguments {
   const void* beta = nullptr;  // null if not `centers`
   float* statistics = nullptr;
   void* y = nullptr;
+  bool starts_early = false;  // LaunchEarly, if there are few rows
 };
 cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
                                    const LayerNormForwardArguments& arguments);

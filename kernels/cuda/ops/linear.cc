@@ -71,6 +71,7 @@ class CudaLinear final : public LinearOp {
     arguments.bias = has_bias_ ? b.data : nullptr;
     arguments.z = KeepsZ(activation_) ? z.data : nullptr;
     arguments.y = y.data;
+    arguments.starts_early = starts_early_;
     if (few_rows_ == nullptr) return LibraryForward(compute, arguments, workspace);
     if (!AreAligned(arguments)) {
       return absl::InvalidArgumentError("linear: addresses must be multiples of 16");
@@ -250,6 +251,7 @@ class CudaLinear final : public LinearOp {
 
   absl::Status PrepareFewRows(Tuner& tuner) {
     if (!FitsFewRows(element_type(), Extents())) return absl::OkStatus();
+    starts_early_ = tuner.starts_kernels_early();
     const auto library = [this](cudaStream_t stream, const FewRowsArguments& a,
                                 std::byte* workspace) {
       return LibraryForward(stream, a, workspace);
@@ -283,6 +285,7 @@ class CudaLinear final : public LinearOp {
   // The library does not do this beside the product, and a kernel of our own does it after that.
   bool bias_follows_ = false;
   const FewRowsTile* few_rows_ = nullptr;  // in place of the library, unless null
+  bool starts_early_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;
   int64_t workspace_bytes_ = 0;

@@ -26,6 +26,8 @@ class Tuner {
   int gpu() const { return gpu_; }
   const std::string& model() const { return model_; }  // "NVIDIA H200, 132 multiprocessors"
   int compute_major() const { return compute_major_; }
+  // Whether kernels can start early (LaunchEarly).
+  bool starts_kernels_early() const { return compute_major_ >= 9; }
   int64_t block_shared_bytes() const { return block_shared_bytes_; }  // the most that a block gets
 
   // Whether there is a tuning file.

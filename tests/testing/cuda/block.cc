@@ -55,7 +55,12 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
         (allowed == machine.shared_bytes.end() ? kDefaultSharedBytes : allowed->second)) {
       return cudaErrorInvalidValue;
     }
-    if (config.numAttrs != 0) return cudaErrorNotSupported;
+    // That a kernel may start early changes nothing: those ahead of it have ended all the same.
+    for (unsigned i = 0; i < config.numAttrs; ++i) {
+      if (config.attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization) {
+        return cudaErrorNotSupported;
+      }
+    }
     if (machine.options().launch_error != cudaSuccess) return machine.options().launch_error;
     const StreamState* const stream = machine.Find(config.stream);
     if (stream == nullptr || stream->gpu != CurrentThread().gpu) {
