@@ -11,7 +11,8 @@
 
 // The operations of a CUDA device. Each is in the files of its name: <name>.cc has the operation
 // (checks, choice of kernels, absl::Status), <name>.cu the kernels and what launches them, and
-// <name>_kernels.h what the two share, plain enough for both compilers. Products are cuBLASLt's.
+// <name>_kernels.h what the two share, plain enough for both compilers. Products are cuBLASLt's,
+// but for those of few rows.
 namespace stagecoach::kernels {
 
 class BlasLt;

@@ -122,23 +122,25 @@ absl::StatusOr<size_t> Measure(int gpu, bool starts_early, const LinearShape& sh
 
 absl::StatusOr<const FewRowsTile*> ChooseFewRows(Tuner& tuner, const LinearShape& shape,
                                                  const LibraryForward& library) {
-  if (!tuner.measures()) return nullptr;
   const std::string work =
       absl::StrCat("few rows bf16 ", shape.rows, "x", shape.inputs, "x", shape.outputs, ", ",
                    ActivationName(shape.activation), shape.has_bias ? ", bias" : "");
-  ASSIGN_OR_RETURN(
-      const Choice choice,
-      tuner.Choose(
-          work, [](const Choice& kept) { return CandidateOf(kept) <= FewRowsTiles().size(); },
-          [&]() -> absl::StatusOr<Choice> {
-            const absl::StatusOr<size_t> fastest =
-                Measure(tuner.gpu(), tuner.starts_kernels_early(), shape, library);
-            RETURN_IF_ERROR(base::Annotate(fastest.status(), work));
-            return ChoiceOf(*fastest);
-          }));
-  const size_t candidate = CandidateOf(choice);
+  size_t candidate = 0;
+  if (tuner.measures()) {
+    ASSIGN_OR_RETURN(
+        const Choice choice,
+        tuner.Choose(
+            work, [](const Choice& kept) { return CandidateOf(kept) <= FewRowsTiles().size(); },
+            [&]() -> absl::StatusOr<Choice> {
+              const absl::StatusOr<size_t> fastest =
+                  Measure(tuner.gpu(), tuner.starts_kernels_early(), shape, library);
+              RETURN_IF_ERROR(base::Annotate(fastest.status(), work));
+              return ChoiceOf(*fastest);
+            }));
+    candidate = CandidateOf(choice);
+  }
   tuner.Tell(absl::StrCat(work, ", on ", tuner.model()),
-             candidate == 0 ? "cuBLASLt" : ToString(choice));
+             candidate == 0 ? "cuBLASLt" : ToString(ChoiceOf(candidate)));
   return candidate == 0 ? nullptr : &FewRowsTiles()[candidate - 1];
 }
 
