@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/attention_cudnn.h"
 #include "kernels/cuda/ops/attention_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -27,10 +28,25 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Kernels that compute the same in orders of their own, so that their bits differ.
+// What a call works on.
+struct Operands {
+  AttentionArguments arguments;  // without row sums
+  float* row_sums = nullptr;     // (B, H, T), not formed yet
+  std::byte* cudnn_scratch = nullptr;
+
+  AttentionArguments WithRowSums() const {
+    AttentionArguments with = arguments;
+    with.row_sums = row_sums;
+    return with;
+  }
+};
+
+// Ways to compute the same in orders of their own, so that their bits differ.
 struct Candidate {
   Choice choice;
-  std::function<cudaError_t(cudaStream_t stream, const AttentionArguments& a)> launch;
+  std::function<absl::Status(cudaStream_t stream, const Operands& operands)> launch;
+  // Whether nothing is compiled or loaded by the next run; null: nothing ever is.
+  std::function<bool()> has_run;
 };
 
 // What is launched at once.
@@ -39,10 +55,11 @@ struct Step {
   std::vector<Candidate> candidates;  // in an order of preference
   // What it writes, and nothing else.
   std::function<std::vector<Area>(const AttentionArguments& a)> results;
+  std::string library;  // the one that some candidates are of, or ""
   size_t taken = 0;
 
-  absl::Status Launch(cudaStream_t stream, const AttentionArguments& a) const {
-    return CudaStatus(candidates[taken].launch(stream, a), name);
+  absl::Status Launch(cudaStream_t stream, const Operands& operands) const {
+    return base::Annotate(candidates[taken].launch(stream, operands), name);
   }
 };
 
@@ -55,60 +72,69 @@ Area AreaOf(const HeadsOf<void*>& heads, int64_t count, const AttentionArguments
           .rows = a.samples * a.positions};
 }
 
+Candidate OurKernels(Choice choice,
+                     std::function<cudaError_t(cudaStream_t, const AttentionArguments&)> launch) {
+  return {.choice = std::move(choice),
+          .launch =
+              [launch = std::move(launch)](cudaStream_t stream, const Operands& operands) {
+                return CudaStatus(launch(stream, operands.WithRowSums()), "launch");
+              },
+          .has_run = nullptr};
+}
+
 std::vector<Candidate> TilesOf(std::span<const AttentionTile> tiles, int64_t head_size,
                                int64_t shared_bytes) {
   std::vector<Candidate> candidates;
   for (const AttentionTile& tile : tiles) {
     if (tile.head_size != head_size || tile.shared_bytes > shared_bytes) continue;
     candidates.push_back(
-        {{{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}}, tile.launch});
+        OurKernels({{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}}, tile.launch));
   }
   return candidates;
 }
 
-// The steps of forward and backward.
-struct Steps {
+std::vector<Area> ForwardResults(const AttentionArguments& a) {
+  const int64_t bytes = a.samples * a.positions * a.heads * SizeOf(DType::kFloat32);
+  return {AreaOf({a.y, a.heads * a.head_size}, a.heads, a),
+          {.begin = a.statistics, .row_bytes = bytes}};
+}
+std::vector<Area> KeyResults(const AttentionArguments& a) {
+  return {AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
+}
+std::vector<Area> QueryResults(const AttentionArguments& a) { return {AreaOf(a.dq, a.heads, a)}; }
+std::vector<Area> BackwardResults(const AttentionArguments& a) {
+  return {AreaOf(a.dq, a.heads, a), AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
+}
+
+// Our kernels: forward, and what backward consists of once there are row sums.
+struct OurSteps {
   Step forward;
   std::vector<Step> backward;
 };
 
 // The kernels in tiles, of which a block has at most `shared_bytes` of shared memory.
-Steps TiledSteps(int64_t head_size, int64_t shared_bytes) {
-  return {
-      .forward = {.name = "attention forward",
-                  .candidates = TilesOf(AttentionForwardTiles(), head_size, shared_bytes),
-                  .results =
-                      [](const AttentionArguments& a) {
-                        const int64_t bytes =
-                            a.samples * a.positions * a.heads * SizeOf(DType::kFloat32);
-                        return std::vector<Area>{AreaOf({a.y, a.heads * a.head_size}, a.heads, a),
-                                                 {.begin = a.statistics, .row_bytes = bytes}};
-                      }},
-      .backward = {
-          {.name = "attention dk dv",
-           .candidates = TilesOf(AttentionKeyTiles(), head_size, shared_bytes),
-           .results =
-               [](const AttentionArguments& a) {
-                 return std::vector<Area>{AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
-               }},
-          {.name = "attention dq",
-           .candidates = TilesOf(AttentionQueryTiles(), head_size, shared_bytes),
-           .results = [](const AttentionArguments& a) {
-             return std::vector<Area>{AreaOf(a.dq, a.heads, a)};
-           }}}};
+OurSteps TiledSteps(int64_t head_size, int64_t shared_bytes) {
+  const auto step = [&](const char* name, std::span<const AttentionTile> tiles, auto results) {
+    return Step{
+        .name = name, .candidates = TilesOf(tiles, head_size, shared_bytes), .results = results};
+  };
+  return {.forward = step("attention forward", AttentionForwardTiles(), ForwardResults),
+          .backward = {step("attention dk dv", AttentionKeyTiles(), KeyResults),
+                       step("attention dq", AttentionQueryTiles(), QueryResults)}};
 }
 
-Steps PlainSteps(ElementType type) {
-  const auto step = [type](const char* name, auto launch) {
-    return Step{.name = name,
-                .candidates = {{{},
-                                [type, launch](cudaStream_t stream, const AttentionArguments& a) {
-                                  return launch(stream, type, a);
-                                }}},
-                .results = {}};
+OurSteps PlainSteps(ElementType type) {
+  const auto step = [type](const char* name, auto launch, auto results) {
+    return Step{
+        .name = name,
+        .candidates = {OurKernels({},
+                                  [type, launch](cudaStream_t stream, const AttentionArguments& a) {
+                                    return launch(stream, type, a);
+                                  })},
+        .results = results};
   };
-  return {.forward = step("attention forward", LaunchPlainAttentionForward),
-          .backward = {step("attention backward", LaunchPlainAttentionBackward)}};
+  return {.forward = step("attention forward", LaunchPlainAttentionForward, ForwardResults),
+          .backward = {step("attention backward", LaunchPlainAttentionBackward, BackwardResults)}};
 }
 
 class CudaAttention final : public AttentionOp {
@@ -120,25 +146,36 @@ class CudaAttention final : public AttentionOp {
         element_bytes_(SizeOf(type)),
         // By type and head size alone, for which addresses that are null and strides of 0 stand.
         is_tiled_(FitsAttentionTiles(type_, {.head_size = shape.head_size})),
-        steps_(is_tiled_ ? TiledSteps(shape.head_size, shared_bytes) : PlainSteps(type_)) {
-    const auto take = [this](int64_t bytes) {
-      constexpr int64_t kAlignment = 64;
-      const int64_t at = workspace_bytes_;
-      workspace_bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-      return at;
-    };
-    row_sums_at_ = take(rows() * shape_.heads * SizeOf(DType::kFloat32));
-    if (!turns()) return;
-    turns_at_ = take(shape_.positions * shape_.head_size * SizeOf(DType::kFloat32));
-    turned_at_ = take(rows() * turned_heads() * shape_.head_size * element_bytes_);
+        our_steps_(is_tiled_ ? TiledSteps(shape.head_size, shared_bytes) : PlainSteps(type_)),
+        forward_(our_steps_.forward),
+        backward_{.name = "attention backward",
+                  .candidates = {{{{"tiles", 1}},
+                                  [this](cudaStream_t stream, const Operands& operands) {
+                                    return RunOurBackward(stream, operands);
+                                  },
+                                  nullptr}},
+                  .results = BackwardResults} {
+    row_sums_at_ = Take(rows() * shape_.heads * SizeOf(DType::kFloat32));
+    if (turns()) {
+      turns_at_ = Take(shape_.positions * shape_.head_size * SizeOf(DType::kFloat32));
+      turned_at_ = Take(rows() * turned_heads() * shape_.head_size * element_bytes_);
+    }
+    // Whether cuDNN is there or not: plans of memory must not depend on it.
+    if (is_tiled_) {
+      cudnn_scratch_bytes_ = PartsForCudnn(shape, kCudnnScratchBytes).scratch_bytes;
+      cudnn_scratch_at_ = Take(cudnn_scratch_bytes_);
+    }
   }
+  CudaAttention(const CudaAttention&) = delete;
+  CudaAttention& operator=(const CudaAttention&) = delete;
 
-  // Takes the fastest candidate of each step, or without a tuning file the first one. Waits for the
-  // GPU where it measures.
-  absl::Status Choose(Tuner& tuner) {
-    RETURN_IF_ERROR(Choose(tuner, steps_.forward));
-    for (Step& step : steps_.backward) RETURN_IF_ERROR(Choose(tuner, step));
-    return absl::OkStatus();
+  // Takes the fastest candidate of each step, or without a tuning file the first one, which is
+  // ours. Waits for the GPU where it measures.
+  absl::Status Choose(Tuner& tuner, CudnnAttentions& cudnn) {
+    if (tuner.measures() && cudnn_scratch_bytes_ > 0) AddCudnn(cudnn);
+    RETURN_IF_ERROR(Choose(tuner, forward_));
+    for (Step& step : our_steps_.backward) RETURN_IF_ERROR(Choose(tuner, step));
+    return Choose(tuner, backward_);
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -146,21 +183,18 @@ class CudaAttention final : public AttentionOp {
   absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics, const Tensor& y,
                        std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(
-        const AttentionArguments arguments,
-        Prepare(compute, {qkv.data, statistics.f32(), y.data, nullptr, nullptr, workspace}));
-    return steps_.forward.Launch(compute, arguments);
+    ASSIGN_OR_RETURN(const Operands operands, Prepare(compute, {qkv.data, statistics.f32(), y.data,
+                                                                nullptr, nullptr, workspace}));
+    return forward_.Launch(compute, operands);
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv, const Tensor& y,
                              const Tensor& statistics, const Tensor& dqkv,
                              std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(
-        const AttentionArguments arguments,
-        Prepare(compute, {qkv.data, statistics.f32(), y.data, dy.data, dqkv.data, workspace}));
-    for (const Step& step : steps_.backward) RETURN_IF_ERROR(step.Launch(compute, arguments));
-    return absl::OkStatus();
+    ASSIGN_OR_RETURN(const Operands operands, Prepare(compute, {qkv.data, statistics.f32(), y.data,
+                                                                dy.data, dqkv.data, workspace}));
+    return backward_.Launch(compute, operands);
   }
 
  private:
@@ -183,56 +217,120 @@ class CudaAttention final : public AttentionOp {
             packed_heads() * shape_.head_size};
   }
 
-  // What kernels are given; turns queries and keys if they turn, and forms the row sums of
-  // backward.
-  absl::StatusOr<AttentionArguments> Prepare(cudaStream_t compute, const Places& places) const;
+  int64_t Take(int64_t bytes) {
+    constexpr int64_t kAlignment = 64;
+    return std::exchange(workspace_bytes_,
+                         workspace_bytes_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  }
+
+  // What candidates are given; turns queries and keys if they turn.
+  absl::StatusOr<Operands> Prepare(cudaStream_t compute, const Places& places) const;
   absl::Status Turn(cudaStream_t compute, std::byte* workspace,
                     AttentionArguments& arguments) const;
+  absl::Status FormRowSums(cudaStream_t compute, const Operands& operands) const;
+  absl::Status RunOurBackward(cudaStream_t compute, const Operands& operands) const;
+  absl::Status RunCudnn(CudnnAttention& cudnn, CudnnAttention::Pass pass, size_t way,
+                        cudaStream_t compute, const Operands& operands) const;
 
+  void AddCudnn(CudnnAttentions& attentions);
   absl::Status Choose(Tuner& tuner, Step& step) const;
-  // Which candidate is the fastest. Those of the steps before are taken already.
+  // What candidates are tried on.
+  struct Bench {
+    TuningBench bench;
+    Operands operands;
+  };
+  // Those of the steps before are taken already.
+  absl::StatusOr<Bench> PrepareBench(int gpu, const Step& step) const;
+  // Which candidate is the fastest.
   absl::StatusOr<size_t> Measure(int gpu, const Step& step) const;
+  // Whether the candidate runs. It runs here, if it never has, so that nothing is compiled or
+  // loaded where work is captured.
+  bool Runs(int gpu, const Step& step, size_t candidate) const;
   Places Arrange(Layout& layout) const;
 
   const AttentionShape shape_;
   const ElementType type_;
   const int64_t element_bytes_;
   const bool is_tiled_;
-  Steps steps_;
+  OurSteps our_steps_;
+  Step forward_, backward_;
   int64_t workspace_bytes_ = 0;
   // Where in it they are: dy y (B, H, T); with rotary positions also by how much these turn
-  // (T, D/2), and turned queries and keys (B, T, H + G, D).
+  // (T, D/2), and turned queries and keys (B, T, H + G, D); cuDNN's.
   int64_t row_sums_at_ = 0, turns_at_ = 0, turned_at_ = 0;
+  int64_t cudnn_scratch_at_ = 0, cudnn_scratch_bytes_ = 0;
 };
 
-absl::StatusOr<AttentionArguments> CudaAttention::Prepare(cudaStream_t compute,
-                                                          const Places& places) const {
-  AttentionArguments arguments = {.samples = shape_.samples,
-                                  .positions = shape_.positions,
-                                  .heads = shape_.heads,
-                                  .kv_heads = shape_.kv_heads,
-                                  .head_size = shape_.head_size,
-                                  .q = Heads<const void*>(places.qkv, 0),
-                                  .k = Heads<const void*>(places.qkv, shape_.heads),
-                                  .v = Heads<const void*>(places.qkv, turned_heads()),
-                                  .y = places.y,
-                                  .statistics = places.statistics};
+absl::StatusOr<Operands> CudaAttention::Prepare(cudaStream_t compute, const Places& places) const {
+  Operands operands = {.arguments = {.samples = shape_.samples,
+                                     .positions = shape_.positions,
+                                     .heads = shape_.heads,
+                                     .kv_heads = shape_.kv_heads,
+                                     .head_size = shape_.head_size,
+                                     .q = Heads<const void*>(places.qkv, 0),
+                                     .k = Heads<const void*>(places.qkv, shape_.heads),
+                                     .v = Heads<const void*>(places.qkv, turned_heads()),
+                                     .y = places.y,
+                                     .statistics = places.statistics},
+                       .row_sums = reinterpret_cast<float*>(places.workspace + row_sums_at_),
+                       .cudnn_scratch = places.workspace + cudnn_scratch_at_};
+  AttentionArguments& arguments = operands.arguments;
   if (turns()) RETURN_IF_ERROR(Turn(compute, places.workspace, arguments));
   if (places.dqkv != nullptr) {
     arguments.dy = places.dy;
     arguments.dq = Heads<void*>(places.dqkv, 0);
     arguments.dk = Heads<void*>(places.dqkv, shape_.heads);
     arguments.dv = Heads<void*>(places.dqkv, turned_heads());
-    auto* const row_sums = reinterpret_cast<float*>(places.workspace + row_sums_at_);
-    RETURN_IF_ERROR(CudaStatus(LaunchAttentionRowSums(compute, type_, arguments, row_sums),
-                               "LaunchAttentionRowSums"));
-    arguments.row_sums = row_sums;
   }
   // Which kernels compute must not depend on where tensors are: the bits do.
   if (is_tiled_ && !FitsAttentionTiles(type_, arguments)) {
     return absl::InvalidArgumentError("attention: addresses must be multiples of 16");
   }
-  return arguments;
+  return operands;
+}
+
+absl::Status CudaAttention::FormRowSums(cudaStream_t compute, const Operands& operands) const {
+  return CudaStatus(LaunchAttentionRowSums(compute, type_, operands.arguments, operands.row_sums),
+                    "LaunchAttentionRowSums");
+}
+
+absl::Status CudaAttention::RunOurBackward(cudaStream_t compute, const Operands& operands) const {
+  RETURN_IF_ERROR(FormRowSums(compute, operands));
+  for (const Step& step : our_steps_.backward) RETURN_IF_ERROR(step.Launch(compute, operands));
+  return absl::OkStatus();
+}
+
+absl::Status CudaAttention::RunCudnn(CudnnAttention& cudnn, CudnnAttention::Pass pass, size_t way,
+                                     cudaStream_t compute, const Operands& operands) const {
+  const AttentionArguments& a = operands.arguments;
+  RETURN_IF_ERROR(cudnn.Launch(compute, pass, way, a, operands.row_sums, operands.cudnn_scratch));
+  if (pass == CudnnAttention::Pass::kForward || !turns()) return absl::OkStatus();
+  const TurnArguments turn = {.samples = shape_.samples,
+                              .positions = shape_.positions,
+                              .heads = turned_heads(),
+                              .head_size = shape_.head_size,
+                              .turns = a.turns,
+                              .x = {a.dq.data, a.dq.stride},
+                              .y = a.dq,
+                              .back = true};
+  return CudaStatus(LaunchTurn(compute, type_, turn), "LaunchTurn");
+}
+
+void CudaAttention::AddCudnn(CudnnAttentions& attentions) {
+  const std::shared_ptr<CudnnAttention> cudnn = attentions.For(shape_);
+  if (cudnn == nullptr) return;
+  for (const auto pass : {CudnnAttention::Pass::kForward, CudnnAttention::Pass::kBackward}) {
+    Step& step = pass == CudnnAttention::Pass::kForward ? forward_ : backward_;
+    for (size_t way = 0; way < cudnn->ways(pass); ++way) {
+      step.candidates.push_back(
+          {cudnn->choice(pass, way),
+           [this, cudnn, pass, way](cudaStream_t stream, const Operands& operands) {
+             return RunCudnn(*cudnn, pass, way, stream, operands);
+           },
+           [cudnn, pass, way] { return cudnn->has_run(pass, way); }});
+      step.library = absl::StrCat("cuDNN ", attentions.version());
+    }
+  }
 }
 
 absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
@@ -251,7 +349,7 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
                               .head_size = D,
                               .turns = table,
                               .x = arguments.q,
-                              .y = turned};
+                              .y = {turned, turned_heads() * D}};
   RETURN_IF_ERROR(CudaStatus(LaunchTurn(compute, type_, turn), "LaunchTurn"));
   arguments.q = {turned, turned_heads() * D};
   arguments.k = {turned + shape_.heads * D * element_bytes_, turned_heads() * D};
@@ -272,15 +370,18 @@ absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
                        [&](const Candidate& candidate) { return candidate.choice == choice; });
       return static_cast<size_t>(found - candidates.begin());
     };
+    const auto is_known = [&](const Choice& kept) {
+      const size_t place = place_of(kept);
+      return place < candidates.size() && Runs(tuner.gpu(), step, place);
+    };
     const auto measure = [&]() -> absl::StatusOr<Choice> {
       const absl::StatusOr<size_t> fastest = Measure(tuner.gpu(), step);
       RETURN_IF_ERROR(base::Annotate(fastest.status(), work));
       return candidates[*fastest].choice;
     };
-    ASSIGN_OR_RETURN(
-        const Choice choice,
-        tuner.Choose(
-            work, [&](const Choice& kept) { return place_of(kept) < candidates.size(); }, measure));
+    // What was measured without the library says nothing of how fast that is.
+    const std::string key = step.library.empty() ? work : absl::StrCat(step.library, ", ", work);
+    ASSIGN_OR_RETURN(const Choice choice, tuner.Choose(key, is_known, measure));
     step.taken = place_of(choice);
   }
   tuner.Tell(absl::StrCat(work, ", on ", tuner.model()), ToString(candidates[step.taken].choice));
@@ -300,35 +401,55 @@ CudaAttention::Places CudaAttention::Arrange(Layout& layout) const {
   return places;
 }
 
-absl::StatusOr<size_t> CudaAttention::Measure(int gpu, const Step& step) const {
-  const GpuScope scope(gpu);
-  RETURN_IF_ERROR(scope.status());
+absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu, const Step& step) const {
   Layout sizes(nullptr);
   Arrange(sizes);
-  ASSIGN_OR_RETURN(const TuningBench bench, TuningBench::Create(gpu, sizes.used_bytes()));
+  ASSIGN_OR_RETURN(TuningBench bench, TuningBench::Create(gpu, sizes.used_bytes()));
   Layout layout(bench.memory());
-  Places places = Arrange(layout);
+  const Places places = Arrange(layout);
   const int64_t head_elements = rows() * shape_.head_size;
   RETURN_IF_ERROR(bench.FillUniform(places.qkv, packed_heads() * head_elements, type_, 1));
   RETURN_IF_ERROR(bench.FillUniform(places.dy, shape_.heads * head_elements, type_, 2));
-  Places of_forward = places;
-  of_forward.dqkv = nullptr;
-  ASSIGN_OR_RETURN(AttentionArguments arguments, Prepare(bench.stream(), of_forward));
-  if (&step != &steps_.forward) {
-    RETURN_IF_ERROR(steps_.forward.Launch(bench.stream(), arguments));
-    ASSIGN_OR_RETURN(arguments, Prepare(bench.stream(), places));
+  ASSIGN_OR_RETURN(const Operands operands, Prepare(bench.stream(), places));
+  if (&step != &forward_) {
+    RETURN_IF_ERROR(forward_.Launch(bench.stream(), operands));
+    RETURN_IF_ERROR(FormRowSums(bench.stream(), operands));
   }
+  return Bench{std::move(bench), operands};
+}
+
+absl::StatusOr<size_t> CudaAttention::Measure(int gpu, const Step& step) const {
+  const GpuScope scope(gpu);
+  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const Bench bench, PrepareBench(gpu, step));
+  const Operands& operands = bench.operands;
   ASSIGN_OR_RETURN(
       const Fastest fastest,
-      bench.FindFastest({.candidates = step.candidates.size(),
-                         .run =
-                             [&](cudaStream_t stream, size_t candidate) {
-                               return CudaStatus(
-                                   step.candidates[candidate].launch(stream, arguments), step.name);
-                             },
-                         .follow = {},
-                         .results = step.results(arguments)}));
+      bench.bench.FindFastest(
+          {.candidates = step.candidates.size(),
+           .run =
+               [&](cudaStream_t stream, size_t candidate) {
+                 return base::Annotate(step.candidates[candidate].launch(stream, operands),
+                                       step.name);
+               },
+           .follow = {},
+           .results = step.results(operands.arguments),
+           .workspace = {.begin = operands.cudnn_scratch, .row_bytes = cudnn_scratch_bytes_}}));
   return fastest.candidate;
+}
+
+bool CudaAttention::Runs(int gpu, const Step& step, size_t candidate) const {
+  const Candidate& tried = step.candidates[candidate];
+  if (tried.has_run == nullptr || tried.has_run()) return true;
+  const auto run = [&]() -> absl::Status {
+    const GpuScope scope(gpu);
+    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const Bench bench, PrepareBench(gpu, step));
+    RETURN_IF_ERROR(tried.launch(bench.bench.stream(), bench.operands));
+    return CudaStatus(cudaStreamSynchronize(bench.bench.stream()), "cudaStreamSynchronize");
+  };
+  const absl::Status status = run();
+  return status.ok() || absl::IsResourceExhausted(status);
 }
 
 }  // namespace
@@ -349,7 +470,7 @@ absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCuda(const AttentionShape& 
   Tuner& tuner = TunerOf(device);
   auto op =
       std::make_unique<CudaAttention>(shape, device.activation_type(), tuner.block_shared_bytes());
-  RETURN_IF_ERROR(op->Choose(tuner));
+  RETURN_IF_ERROR(op->Choose(tuner, CudnnAttentionsOf(device)));
   return std::unique_ptr<AttentionOp>(std::move(op));
 }
 

@@ -61,7 +61,7 @@ struct RotaryArguments {
 };
 cudaError_t LaunchRotaryTurns(cudaStream_t stream, const RotaryArguments& arguments);
 
-// y (B, T, heads, D) = x, each head turned by its position.
+// y (B, T, heads, D) = x, each head turned by its position, or turned back. y may be x.
 struct TurnArguments {
   int64_t samples = 1;    // B
   int64_t positions = 1;  // T
@@ -69,7 +69,8 @@ struct TurnArguments {
   int64_t head_size = 2;  // D
   const float2* turns = nullptr;
   HeadsOf<const void*> x;
-  void* y = nullptr;
+  HeadsOf<void*> y;
+  bool back = false;
 };
 cudaError_t LaunchTurn(cudaStream_t stream, ElementType type, const TurnArguments& arguments);
 

@@ -46,16 +46,16 @@ __global__ void __launch_bounds__(kThreads) TurnKernel(const TurnArguments a, in
   const int64_t i = (thread - all_heads * vectors) * N;
   const int64_t h = all_heads - row * a.heads;
   const T* const x = static_cast<const T*>(a.x.data) + row * a.x.stride + h * a.head_size + i;
-  T* const y = static_cast<T*>(a.y) + all_heads * a.head_size + i;
+  T* const y = static_cast<T*>(a.y.data) + row * a.y.stride + h * a.head_size + i;
   const float2* const turns = a.turns + row % a.positions * half + i;
   float first[N], second[N];
   Load(x, first);
   Load(x + half, second);
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    const float2 turn = turns[n];
-    const float turned = first[n] * turn.x - second[n] * turn.y;
-    second[n] = second[n] * turn.x + first[n] * turn.y;
+    const float cosine = turns[n].x, sine = a.back ? -turns[n].y : turns[n].y;
+    const float turned = first[n] * cosine - second[n] * sine;
+    second[n] = second[n] * cosine + first[n] * sine;
     first[n] = turned;
   }
   Store(y, first);
@@ -107,7 +107,8 @@ cudaError_t LaunchRotaryTurns(cudaStream_t stream, const RotaryArguments& a) {
 cudaError_t LaunchTurn(cudaStream_t stream, ElementType type, const TurnArguments& a) {
   const int64_t half = a.head_size / 2;
   const auto vectors = [&](int width) {
-    return half % width == 0 && a.x.stride % width == 0 && AlignedForVectors(a.x.data, a.y);
+    return half % width == 0 && a.x.stride % width == 0 && a.y.stride % width == 0 &&
+           AlignedForVectors(a.x.data, a.y.data);
   };
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     const int64_t of_head = half / width();

@@ -1,8 +1,20 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 
+#include "kernels/cuda/ops/attention_cudnn.h"
+#include "kernels/cuda/tuning/tuner.h"
 #include "kernels/ops/operations.h"
 
 namespace stagecoach::kernels {
+
+CudaOps::CudaOps(Device& device, BlasLt& blas, Tuner& tuner)
+    : device_(device),
+      blas_(blas),
+      tuner_(tuner),
+      cudnn_attentions_(std::make_unique<CudnnAttentions>(tuner.gpu())),
+      elementwise_(CreateCudaElementwise()),
+      optimizer_(CreateCudaOptimizer(device)) {}
+
+CudaOps::~CudaOps() = default;
 
 absl::StatusOr<std::unique_ptr<Operation>> CudaOps::CreateOf(const std::type_info& type,
                                                              const void* shape) {

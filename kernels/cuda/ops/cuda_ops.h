@@ -16,6 +16,7 @@
 namespace stagecoach::kernels {
 
 class BlasLt;
+class CudnnAttentions;
 class Tuner;
 
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
@@ -25,15 +26,12 @@ std::unique_ptr<OptimizerOps> CreateCudaOptimizer(Device& device);
 class CudaOps final : public Ops {
  public:
   // All outlive it.
-  CudaOps(Device& device, BlasLt& blas, Tuner& tuner)
-      : device_(device),
-        blas_(blas),
-        tuner_(tuner),
-        elementwise_(CreateCudaElementwise()),
-        optimizer_(CreateCudaOptimizer(device)) {}
+  CudaOps(Device& device, BlasLt& blas, Tuner& tuner);
+  ~CudaOps() override;
 
   BlasLt& blas() { return blas_; }
   Tuner& tuner() { return tuner_; }
+  CudnnAttentions& cudnn_attentions() { return *cudnn_attentions_; }
   ElementwiseOps& elementwise() override { return *elementwise_; }
   OptimizerOps& optimizer() override { return *optimizer_; }
 
@@ -44,6 +42,7 @@ class CudaOps final : public Ops {
   Device& device_;
   BlasLt& blas_;
   Tuner& tuner_;
+  const std::unique_ptr<CudnnAttentions> cudnn_attentions_;
   const std::unique_ptr<ElementwiseOps> elementwise_;
   const std::unique_ptr<OptimizerOps> optimizer_;
 };
@@ -51,6 +50,9 @@ class CudaOps final : public Ops {
 // Of a CUDA device, which outlives what uses them.
 inline BlasLt& BlasOf(Device& device) { return static_cast<CudaOps&>(device.ops()).blas(); }
 inline Tuner& TunerOf(Device& device) { return static_cast<CudaOps&>(device.ops()).tuner(); }
+inline CudnnAttentions& CudnnAttentionsOf(Device& device) {
+  return static_cast<CudaOps&>(device.ops()).cudnn_attentions();
+}
 
 }  // namespace stagecoach::kernels
 

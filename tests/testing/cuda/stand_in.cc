@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/testing/cuda/cudnn_faults.h"
 #include "tests/testing/cuda/machine.h"
 
 namespace stagecoach::testing::cuda {
@@ -25,7 +26,7 @@ struct Counters {
   int64_t failing = 0;  // number of the call that is to fail; 0: none
   std::string failed;
   std::string max_connections;
-  std::atomic<int64_t> blas_objects{0}, communicators{0};
+  std::atomic<int64_t> blas_objects{0}, cudnn_objects{0}, communicators{0};
 };
 
 Counters& TheCounters() {
@@ -68,6 +69,8 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
                      absl::StrCat("$STAGECOACH_CUDA_STAND_IN: delay is no number: ", value));
   } else if (key == "driver") {
     options.driver = NumberOf(key, value) != 0;
+  } else if (key == "cudnn_version") {
+    options.cudnn_version = NumberOf(key, value);
   } else if (key == "nccl_channels") {
     options.nccl_channels = static_cast<int>(NumberOf(key, value));
   } else if (key == "graphs") {
@@ -118,6 +121,7 @@ void Reset(const StandInOptions& options) {
   counters.by_name.clear();
   counters.failed.clear();
   SetBlasFaults({});
+  SetCudnnFaults({});
 }
 
 int64_t calls() {
@@ -188,6 +192,7 @@ Live live() {
                  .events = static_cast<int64_t>(machine.events.size()),
                  .graphs = static_cast<int64_t>(machine.graphs.size() + machine.executables.size()),
                  .blas_objects = TheCounters().blas_objects,
+                 .cudnn_objects = TheCounters().cudnn_objects,
                  .communicators = TheCounters().communicators};
   for (const std::unique_ptr<Gpu>& gpu : machine.gpus) {
     result.allocations += gpu->memory.allocations();
@@ -197,6 +202,7 @@ Live live() {
 }
 
 void CountBlasObject(int64_t change) { TheCounters().blas_objects += change; }
+void CountCudnnObject(int64_t change) { TheCounters().cudnn_objects += change; }
 void CountCommunicator(int64_t change) { TheCounters().communicators += change; }
 
 int CurrentGpu() { return Machine::Get().options().driver ? CurrentThread().gpu : -1; }

@@ -9,9 +9,9 @@
 #include <map>
 #include <string>
 
-// CPU stand-ins for the calls of the CUDA runtime, its driver, cuBLASLt and NCCL that the CUDA
-// backend makes, linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that the
-// backend that ships runs where there is no GPU.
+// CPU stand-ins for the calls of the CUDA runtime, its driver, cuBLASLt, cuDNN and NCCL that the
+// CUDA backend makes, linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that
+// the backend that ships runs where there is no GPU.
 //
 // Nothing runs by itself: streams are queues, and whichever thread makes a call of a library
 // performs a random number of the operations that are ready, in an order that is random but for
@@ -43,7 +43,8 @@ struct StandInOptions {
   double delay = 0.5;
   bool driver = true;              // false: as where no driver is installed
   int64_t failing_operation = -1;  // FailOperation
-  int nccl_channels = 1;           // a power of two
+  int64_t cudnn_version = 91900;
+  int nccl_channels = 1;  // a power of two
   // Aborts where the groups of two ranks differ in what the two exchange, which NCCL leaves
   // undefined. False: transfers then wait as its batches make them wait.
   bool nccl_groups_match = true;
@@ -96,10 +97,10 @@ size_t TakeMostPending();
 // What exists now. A clean end has 0 in all.
 struct Live {
   int64_t allocations = 0, host_allocations = 0, streams = 0, events = 0, graphs = 0;
-  int64_t blas_objects = 0, communicators = 0;
+  int64_t blas_objects = 0, cudnn_objects = 0, communicators = 0;
   int64_t total() const {
     return allocations + host_allocations + streams + events + graphs + blas_objects +
-           communicators;
+           cudnn_objects + communicators;
   }
 };
 Live live();
@@ -142,6 +143,7 @@ void Progress();
 void Locked(const std::function<void()>& change);
 // Counts objects in Live.
 void CountBlasObject(int64_t change);
+void CountCudnnObject(int64_t change);
 void CountCommunicator(int64_t change);
 
 }  // namespace stagecoach::testing::cuda

@@ -1,0 +1,138 @@
+#ifndef STAGECOACH_KERNELS_CUDA_CUDNN_API_H_
+#define STAGECOACH_KERNELS_CUDA_CUDNN_API_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+// What is used here of the graph API of cuDNN 9, declared anew: the library is opened at run time
+// if it is there, and not even its headers are needed to build. Names are those of cudnn_graph.h,
+// whose numbers they have (tests/testing/cuda/cudnn_api_test.cc compares them).
+namespace stagecoach::kernels::cudnn {
+
+struct Context;
+using Handle = Context*;   // cudnnHandle_t
+using Descriptor = void*;  // cudnnBackendDescriptor_t
+
+enum class Status : int {
+  kSuccess = 0,
+  kNotInitialized = 1001,
+  kBadParam = 2000,
+  kNotSupported = 3000,
+  kInternalError = 4000,
+  kExecutionFailed = 5000,
+};
+enum class DataType : int { kFloat = 0, kInt32 = 4, kBfloat16 = 9, kBoolean = 11 };
+enum class ReduceOperator : int { kAdd = 0, kMax = 3 };
+enum class PointwiseMode : int {
+  kAdd = 0,
+  kMul = 1,
+  kDiv = 6,
+  kSub = 9,
+  kExp = 13,
+  kLog = 15,
+  kCmpGe = 303,
+  kGenIndex = 501,
+  kBinarySelect = 601,
+};
+enum class HeuristicMode : int { kA = 3 };
+enum class NumericalNote : int { kNondeterministic = 4 };
+
+enum class DescriptorType : int {
+  kPointwise = 0,
+  kEngine = 2,
+  kEngineConfig = 3,
+  kEngineHeuristic = 4,
+  kExecutionPlan = 5,
+  kKnobChoice = 7,
+  kOperationPointwise = 13,
+  kOperationGraph = 15,
+  kVariantPack = 16,
+  kTensor = 17,
+  kMatmul = 18,
+  kOperationMatmul = 19,
+  kReduction = 21,
+  kOperationReduction = 22,
+  kOperationReshape = 31,
+};
+enum class AttributeType : int {
+  kHandle = 0,
+  kDataType = 1,
+  kBoolean = 2,
+  kInt64 = 3,
+  kVoidPointer = 6,
+  kHeuristicMode = 8,
+  kKnobType = 9,
+  kNumericalNote = 11,
+  kPointwiseMode = 14,
+  kDescriptor = 15,
+  kReduceOperator = 18,
+};
+enum class Attribute : int {
+  kPointwiseMode = 0,
+  kPointwiseMathPrecision = 1,
+  kPointwiseAxis = 9,
+  kEngineHeuristicMode = 200,
+  kEngineHeuristicOperationGraph = 201,
+  kEngineHeuristicResults = 202,
+  kEngineConfigEngine = 300,
+  kEngineConfigKnobChoices = 302,
+  kExecutionPlanHandle = 400,
+  kExecutionPlanEngineConfig = 401,
+  kExecutionPlanWorkspaceSize = 402,
+  kKnobChoiceKnobType = 600,
+  kKnobChoiceKnobValue = 601,
+  kOperationPointwiseDescriptor = 750,
+  kOperationPointwiseX = 751,
+  kOperationPointwiseB = 752,
+  kOperationPointwiseY = 753,
+  kOperationPointwiseT = 758,
+  kOperationGraphHandle = 800,
+  kOperationGraphOps = 801,
+  kTensorByteAlignment = 900,
+  kTensorDataType = 901,
+  kTensorDimensions = 902,
+  kTensorStrides = 903,
+  kTensorUniqueId = 906,
+  kTensorIsVirtual = 907,
+  kTensorIsByValue = 908,
+  kVariantPackUniqueIds = 1000,
+  kVariantPackDataPointers = 1001,
+  kVariantPackWorkspace = 1003,
+  kEngineGlobalIndex = 1301,
+  kEngineNumericalNote = 1303,
+  kMatmulCompType = 1500,
+  kOperationMatmulA = 1520,
+  kOperationMatmulB = 1521,
+  kOperationMatmulC = 1522,
+  kOperationMatmulDescriptor = 1523,
+  kReductionOperator = 1600,
+  kReductionCompType = 1601,
+  kOperationReductionX = 1610,
+  kOperationReductionY = 1611,
+  kOperationReductionDescriptor = 1612,
+  kOperationReshapeX = 2200,
+  kOperationReshapeY = 2201,
+};
+
+// The functions of the library.
+struct Api {
+  size_t (*get_version)();
+  const char* (*get_error_string)(Status);
+  void (*get_last_error_string)(char* text, size_t bytes);
+  Status (*create)(Handle*);
+  Status (*destroy)(Handle);
+  Status (*set_stream)(Handle, cudaStream_t);
+  Status (*create_descriptor)(DescriptorType, Descriptor*);
+  Status (*destroy_descriptor)(Descriptor);
+  Status (*finalize)(Descriptor);
+  Status (*set_attribute)(Descriptor, Attribute, AttributeType, int64_t count, const void* values);
+  Status (*get_attribute)(Descriptor, Attribute, AttributeType, int64_t capacity, int64_t* count,
+                          void* values);
+  Status (*execute)(Handle, Descriptor plan, Descriptor variant_pack);
+};
+
+}  // namespace stagecoach::kernels::cudnn
+
+#endif  // STAGECOACH_KERNELS_CUDA_CUDNN_API_H_

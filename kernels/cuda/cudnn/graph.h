@@ -1,0 +1,190 @@
+#ifndef STAGECOACH_KERNELS_CUDA_CUDNN_GRAPH_H_
+#define STAGECOACH_KERNELS_CUDA_CUDNN_GRAPH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/mutex.h"
+#include "kernels/cuda/cudnn/api.h"
+#include "kernels/cuda/tuning/tuning_table.h"
+
+// Computations as cuDNN takes them: operations between tensors of four dimensions, which it fuses
+// into kernels. A tensor is an operand, which is in memory, a scalar of the host, or virtual: the
+// result of one operation that others read.
+namespace stagecoach::kernels::cudnn {
+
+using Dimensions = std::array<int64_t, 4>;
+
+class OwnedDescriptor {
+ public:
+  OwnedDescriptor() = default;
+  static absl::StatusOr<OwnedDescriptor> Create(const Api& api, DescriptorType type);
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept
+      : api_(other.api_), descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
+    std::swap(api_, other.api_);
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~OwnedDescriptor() {
+    if (descriptor_ != nullptr) static_cast<void>(api_->destroy_descriptor(descriptor_));
+  }
+
+  Descriptor get() const { return descriptor_; }
+
+  template <typename T>
+  absl::Status Set(Attribute name, AttributeType type, absl::Span<const T> values) const {
+    return SetValues(name, type, static_cast<int64_t>(values.size()), values.data());
+  }
+  template <typename T>
+  absl::Status Set(Attribute name, AttributeType type, const T& value) const {
+    return SetValues(name, type, 1, &value);
+  }
+  absl::Status Finalize() const;
+
+ private:
+  OwnedDescriptor(const Api& api, Descriptor descriptor) : api_(&api), descriptor_(descriptor) {}
+  absl::Status SetValues(Attribute name, AttributeType type, int64_t count,
+                         const void* values) const;
+
+  const Api* api_ = nullptr;
+  Descriptor descriptor_ = nullptr;
+};
+
+// What cuDNN has for one GPU. Thread-safe.
+class GpuHandle {
+ public:
+  // Unavailable: Open, or the library cannot use the GPU.
+  static absl::StatusOr<std::shared_ptr<const GpuHandle>> Create(int gpu);
+  ~GpuHandle();
+  GpuHandle(const GpuHandle&) = delete;
+  GpuHandle& operator=(const GpuHandle&) = delete;
+
+  const Api& api() const { return api_; }
+  Handle get() const { return handle_; }
+
+  // Runs a plan in the stream's order.
+  absl::Status Execute(cudaStream_t stream, Descriptor plan, Descriptor variant_pack) const;
+
+ private:
+  GpuHandle(int gpu, const Api& api, Handle handle) : gpu_(gpu), api_(api), handle_(handle) {}
+
+  const int gpu_;
+  const Api& api_;
+  const Handle handle_;
+  mutable base::Mutex mutex_;  // a handle has one stream at a time
+};
+
+struct Graph {
+  std::vector<OwnedDescriptor> parts;
+  OwnedDescriptor whole;
+};
+
+// Puts a graph together. What a call cannot make is null; Finish returns the first error.
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(const Api& api) : api_(api) {}
+
+  // In memory, at an address that is a multiple of 16. Numbers of operands and scalars are 1 to
+  // 999, each one's own.
+  Descriptor Operand(int64_t id, DataType type, const Dimensions& dimensions,
+                     const Dimensions& strides) {
+    return Tensor(id, type, dimensions, strides, /*is_virtual=*/false, /*is_by_value=*/false);
+  }
+  Descriptor Scalar(int64_t id) {
+    constexpr Dimensions kOne = {1, 1, 1, 1};
+    return Tensor(id, DataType::kFloat, kOne, kOne, /*is_virtual=*/false, /*is_by_value=*/true);
+  }
+  Descriptor Virtual(DataType type, const Dimensions& dimensions, const Dimensions& strides) {
+    return Tensor(next_id_++, type, dimensions, strides, /*is_virtual=*/true,
+                  /*is_by_value=*/false);
+  }
+
+  void Matmul(Descriptor a, Descriptor b, Descriptor c);
+  // y = x `mode` b, or of x alone; kBinarySelect: x where t, b elsewhere.
+  void Pointwise(PointwiseMode mode, Descriptor x, Descriptor b, Descriptor y,
+                 Descriptor t = nullptr) {
+    Pointwise(mode, DataType::kFloat, std::nullopt, x, b, y, t);
+  }
+  // y = x >= b
+  void GreaterOrEqual(Descriptor x, Descriptor b, Descriptor y) {
+    Pointwise(PointwiseMode::kCmpGe, DataType::kBoolean, std::nullopt, x, b, y, nullptr);
+  }
+  // y: each number's place along `axis`.
+  void Index(int64_t axis, Descriptor x, Descriptor y) {
+    Pointwise(PointwiseMode::kGenIndex, DataType::kFloat, axis, x, nullptr, y, nullptr);
+  }
+  // Along the dimensions that y has less of than x.
+  void Reduce(ReduceOperator reduce, Descriptor x, Descriptor y);
+  // y: the same numbers, of which each keeps its place in memory.
+  void Reshape(Descriptor x, Descriptor y);
+
+  absl::StatusOr<Graph> Finish(const GpuHandle& handle);
+
+ private:
+  Descriptor Tensor(int64_t id, DataType type, const Dimensions& dimensions,
+                    const Dimensions& strides, bool is_virtual, bool is_by_value);
+  void Pointwise(PointwiseMode mode, DataType precision, std::optional<int64_t> axis, Descriptor x,
+                 Descriptor b, Descriptor y, Descriptor t);
+  // `fill` sets the attributes of a new descriptor, which is null if anything fails.
+  template <typename Fill>
+  Descriptor Add(DescriptorType type, Fill fill);
+  template <typename Fill>
+  void AddOperation(DescriptorType type, Fill fill);
+
+  const Api& api_;
+  absl::Status status_;
+  int64_t next_id_ = 1000;
+  Graph graph_;
+  std::vector<Descriptor> operations_;
+};
+
+// A way that the library has to run a graph: an engine and its knobs.
+struct Engine {
+  OwnedDescriptor configuration;
+  Choice choice;  // with the version of the library
+};
+// Those that the library proposes and that give the same bits every time, the best first.
+absl::StatusOr<std::vector<Engine>> DeterministicEngines(const GpuHandle& handle,
+                                                         const Graph& graph);
+
+// A graph that is ready to run by one of the engines.
+class ExecutionPlan {
+ public:
+  // Compiles kernels, which can take a second.
+  static absl::StatusOr<ExecutionPlan> Create(std::shared_ptr<const GpuHandle> handle,
+                                              const Engine& engine);
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  struct Operand {
+    int64_t id;
+    const void* data;
+  };
+  // `operands` are all operands and scalars of the graph.
+  absl::Status Execute(cudaStream_t stream, absl::Span<const Operand> operands,
+                       void* workspace) const;
+
+ private:
+  ExecutionPlan(std::shared_ptr<const GpuHandle> handle, OwnedDescriptor plan,
+                int64_t workspace_bytes)
+      : handle_(std::move(handle)), plan_(std::move(plan)), workspace_bytes_(workspace_bytes) {}
+
+  std::shared_ptr<const GpuHandle> handle_;  // outlives the plan
+  OwnedDescriptor plan_;
+  int64_t workspace_bytes_;
+};
+
+}  // namespace stagecoach::kernels::cudnn
+
+#endif  // STAGECOACH_KERNELS_CUDA_CUDNN_GRAPH_H_

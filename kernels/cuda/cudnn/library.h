@@ -1,0 +1,25 @@
+#ifndef STAGECOACH_KERNELS_CUDA_CUDNN_LIBRARY_H_
+#define STAGECOACH_KERNELS_CUDA_CUDNN_LIBRARY_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cudnn/api.h"
+
+namespace stagecoach::kernels::cudnn {
+
+// The library: what the process has already, or else libcudnn.so.9 where the system looks for
+// libraries. It is opened at the first request and stays. Unavailable, in one line: it is not
+// there, lacks a function, or is older than 9.19, the first whose attention was tried. Thread-safe.
+absl::StatusOr<const Api*> Open();
+
+std::string VersionText(const Api& api);  // "9.19.0"
+
+// What a call returned, with the library's own words, in one line. Unimplemented: it does not
+// support what was asked; Unavailable: there is no driver; all else is Internal.
+absl::Status ToStatus(const Api& api, Status status, const char* call);
+
+}  // namespace stagecoach::kernels::cudnn
+
+#endif  // STAGECOACH_KERNELS_CUDA_CUDNN_LIBRARY_H_

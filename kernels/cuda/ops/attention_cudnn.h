@@ -1,0 +1,120 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_CUDNN_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_CUDNN_H_
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "kernels/cuda/cudnn/attention_graph.h"
+#include "kernels/cuda/cudnn/graph.h"
+#include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/cuda/tuning/tuning_table.h"
+#include "kernels/ops/attention.h"
+
+// Attention by cuDNN, in bfloat16 for the head sizes that the kernels in tiles have: further ways
+// to compute the same, where the library is present.
+namespace stagecoach::kernels {
+
+// The most scratch that cuDNN's backward gets. It writes the gradients of all scores to memory, so
+// it runs over one part of the samples or kv heads after the other. 560 MiB holds a group of four
+// heads with 8,192 positions, and is less than the scratch of a head with its loss that has 50,304
+// tokens, which shares its memory with that of other operations: so it costs such a model nothing.
+inline constexpr int64_t kCudnnScratchBytes = int64_t{560} << 20;
+
+// How backward is divided, by the shape alone. Parts are of as many samples with all their heads,
+// or of one sample and as many kv heads with theirs, as fit; the last one may have some in common
+// with the one before.
+struct CudnnParts {
+  int64_t samples = 0, kv_heads = 0;  // of each part; 0: backward cannot be divided so
+  // Of forward and of each part, wherever it begins. 0: neither is for cuDNN.
+  int64_t scratch_bytes = 0;
+};
+CudnnParts PartsForCudnn(const AttentionShape& shape, int64_t most_scratch_bytes);
+
+// The ways of one shape. Thread-safe.
+class CudnnAttention {
+ public:
+  enum class Pass : uint8_t { kForward, kBackward };
+
+  // Unimplemented: the library does not take it.
+  static absl::StatusOr<std::unique_ptr<CudnnAttention>> Create(
+      std::shared_ptr<const cudnn::GpuHandle> handle, const AttentionShape& shape,
+      int64_t most_scratch_bytes = kCudnnScratchBytes);
+
+  size_t ways(Pass pass) const { return engines(pass).size(); }
+  const Choice& choice(Pass pass, size_t way) const { return engines(pass)[way].choice; }
+  // Whether it has run: nothing is compiled or loaded at the next run then.
+  bool has_run(Pass pass, size_t way) const {
+    return of_passes_[static_cast<size_t>(pass)].has_run[way];
+  }
+
+  // y and statistics; or dq, dk and dv, which are not turned back. `scratch` has
+  // CudnnParts::scratch_bytes, and `row_sums` (B, H, T) numbers. Unimplemented: the way does not
+  // compile, or wants more scratch.
+  absl::Status Launch(cudaStream_t stream, Pass pass, size_t way, const AttentionArguments& a,
+                      float* row_sums, std::byte* scratch);
+
+ private:
+  struct OfPass {
+    std::optional<cudnn::Graph> graph;
+    std::vector<cudnn::Engine> engines;
+    std::unique_ptr<std::atomic<bool>[]> has_run;
+    std::map<size_t, absl::StatusOr<cudnn::ExecutionPlan>> plans;
+  };
+
+  CudnnAttention(std::shared_ptr<const cudnn::GpuHandle> handle, const AttentionShape& shape,
+                 const CudnnParts& parts)
+      : handle_(std::move(handle)), shape_(shape), parts_(parts) {}
+
+  const std::vector<cudnn::Engine>& engines(Pass pass) const {
+    return of_passes_[static_cast<size_t>(pass)].engines;
+  }
+  absl::Status AddPass(Pass pass);
+  cudnn::AttentionExtents Extents(Pass pass) const;
+  // The plan of a way; compiled at the first request.
+  absl::StatusOr<const cudnn::ExecutionPlan*> Plan(Pass pass, size_t way);
+
+  const std::shared_ptr<const cudnn::GpuHandle> handle_;
+  const AttentionShape shape_;
+  const CudnnParts parts_;
+  base::Mutex mutex_;  // for plans
+  OfPass of_passes_[2];
+};
+
+// Those of one device. Thread-safe.
+class CudnnAttentions {
+ public:
+  explicit CudnnAttentions(int gpu) : gpu_(gpu) {}
+
+  // The version of the library as it prints it; "": there is none that can be used. A part of what
+  // decides which way is taken: what was measured is kept by it.
+  std::string version();
+  // Null: cuDNN does not take the shape, or there is none that can be used.
+  std::shared_ptr<CudnnAttention> For(const AttentionShape& shape);
+
+ private:
+  absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>> Handle()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int gpu_;
+  base::Mutex mutex_;
+  std::optional<absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>>> handle_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::vector<int64_t>, std::shared_ptr<CudnnAttention>> by_shape_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_CUDNN_H_

@@ -1,0 +1,62 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_CUDNN_GRAPH_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_CUDNN_GRAPH_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cudnn/api.h"
+
+// What a graph of cuDNN's computes, in plain C++. The stand-in of cuDNN has a namespace of its own.
+namespace stagecoach::testing::cudnn {
+
+namespace api = kernels::cudnn;
+
+struct Tensor {
+  int64_t id = 0;
+  api::DataType type = api::DataType::kFloat;
+  std::array<int64_t, 4> dims = {}, strides = {};
+  int64_t alignment = 1;
+  bool is_virtual = false, is_by_value = false;
+
+  bool operator==(const Tensor&) const = default;
+  bool in_memory() const { return !is_virtual && !is_by_value; }
+  int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+  // From the first to the last.
+  int64_t bytes() const;
+};
+
+// y from x and what else there is of b and t, by their ids; -1: there is none. A matrix product has
+// a and b as x and b.
+struct Operation {
+  api::DescriptorType type = api::DescriptorType::kOperationPointwise;
+  api::PointwiseMode mode = api::PointwiseMode::kAdd;
+  api::DataType precision = api::DataType::kFloat;
+  int64_t axis = -1;
+  api::ReduceOperator reduce = api::ReduceOperator::kAdd;
+  int64_t x = -1, b = -1, t = -1, y = -1;
+};
+
+struct Graph {
+  int gpu = 0;
+  std::map<int64_t, Tensor> tensors;
+  std::vector<Operation> operations;
+
+  // Why it is no graph, or not one that has engines; "": it is one.
+  std::string Check() const;
+  // Whether it is the one of backward.
+  bool is_backward() const;
+  // What kernels of backward keep there: as cuDNN 9.19 was seen to ask for.
+  int64_t WorkspaceBytes() const;
+  // Computes all. `addresses` are of what is in memory, `scalars` of what is by value. `reversed`
+  // products are summed in the other order.
+  void Compute(const std::map<int64_t, void*>& addresses, const std::map<int64_t, float>& scalars,
+               bool reversed) const;
+};
+
+}  // namespace stagecoach::testing::cudnn
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_CUDNN_GRAPH_H_
