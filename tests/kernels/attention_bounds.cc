@@ -161,13 +161,19 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
     const auto off = [&](double relative, int64_t roundings) {
       return (1.0 + relative) * (1.0 + Gamma(roundings)) - 1.0;
     };
-    const auto of_turned = [&](double relative) { return (1.0 + relative) * m.turned - 1.0; };
+    // The other operand is turned, and what comes out may be stored before it is turned back.
+    const auto of_turned = [&](double relative) {
+      return (1.0 + relative) * m.turned * m.turned - 1.0;
+    };
+    // Sums of the heads of a group may be stored each.
+    const double of_heads = m.H > m.G ? m.stored : 1.0;
     const double to_query =
         (weight * off(of_turned(gradient_error), keys) + Underflow()) * terms * scale;
     const double to_key =
-        (weight * off(of_turned(gradient_error), queries) + Underflow()) * terms * scale;
+        (weight * off((1.0 + of_turned(gradient_error)) * of_heads - 1.0, queries) + Underflow()) *
+        terms * scale;
     const double to_value =
-        weight * off((1.0 + weight_error) * m.stored - 1.0, queries) + Underflow();
+        weight * off((1.0 + weight_error) * m.stored * of_heads - 1.0, queries) + Underflow();
     for (size_t d = 0; d < m.D; ++d) {
       bounds[q + d] += to_query * m.x[k + d] + Underflow();
       bounds[k + d] += to_key * m.x[q + d] + Underflow();

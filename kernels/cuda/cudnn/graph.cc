@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/cudnn/library.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/runtime/handles.h"
 
 namespace stagecoach::kernels::cudnn {
@@ -303,6 +304,8 @@ absl::Status ExecutionPlan::Execute(cudaStream_t stream, absl::Span<const Operan
   RETURN_IF_ERROR(
       pack.Set(Attribute::kVariantPackWorkspace, AttributeType::kVoidPointer, workspace));
   RETURN_IF_ERROR(pack.Finalize());
+  constexpr int64_t kMostKernels = 6;  // cuDNN 9.19's
+  IssueCount::Add(kMostKernels);
   return handle_->Execute(stream, plan_.get(), pack.get());
 }
 

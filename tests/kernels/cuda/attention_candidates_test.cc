@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -62,16 +64,36 @@ nlohmann::json InFile(int rows, int step, int warps) {
   return {{"rows", rows}, {"step", step}, {"warps", warps}};
 }
 
+// The version of cuDNN whose engines this knows.
+constexpr int kCudnn = 91900;
+nlohmann::json OfCudnn(int engine, int knob) {
+  return {{"cudnn", kCudnn}, {"engine", engine}, {"knob24", knob}};
+}
+
+std::string TextOf(const nlohmann::json& way) {
+  std::string text;
+  for (const auto& [name, number] : way.items()) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ", number.get<int>());
+  }
+  return text;
+}
+
 struct Candidates {
-  const char* step;
+  std::string step;
   std::vector<nlohmann::json> ways;
 };
-// Of heads of 64 numbers. What a build does not have it measures anew, and so tells another way.
-std::vector<Candidates> AllCandidates() {
+// Ours, of heads of 64 numbers. What a build does not have it measures anew, and so tells another
+// way.
+std::vector<Candidates> OurCandidates() {
   return {{"attention forward",
            {InFile(128, 64, 4), InFile(64, 64, 4), InFile(256, 64, 8), InFile(128, 128, 4)}},
           {"attention dk dv", {InFile(128, 32, 4), InFile(64, 64, 4), InFile(128, 64, 8)}},
           {"attention dq", {InFile(128, 64, 4), InFile(64, 64, 4), InFile(128, 32, 4)}}};
+}
+// For all shapes.
+std::vector<Candidates> CudnnCandidates() {
+  return {{"attention forward", {OfCudnn(2, 7), OfCudnn(1, 3)}},
+          {"attention backward", {OfCudnn(6, 26), OfCudnn(7, 26), {{"tiles", 1}}}}};
 }
 
 class AttentionCandidates : public ::testing::Test {
@@ -107,7 +129,17 @@ class AttentionCandidates : public ::testing::Test {
         {{"format", "stagecoach-tuning"}, {"version", 2}, {"choices", choices}});
   }
   // Returns what a new device then tells of it.
-  std::vector<Told> ExpectMatchesReference() const;
+  std::vector<Told> ExpectMatchesReference(const AttentionShape& shape) const;
+  // By each of the ways, which a tuning file names.
+  void ExpectEachMatchesReference(const AttentionShape& shape,
+                                  const std::vector<Candidates>& all) const;
+  // dqkv where y and the statistics are the device's own.
+  Vector GradientOf(const AttentionShape& shape) const;
+  // Whether the measured file has what was compared with this cuDNN.
+  bool HasCudnn() const {
+    const std::string text = nlohmann::json::parse(std::ifstream(file_)).dump();
+    return absl::StrContains(text, "cuDNN 9.19.0, ");
+  }
 
   static constexpr DType kType = DType::kBfloat16;
   const AttentionShape shape_ = {.positions = 70, .heads = 2, .kv_heads = 1, .head_size = 64};
@@ -120,13 +152,13 @@ class AttentionCandidates : public ::testing::Test {
   OpVariant variant_;
 };
 
-std::vector<Told> AttentionCandidates::ExpectMatchesReference() const {
-  const int64_t B = shape_.samples, T = shape_.positions, D = shape_.head_size;
-  const Shape packed = {B, T, (shape_.heads + 2 * shape_.kv_heads) * D};
-  const Shape outputs = {B, T, shape_.heads * D}, heads = {B, shape_.heads, T};
+std::vector<Told> AttentionCandidates::ExpectMatchesReference(const AttentionShape& shape) const {
+  const int64_t B = shape.samples, T = shape.positions, D = shape.head_size;
+  const Shape packed = {B, T, (shape.heads + 2 * shape.kv_heads) * D};
+  const Shape outputs = {B, T, shape.heads * D}, heads = {B, shape.heads, T};
   const std::vector<float> qkv = RoundedTo(kType, RandomNormal(packed.elements(), 1));
   const std::vector<float> dy = RoundedTo(kType, RandomNormal(outputs.elements(), 2));
-  const reference::AttentionOutput exact = reference::AttentionForward(shape_, ToDouble(qkv));
+  const reference::AttentionOutput exact = reference::AttentionForward(shape, ToDouble(qkv));
   // Backward is tested on operands of its own.
   const std::vector<float> exact_y(exact.y.begin(), exact.y.end());
   const std::vector<float> exact_statistics(exact.statistics.begin(), exact.statistics.end());
@@ -135,7 +167,7 @@ std::vector<Told> AttentionCandidates::ExpectMatchesReference() const {
   const OpResults results =
       ResultsOn({.precision = Precision::kBfloat16, .variants = {variant_}}, Addresses::kAligned,
                 [&](OpBench& bench) {
-                  AttentionOp& op = bench.Create(shape_);
+                  AttentionOp& op = bench.Create(shape);
                   told = ToldBy(bench.device());
                   const Tensor on_gpu = bench.Operand(packed, qkv),
                                statistics = bench.ResultOf(DType::kFloat32, heads);
@@ -151,34 +183,112 @@ std::vector<Told> AttentionCandidates::ExpectMatchesReference() const {
                   });
                   return std::vector<Tensor>{statistics, y, dqkv};
                 });
-  const auto bounds = BoundsOfAttention(shape_, ToDouble(qkv), exact, kType);
+  SCOPED_TRACE(told.empty() ? "" : told.front().way);
+  const auto bounds = BoundsOfAttention(shape, ToDouble(qkv), exact, kType);
   EXPECT_THAT(results[0], CloseTo(exact.statistics, bounds.statistics));
   EXPECT_THAT(results[1], CloseTo(exact.y, StoredBounds(exact.y, bounds.y, kType)));
-  const Vector gradient = reference::AttentionBackwardInput(shape_, ToDouble(dy), ToDouble(qkv));
+  const Vector gradient = reference::AttentionBackwardInput(shape, ToDouble(dy), ToDouble(qkv));
   EXPECT_THAT(results[2],
               CloseTo(gradient, StoredBounds(gradient,
-                                             BoundsOfAttentionGradient(shape_, ToDouble(dy),
+                                             BoundsOfAttentionGradient(shape, ToDouble(dy),
                                                                        ToDouble(qkv), exact, kType),
                                              kType)));
   return told;
 }
 
-TEST_F(AttentionCandidates, EachMatchesReference) {
-  const std::vector<Told> measured = ExpectMatchesReference();
-  ASSERT_THAT(measured, SizeIs(AllCandidates().size()));
+Vector AttentionCandidates::GradientOf(const AttentionShape& shape) const {
+  const int64_t B = shape.samples, T = shape.positions, D = shape.head_size;
+  const Shape packed = {B, T, (shape.heads + 2 * shape.kv_heads) * D};
+  const Shape outputs = {B, T, shape.heads * D}, heads = {B, shape.heads, T};
+  const std::vector<float> qkv = RandomNormal(packed.elements(), 1);
+  const std::vector<float> dy = RandomNormal(outputs.elements(), 2);
+  return ResultsOn({.precision = Precision::kBfloat16, .variants = {variant_}}, Addresses::kAligned,
+                   [&](OpBench& bench) {
+                     AttentionOp& op = bench.Create(shape);
+                     const Tensor x = bench.Operand(packed, qkv), dx = bench.Operand(outputs, dy);
+                     const Tensor statistics = bench.ResultOf(DType::kFloat32, heads);
+                     const Tensor y = bench.Result(outputs), dqkv = bench.Result(packed);
+                     std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+                     bench.Run([&](Stream& stream) -> absl::Status {
+                       RETURN_IF_ERROR(op.Forward(stream, x, statistics, y, workspace));
+                       return op.BackwardInput(stream, dx, x, y, statistics, dqkv, workspace);
+                     });
+                     return std::vector<Tensor>{dqkv};
+                   })[0];
+}
+
+void AttentionCandidates::ExpectEachMatchesReference(const AttentionShape& shape,
+                                                     const std::vector<Candidates>& all) const {
   nlohmann::json choices = nlohmann::json::parse(std::ifstream(file_))["choices"];
-  for (const Candidates& candidates : AllCandidates()) {
-    const std::string work = absl::StrCat(candidates.step, " bf16 1x70, 2 of 1 heads x 64");
+  for (const Candidates& candidates : all) {
+    const std::string work = absl::StrCat(
+        candidates.step, " bf16 ", shape.samples, "x", shape.positions, ", ", shape.heads, " of ",
+        shape.kv_heads, " heads x ", shape.head_size, shape.rotary_base > 0.0F ? ", rotary" : "");
     for (const nlohmann::json& way : candidates.ways) {
       SCOPED_TRACE(absl::StrCat(work, ": ", way.dump()));
-      choices[measured[0].model + ", " + work] = way;
+      for (const auto& [key, choice] : choices.items()) {
+        if (absl::EndsWith(key, work)) choices[key] = way;
+      }
       Write(choices);
       std::vector<std::string> told;
-      for (const Told& each : ExpectMatchesReference()) told.push_back(each.work + ": " + each.way);
-      EXPECT_THAT(told, Contains(absl::StrCat(work, ": rows ", way["rows"].get<int>(), ", step ",
-                                              way["step"].get<int>(), ", warps ",
-                                              way["warps"].get<int>())));
+      for (const Told& each : ExpectMatchesReference(shape)) {
+        told.push_back(each.work + ": " + each.way);
+      }
+      EXPECT_THAT(told, Contains(absl::StrCat(work, ": ", TextOf(way))));
     }
+  }
+}
+
+TEST_F(AttentionCandidates, EachOfOursMatchesReference) {
+  const std::vector<Told> measured = ExpectMatchesReference(shape_);
+  ASSERT_THAT(measured, SizeIs(HasCudnn() ? 4 : 3));
+  ExpectEachMatchesReference(shape_, OurCandidates());
+}
+
+// Heads with keys of their own, in groups, and turned ones, whose gradients are turned back; all
+// head sizes, and positions that fill no tile.
+TEST_F(AttentionCandidates, EachOfCudnnMatchesReference) {
+  const AttentionShape shapes[] = {
+      {.positions = 129, .heads = 4, .kv_heads = 2, .head_size = 64},
+      {.positions = 70, .heads = 2, .head_size = 80, .rotary_base = 10000.0F},
+      {.positions = 65, .head_size = 96},
+      {.samples = 2, .positions = 64, .head_size = 128, .rotary_base = 500.0F}};
+  for (const AttentionShape& shape : shapes) {
+    ExpectMatchesReference(shape);
+    if (!HasCudnn()) {
+      EXPECT_FALSE(testing::cuda::IsSimulated());
+      GTEST_SKIP() << "there is no cuDNN 9.19.0";
+    }
+    ExpectEachMatchesReference(shape, CudnnCandidates());
+  }
+}
+
+// Where backward by cuDNN runs over samples, and over heads, one part after the other.
+TEST_F(AttentionCandidates, CudnnInPartsAgreesWithOurs) {
+  if (testing::cuda::IsSimulated()) GTEST_SKIP() << "for GPUs: it is too much for an emulated one";
+  const AttentionShape shapes[] = {
+      {.samples = 2, .positions = 4096, .heads = 12, .kv_heads = 12, .head_size = 64},
+      {.positions = 4096, .heads = 32, .kv_heads = 4, .head_size = 64, .rotary_base = 10000.0F}};
+  for (const AttentionShape& shape : shapes) {
+    GradientOf(shape);  // measures
+    if (!HasCudnn()) GTEST_SKIP() << "there is no cuDNN 9.19.0";
+    std::vector<Vector> gradients;
+    nlohmann::json choices = nlohmann::json::parse(std::ifstream(file_))["choices"];
+    for (const nlohmann::json& way : {nlohmann::json{{"tiles", 1}}, OfCudnn(6, 26)}) {
+      for (const auto& [key, choice] : choices.items()) {
+        if (absl::StrContains(key, "attention backward")) choices[key] = way;
+      }
+      Write(choices);
+      gradients.push_back(GradientOf(shape));
+    }
+    double largest = 0, farthest = 0;
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      largest = std::max(largest, std::fabs(gradients[0][i]));
+      // Not-a-number is far from all.
+      const double distance = std::fabs(gradients[1][i] - gradients[0][i]);
+      if (!(distance <= farthest)) farthest = distance;
+    }
+    EXPECT_LE(farthest, std::ldexp(largest, -6)) << shape.samples << " samples";
   }
 }
 

@@ -170,6 +170,7 @@ TEST_F(AttentionChoice, IsMeasuredOnceAndKept) {
 }
 
 TEST_F(AttentionChoice, IsWhatTheFileSays) {
+  StartMachine({.gpus = 1, .cudnn_version = 0});
   const AttentionShape shape = {.positions = 130, .heads = 2, .head_size = 64};
   std::set<std::vector<std::byte>> of_forward;
   for (const OfStep& step : Steps()) {
