@@ -16,6 +16,9 @@ constexpr int64_t kElementBytes = SizeOf(DType::kBfloat16);
 
 // Shorter ones take no time.
 constexpr int64_t kFewestPositions = 64;
+// A part need not have more than this many blocks of 128 positions of heads: enough for a GPU of up
+// to 150 multiprocessors to be busy to the end.
+constexpr int64_t kBlock = 128, kBlocksOfPart = 768;
 // For forward, and for what backward needs besides: cuDNN 9.19 asks for 256 bytes.
 constexpr int64_t kFewBytes = 4096;
 
@@ -24,15 +27,25 @@ int64_t RoundedUp(int64_t value, int64_t unit) { return (value + unit - 1) / uni
 // Of the heads that share one kv head.
 int64_t ScratchOfGroup(const AttentionShape& shape) {
   const int64_t T = shape.positions, group = shape.heads / shape.kv_heads;
-  const int64_t square = RoundedUp(T, 128) * RoundedUp(T, 128);
+  const int64_t square = RoundedUp(T, kBlock) * RoundedUp(T, kBlock);
   const int64_t of_head = square + (group > 1 ? 2 * T * shape.head_size : 0);
   return group * of_head * kElementBytes;
 }
 
-// `count` in as few equal parts as have at most `most` each: what a part has.
+// Splits `count` into equal parts of at most `most` each: into about as few as there must be, and
+// of those numbers into the one at which the parts have the least in common. Returns what a part
+// has.
 int64_t InEqualParts(int64_t count, int64_t most) {
-  const int64_t parts = (count + most - 1) / most;
-  return (count + parts - 1) / parts;
+  const int64_t fewest = (count + most - 1) / most;
+  int64_t best = fewest, least = count * 2;
+  for (int64_t parts = fewest; parts <= std::min(2 * fewest, count); ++parts) {
+    const int64_t in_all = RoundedUp(count, parts);
+    if (in_all < least) {
+      best = parts;
+      least = in_all;
+    }
+  }
+  return (count + best - 1) / best;
 }
 
 // Operands of a part that begins at this sample and kv head.
@@ -87,12 +100,22 @@ CudnnParts PartsForCudnn(const AttentionShape& shape, int64_t most_scratch_bytes
   if (of_group > left) return forward_only;
   // Statistics of a part, too, are to begin at a multiple of 16 bytes.
   if (T % 4 != 0 && of_group > left / (B * G)) return forward_only;
-  if (of_group > left / G) {
-    const int64_t kv_heads = InEqualParts(G, left / of_group);
-    return {.samples = 1, .kv_heads = kv_heads, .scratch_bytes = kv_heads * of_group + kAround};
+  // How many of what has so many heads and bytes a part may have.
+  const auto most = [&](int64_t heads, int64_t bytes) {
+    const int64_t blocks = heads * (RoundedUp(T, kBlock) / kBlock);
+    return std::min(left / bytes, (kBlocksOfPart + blocks - 1) / blocks);
+  };
+  const int64_t H = shape.heads;
+  CudnnParts parts = {.samples = 1, .kv_heads = G};
+  if (of_group <= left / G) {
+    parts.samples = InEqualParts(B, most(H, of_group * G));
+  } else {
+    parts.kv_heads = InEqualParts(G, most(H / G, of_group));
   }
-  const int64_t samples = InEqualParts(B, left / (of_group * G));
-  return {.samples = samples, .kv_heads = G, .scratch_bytes = samples * G * of_group + kAround};
+  // All at once, unless parts are aligned.
+  if (T % 4 != 0) parts.samples = B;
+  parts.scratch_bytes = parts.samples * parts.kv_heads * of_group + kAround;
+  return parts;
 }
 
 absl::StatusOr<std::unique_ptr<CudnnAttention>> CudnnAttention::Create(

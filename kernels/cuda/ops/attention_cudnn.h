@@ -28,14 +28,14 @@
 namespace stagecoach::kernels {
 
 // The most scratch that cuDNN's backward gets. It writes the gradients of all scores to memory, so
-// it runs over one part of the samples or kv heads after the other. 560 MiB holds a group of four
-// heads with 8,192 positions, and is less than the scratch of a head with its loss that has 50,304
-// tokens, which shares its memory with that of other operations: so it costs such a model nothing.
+// it runs over one part of the samples or kv heads after the other; a part has no more than keeps a
+// GPU busy. 560 MiB is what a group of four heads with 8,192 positions takes. GPT-2 with 1,024
+// positions takes 192 MiB, of which most is memory that its head uses at other times.
 inline constexpr int64_t kCudnnScratchBytes = int64_t{560} << 20;
 
-// How backward is divided, by the shape alone. Parts are of as many samples with all their heads,
-// or of one sample and as many kv heads with theirs, as fit; the last one may have some in common
-// with the one before.
+// How backward is divided, by the shape alone. Parts are of several samples with all their heads,
+// or of one sample and several kv heads with theirs; the last one may have some in common with the
+// one before.
 struct CudnnParts {
   int64_t samples = 0, kv_heads = 0;  // of each part; 0: backward cannot be divided so
   // Of forward and of each part, wherever it begins. 0: neither is for cuDNN.

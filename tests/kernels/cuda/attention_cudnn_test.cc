@@ -151,13 +151,14 @@ TEST_F(CudnnAttentionTest, ScratchIsThatOfTheShape) {
 
 // ---- Parts.
 
-TEST(CudnnParts, AreAsFewAndEqualAsFit) {
+TEST(CudnnParts, FillAGpuAndFit) {
   struct Case {
     AttentionShape shape;
     int64_t samples, kv_heads;  // of a part
   };
   const Case cases[] = {
-      {{64, 1024, 12, 12, 64}, 22, 12},  // GPT-2: three parts, two of whose samples are in two
+      {{64, 1024, 12, 12, 64}, 8, 12},  // GPT-2
+      {{63, 1024, 12, 12, 64}, 7, 12},  // eight parts would have a sample in common
       {{8, 2048, 32, 4, 64}, 2, 4},
       {{1, 4096, 32, 32, 128}, 1, 16},
       {{1, 8192, 4, 1, 128}, 1, 1},
@@ -260,11 +261,11 @@ TEST_F(CudnnAttentionTest, PartsTogetherAreTheWhole) {
   ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const cudnn::GpuHandle> handle,
                        cudnn::GpuHandle::Create(0));
   const AttentionShape shape = {
-      .samples = 3, .positions = 68, .heads = 6, .kv_heads = 3, .head_size = 64};
+      .samples = 5, .positions = 68, .heads = 10, .kv_heads = 5, .head_size = 64};
   Memory memory(shape);
   std::vector<std::byte> whole;
-  // All at once; two samples and again one of them; two kv heads and again one of them; one.
-  const std::pair<int64_t, int64_t> expected[] = {{3, 3}, {2, 3}, {1, 2}, {1, 1}};
+  // All at once; three samples, then again one of them; three kv heads likewise; each by itself.
+  const std::pair<int64_t, int64_t> expected[] = {{5, 5}, {3, 5}, {1, 3}, {1, 1}};
   const int64_t of_group = 2 * 2 * (128 * 128 + 2 * 68 * 64), around = 4096 + 256;
   for (const auto& [samples, kv_heads] : expected) {
     const int64_t most = samples * kv_heads * of_group + around;
