@@ -29,7 +29,8 @@ struct CudaGpu {
 // What there is to compute with. Versions as the libraries print them; "" where there is none.
 struct CudaSystem {
   std::string backend_path;  // of libstagecoach_cuda.so
-  std::string driver, runtime, cublaslt, nccl;
+  std::string driver, runtime, cublaslt, cudnn, nccl;
+  std::string no_cudnn;  // why attention has the backend's own kernels only; "" if it has others
   std::vector<CudaGpu> gpus;
   // Why `gpus` is empty and what to do, in one line; OK if there is one.
   absl::Status usable;

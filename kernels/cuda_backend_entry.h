@@ -12,7 +12,7 @@ namespace stagecoach::kernels {
 // when an interface that crosses the boundary changes (Device, Stream, the operations, CudaBackend,
 // ...) while the version of Stagecoach does not.
 inline constexpr char kCudaBackendVersion[] =
-    "Stagecoach " STAGECOACH_VERSION ", backend 2, compiler " __VERSION__;
+    "Stagecoach " STAGECOACH_VERSION ", backend 3, compiler " __VERSION__;
 
 // kCudaBackendVersion as the library was built with.
 inline constexpr char kCudaVersionSymbol[] = "StagecoachCudaVersion";

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/cudnn/library.h"
 #include "kernels/cuda/environment.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/runtime/nccl_communicator.h"
@@ -108,6 +109,9 @@ CudaSystem InspectCuda() {
   system.driver = DriverText();
   system.runtime = VersionText(RuntimeVersion());
   system.cublaslt = CublasLtVersionText();
+  const absl::StatusOr<const cudnn::Api*> cudnn = cudnn::Open();
+  if (cudnn.ok()) system.cudnn = cudnn::VersionText(**cudnn);
+  system.no_cudnn = std::string(cudnn.status().message());
   system.nccl = NcclVersionText();
   system.usable = CheckEnvironment();
   if (!system.usable.ok()) return system;

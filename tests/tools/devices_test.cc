@@ -88,9 +88,10 @@ TEST(Devices, TellsTheVersionsOfAllLibraries) {
   EXPECT_TRUE(cuda["reason"].is_null());
   EXPECT_EQ(cuda["backend"], STAGECOACH_EMULATED_CUDA);
   EXPECT_THAT(cuda["driver"].get<std::string>(), HasSubstr("CUDA "));
-  for (const char* library : {"runtime", "cublaslt", "nccl"}) {
+  for (const char* library : {"runtime", "cublaslt", "cudnn", "nccl"}) {
     EXPECT_THAT(cuda[library].get<std::string>(), HasSubstr(".")) << library;
   }
+  EXPECT_TRUE(cuda["no_cudnn"].is_null());
 }
 
 TEST(Devices, TextHasALineForEachGpu) {
@@ -98,6 +99,13 @@ TEST(Devices, TextHasALineForEachGpu) {
   EXPECT_THAT(run.out, AllOf(HasSubstr("0  CUDA stand-in  64.0 MB"), HasSubstr("1  CUDA stand-in"),
                              HasSubstr("0000:02:00.0"), HasSubstr("cuBLASLt "), HasSubstr("NCCL "),
                              Not(HasSubstr("No CUDA devices"))));
+}
+
+TEST(Devices, TellsWhoseAttentionThereIs) {
+  EXPECT_THAT(Devices(STAGECOACH_EMULATED_CUDA, "gpus=1").out,
+              HasSubstr("Attention: kernels of the backend or of cuDNN 9.19.0, "));
+  EXPECT_THAT(Devices(STAGECOACH_EMULATED_CUDA, "gpus=1,cudnn_version=91002").out,
+              HasSubstr("(no cuDNN: cuDNN 9.10.2 is older than 9.19)"));
 }
 
 TEST(Devices, WithoutAGpuItSaysSo) {
@@ -121,7 +129,7 @@ TEST(Devices, WithoutTheBackendItNamesTheFile) {
   EXPECT_THAT(ReasonWithout("/no/such/library.so", ""),
               AllOf(HasSubstr("/no/such/library.so"), HasSubstr(kLibrary)));
   const nlohmann::json cuda = DevicesAsJson("/no/such/library.so", "")["cuda"];
-  for (const char* field : {"backend", "driver", "runtime", "cublaslt", "nccl"}) {
+  for (const char* field : {"backend", "driver", "runtime", "cublaslt", "cudnn", "nccl"}) {
     EXPECT_TRUE(cuda[field].is_null()) << field;
   }
 }

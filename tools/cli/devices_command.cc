@@ -65,6 +65,8 @@ void PrintJson(const Machine& machine, const kernels::CudaSystem& system) {
                              {"driver", OrNull(system.driver)},
                              {"runtime", OrNull(system.runtime)},
                              {"cublaslt", OrNull(system.cublaslt)},
+                             {"cudnn", OrNull(system.cudnn)},
+                             {"no_cudnn", OrNull(system.no_cudnn)},
                              {"nccl", OrNull(system.nccl)}};
   PrintJsonLine({{"devices", DevicesToJson(machine, system)}, {"cuda", cuda}});
 }
@@ -118,6 +120,13 @@ void PrintCuda(const kernels::CudaSystem& system) {
   absl::PrintF("CUDA runtime %s, cuBLASLt %s, NCCL %s; driver: %s\nCUDA backend: %s\n",
                or_none(system.runtime), or_none(system.cublaslt), or_none(system.nccl),
                or_none(system.driver), system.backend_path);
+  if (system.cudnn.empty()) {
+    absl::PrintF("Attention: kernels of the backend (no cuDNN: %s)\n", system.no_cudnn);
+  } else {
+    absl::PrintF(
+        "Attention: kernels of the backend or of cuDNN %s, whichever are measured faster\n",
+        system.cudnn);
+  }
 }
 
 // Where not even the backend can be loaded, that is why nothing is usable.

@@ -131,7 +131,7 @@ class GpuCheck:
         answer = (json_lines(text) or [{}])[-1]
         cuda = answer.get("cuda", {})
         gpus = [device for device in answer.get("devices", []) if device.get("kind") == "cuda"]
-        for name in ("driver", "runtime", "cublaslt", "nccl"):
+        for name in ("driver", "runtime", "cublaslt", "cudnn", "nccl"):
             if cuda.get(name):
                 self.facts[name] = cuda[name]
         if not gpus:

@@ -54,6 +54,7 @@ TEST_F(CudaBackendTest, InspectNamesLibrariesAndVersions) {
   EXPECT_THAT(system.driver, MatchesRegex(".*for CUDA [0-9]+\\.[0-9]+"));
   EXPECT_THAT(system.runtime, MatchesRegex("[0-9]+\\.[0-9]+"));
   EXPECT_THAT(system.cublaslt, MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_THAT(system.cudnn, MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_THAT(system.nccl, MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
