@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -719,6 +720,11 @@ void BenchAttention(const Settings& settings) {
     const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
     auto timer = Value(tools::DeviceTimer::Create(*device));
     BenchAttentionOf(settings, shape, timer);
+    for (const std::string& choice : device->choices()) {
+      if (!absl::StartsWith(choice, "attention ")) continue;
+      const nlohmann::json line = {{"chosen", choice}};
+      std::printf("%s\n", settings.json ? line.dump().c_str() : choice.c_str());
+    }
   }
 }
 

@@ -38,8 +38,8 @@ struct AttentionShape {
 // (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama. y and the gradients are of
 // the device's activation type, statistics float32.
 //
-// No T x T matrix is ever in memory: scores live in tiles, which backward computes again
-// (FlashAttention, Dao et al. 2022). The same bits for any number of threads.
+// Scores live in tiles, which backward computes again (FlashAttention, Dao et al. 2022); no matrix
+// grows with the square of T beyond a fixed size. The same bits for any number of threads.
 //
 // InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
 // is negative or not finite, an odd D with one. On CUDA devices some head sizes need addresses that
@@ -48,7 +48,8 @@ class AttentionOp : public Operation {
  public:
   // Scratch for any of the calls below, whose contents need not be kept between calls. On CPU
   // devices a few tiles for each thread; on CUDA devices dy_t y_t and, with a rotary base, turned
-  // queries and keys.
+  // queries and keys, and what a library may need, which is at most 560 MiB. By the shape and the
+  // type alone.
   virtual int64_t workspace_bytes() const = 0;
 
   virtual absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics,

@@ -22,8 +22,8 @@ _TORCH_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # of each of these 
 # How many times as fast as the fastest form of PyTorch we are to be.
 _TARGETS = {works.step_of(works.NETWORK, "bf16"): 1.5, works.step_of(works.NETWORK, "tf32"): 1.2}
 _TARGET = 1.0  # of all others
-# Prints the time of each tile of attention.
-_TILES_TEST = "cuda_kernels_gpu_test"
+# Print the times of each tile of attention, and of cuDNN's engines.
+_TIMES_TESTS = ("cuda_kernels_gpu_test", "cuda_ops_gpu_test")
 
 
 class ModelSteps:
@@ -92,20 +92,21 @@ class ModelSteps:
     # ---- Attention.
 
     def attention(self, log):
-        _all_of([lambda: self.check.bench("attention")(log), lambda: self._tiles(log)])
+        _all_of([lambda: self.check.bench("attention")(log), lambda: self._kernels(log)])
 
-    def _tiles(self, log):
-        """Figures of each instance of the kernels, which no command line reaches."""
+    def _kernels(self, log):
+        """Figures of each instance of the kernels and of each engine, which no command line reaches."""
         programs = [program for program in self.check.gpu_test_programs(log)
-                    if pathlib.Path(program).name == _TILES_TEST]
-        if not programs:
-            raise StepFailed(f"there is no {_TILES_TEST}")
-        _, text = self.check.run(log, [programs[0], "--gtest_also_run_disabled_tests",
-                                       "--gtest_filter=*Times*"])
-        for line in text.splitlines():
-            name, _, time = line.rpartition(": ")
-            if ": tile " in name and time.endswith(" ms"):
-                log.figures.append(Figure(name, float(time.removesuffix(" ms")), "ms"))
+                    if pathlib.Path(program).name in _TIMES_TESTS]
+        if len(programs) != len(_TIMES_TESTS):
+            raise StepFailed(f"not all of {', '.join(_TIMES_TESTS)} are there")
+        for program in programs:
+            _, text = self.check.run(log, [program, "--gtest_also_run_disabled_tests",
+                                           "--gtest_filter=*Times*"])
+            for line in text.splitlines():
+                name, _, time = line.rpartition(": ")
+                if (": tile " in name or ": by " in name) and time.endswith(" ms"):
+                    log.figures.append(Figure(name, float(time.removesuffix(" ms")), "ms"))
 
     # ---- Generation.
 

@@ -77,9 +77,9 @@ class GpuCheck:
         }
         models = [
             Step("devices", "What this machine has", 5, self.devices, both),
-            Step("parity", "Tests on the GPU, against the CPU", 42, self.parity),
+            Step("parity", "Tests on the GPU, against the CPU", 48, self.parity),
             Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 32, self.models.gpt2),
-            Step("attention", "Attention, forward and backward", 8, self.models.attention),
+            Step("attention", "Attention, forward and backward", 20, self.models.attention),
             Step("generate", "GPT-2 124M continues a text", 25, self.models.generate),
             Step("step", "Default network, a step of batch 4,096 on one device", 12,
                  self.bench("step")),

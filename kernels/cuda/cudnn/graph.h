@@ -61,7 +61,8 @@ class OwnedDescriptor {
   Descriptor descriptor_ = nullptr;
 };
 
-// What cuDNN has for one GPU. Thread-safe.
+// What cuDNN has for one GPU, which must be current where graphs, engines and plans are made and
+// plans run. Thread-safe.
 class GpuHandle {
  public:
   // Unavailable: Open, or the library cannot use the GPU.
@@ -70,6 +71,7 @@ class GpuHandle {
   GpuHandle(const GpuHandle&) = delete;
   GpuHandle& operator=(const GpuHandle&) = delete;
 
+  int gpu() const { return gpu_; }
   const Api& api() const { return api_; }
   Handle get() const { return handle_; }
 

@@ -55,7 +55,8 @@ struct Step {
   std::vector<Candidate> candidates;  // in an order of preference
   // What it writes, and nothing else.
   std::function<std::vector<Area>(const AttentionArguments& a)> results;
-  std::string library;  // the one that some candidates are of, or ""
+  std::string library;         // the one that some candidates are of, or ""
+  bool may_be_others = false;  // where the library is, even if there is one candidate here
   size_t taken = 0;
 
   absl::Status Launch(cudaStream_t stream, const Operands& operands) const {
@@ -162,7 +163,9 @@ class CudaAttention final : public AttentionOp {
     }
     // Whether cuDNN is there or not: plans of memory must not depend on it.
     if (is_tiled_) {
-      cudnn_scratch_bytes_ = PartsForCudnn(shape, kCudnnScratchBytes).scratch_bytes;
+      const CudnnParts parts = PartsForCudnn(shape, kCudnnScratchBytes);
+      backward_.may_be_others = parts.samples > 0;
+      cudnn_scratch_bytes_ = parts.scratch_bytes;
       cudnn_scratch_at_ = Take(cudnn_scratch_bytes_);
     }
   }
@@ -359,11 +362,11 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
 
 absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
   const std::vector<Candidate>& candidates = step.candidates;
-  if (candidates.size() == 1) return absl::OkStatus();
+  if (candidates.size() == 1 && !step.may_be_others) return absl::OkStatus();
   const std::string work = absl::StrCat(step.name, " bf16 ", shape_.samples, "x", shape_.positions,
                                         ", ", shape_.heads, " of ", shape_.kv_heads, " heads x ",
                                         shape_.head_size, turns() ? ", rotary" : "");
-  if (tuner.measures()) {
+  if (tuner.measures() && candidates.size() > 1) {
     const auto place_of = [&](const Choice& choice) {
       const auto found =
           std::find_if(candidates.begin(), candidates.end(),

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/cudnn/library.h"
 #include "kernels/cuda/ops/scratch.h"
+#include "kernels/cuda/runtime/handles.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -131,6 +132,16 @@ absl::StatusOr<std::unique_ptr<CudnnAttention>> CudnnAttention::Create(
   return attention;
 }
 
+// What plans have loaded is given back where it was loaded.
+CudnnAttention::~CudnnAttention() {
+  const GpuScope scope(handle_->gpu());
+  for (OfPass& of_pass : of_passes_) {
+    of_pass.plans.clear();
+    of_pass.engines.clear();
+    of_pass.graph.reset();
+  }
+}
+
 cudnn::AttentionExtents CudnnAttention::Extents(Pass pass) const {
   const int64_t H = shape_.heads, G = shape_.kv_heads, D = shape_.head_size;
   const bool is_part = pass == Pass::kBackward;
@@ -234,6 +245,7 @@ std::shared_ptr<CudnnAttention> CudnnAttentions::For(const AttentionShape& shape
   const auto known = by_shape_.find(key);
   if (known != by_shape_.end()) return known->second;
   std::shared_ptr<CudnnAttention> created;
+  const GpuScope scope(gpu_);
   if (const auto handle = Handle(); handle.ok()) {
     if (auto attention = CudnnAttention::Create(*handle, shape); attention.ok()) {
       created = *std::move(attention);

@@ -52,6 +52,7 @@ class CudnnAttention {
   static absl::StatusOr<std::unique_ptr<CudnnAttention>> Create(
       std::shared_ptr<const cudnn::GpuHandle> handle, const AttentionShape& shape,
       int64_t most_scratch_bytes = kCudnnScratchBytes);
+  ~CudnnAttention();
 
   size_t ways(Pass pass) const { return engines(pass).size(); }
   const Choice& choice(Pass pass, size_t way) const { return engines(pass)[way].choice; }

@@ -186,7 +186,11 @@ Status FinalizePlan(DescriptorObject& descriptor, std::string& reason) {
   const api::Context& handle =
       *FindHandle(descriptor.One<api::Handle>(Attribute::kExecutionPlanHandle));
   const cuda::CudnnFaults faults = cuda::cudnn_faults();
-  if (handle.gpu != engine.graph->gpu || faults.uncompiled.contains(engine.number)) {
+  if (handle.gpu != engine.graph->gpu || handle.gpu != cuda::CurrentGpu()) {
+    reason = "the graph is of another GPU, or another one is current";
+    return Status::kBadParam;
+  }
+  if (faults.uncompiled.contains(engine.number)) {
     reason = "the engine does not compile";
     return Status::kNotSupported;
   }
