@@ -193,9 +193,14 @@ class Stream {
   // driver hold about a thousand: whoever issues into a full one waits within the driver, where no
   // deadline is kept.
   virtual int64_t issued() const { return 0; }
-  // Waits until `position`, which this job has reported, or a later report is done. `poll` and
-  // errors: as of Finish.
-  virtual absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) = 0;
+  // Waits until the host sees what work issued by this job writes to the host's memory: until
+  // `is_there` says so. `poll` and errors: as of Finish.
+  virtual absl::Status WaitUntil(absl::FunctionRef<bool()> is_there,
+                                 absl::FunctionRef<absl::Status()> poll) = 0;
+  // Until `position`, which this job has reported, or a later report is done.
+  absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) {
+    return WaitUntil([&] { return reported() >= position; }, poll);
+  }
 
   // Waits until all work issued to the stream is done, and with it all that this work comes after.
   // `poll` is called now and then meanwhile; an error of it ends the wait. Otherwise the first

@@ -27,6 +27,11 @@ struct Batch {
   int first_micro_batch = 0;   // of this replica
   bool wants_loss = true;      // else the data need not have targets, and no sample is valid
   bool wants_outputs = false;  // what the last layer gives, for the host
+  // Of a model that generates, in place of outputs: the id that follows the first row.
+  bool wants_choice = false;
+  // That id of the last run is this one's, at the position after that one's: both are where they
+  // are read, and nothing is fed.
+  bool continues = false;
 
   // The rows of one of this replica's micro-batches, or of `count` from there on, without padding.
   absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows, int count = 1) const;

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "engine/model/call_context.h"
 #include "kernels/device.h"
+#include "kernels/ops/head_choice.h"
 #include "kernels/ops/loss_terms.h"
 #include "kernels/tensor.h"
 #include "partition/analytic.h"
@@ -128,8 +129,11 @@ uint64_t StreamOfLayer(uint64_t outer, int index);
 struct LayerLoss {
   Tensor targets;
   const kernels::LossTerms* terms = nullptr;
-  Tensor result;
-  Tensor outputs;  // (rows, output) in host memory, for the layer's output; empty if not wanted
+  Tensor result;  // empty with LayerContext::cached_positions: the loss is not wanted
+  // (n, output) in host memory, for the layer's output of the first n rows; empty if not wanted.
+  Tensor outputs;
+  // Not null: this alone is wanted, of the first row.
+  const kernels::HeadChoice* choice = nullptr;
 };
 
 // What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
@@ -150,6 +154,7 @@ struct LayerArgs {
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
   // Of a layer that computes the loss: in BackwardInput, Backward, and Forward outside of training.
+  // Null there as well if nothing is wanted of it.
   const LayerLoss* loss = nullptr;
   std::byte* stash = nullptr;
   std::byte* weight_stash = nullptr;

@@ -15,6 +15,10 @@ using schedule::Action;
 using schedule::Op;
 using schedule::TimedAction;
 
+// In place of an id, before one is chosen.
+constexpr int32_t kNotChosen = -2;
+static_assert(kNotChosen != kernels::kNoClass);
+
 }  // namespace
 
 absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace) {
@@ -49,7 +53,12 @@ absl::Status Executor::Evaluate(const Batch& batch, bool is_measured) {
 }
 
 absl::Status Executor::PerformAll(const Run& run) {
-  const auto actions = static_cast<int>(run.bound.program.instructions.size());
+  RETURN_IF_ERROR(Begin(run));
+  RETURN_IF_ERROR(PerformList(run));
+  return End(run);
+}
+
+absl::Status Executor::Begin(const Run& run) {
   options_.transport->Restart();
   run.bound.blocks.Restart();
   run.bound.issued_before = options_.device->stream().issued();
@@ -57,11 +66,20 @@ absl::Status Executor::PerformAll(const Run& run) {
   RETURN_IF_ERROR(options_.device->stream().Report(-1));
   running_.store(&run.bound, std::memory_order_release);
   options_.ring->BeginRun(run.batch.step, run.step != nullptr);
-  if (const absl::Status set = sample_numbers_->Set(run.batch); !set.ok()) return At(run, 0, set);
+  const absl::Status set = sample_numbers_->Set(run.batch);
+  return set.ok() ? set : At(run, 0, set);
+}
+
+absl::Status Executor::PerformList(const Run& run) {
+  const auto actions = static_cast<int>(run.bound.program.instructions.size());
   for (int position = 0; position < actions; ++position) {
     const absl::Status status = PerformAt(run, position);
     if (!status.ok()) return At(run, position, status);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::End(const Run& run) {
   const absl::Status status = Finish(run);
   if (!status.ok()) return At(run, FirstNotDone(run.bound), status);
   options_.ring->EndRun();
@@ -70,6 +88,50 @@ absl::Status Executor::PerformAll(const Run& run) {
   counters_.peak_stash_bytes =
       std::max(counters_.peak_stash_bytes, run.bound.blocks.peak_stash_bytes());
   return absl::OkStatus();
+}
+
+absl::Status Executor::ChooseOn(const Batch& batch, int64_t most,
+                                absl::FunctionRef<bool(int32_t)> take, bool is_measured) {
+  const Run run = {.bound = *evaluation_,
+                   .batch = batch,
+                   .step = nullptr,
+                   .is_measured = is_measured,
+                   .timed = {}};
+  const int64_t first = batch.first_sample;
+  for (int64_t i = 0; i < most; ++i) chosen()[first + i] = kNotChosen;
+  RETURN_IF_ERROR(Begin(run));
+  RETURN_IF_ERROR(PerformList(run));
+  const absl::Status status = ChooseEach(run, most, take);
+  if (!status.ok()) return At(run, 0, status);
+  return End(run);
+}
+
+absl::Status Executor::ChooseEach(const Run& run, int64_t most,
+                                  absl::FunctionRef<bool(int32_t)> take) {
+  // While the device is at the last one, the host takes the one before.
+  const int64_t ahead = options_.device->memory_is_host() ? 1 : 2;
+  Batch following = run.batch;
+  following.continues = true;
+  const Run again = {
+      .bound = run.bound, .batch = following, .step = nullptr, .is_measured = false, .timed = {}};
+  int64_t issued = 1;
+  for (int64_t taken = 0; taken < most; ++taken) {
+    for (; issued < std::min(most, taken + ahead); ++issued) {
+      RETURN_IF_ERROR(Issue(again, 0));
+      CountIssue(again, 0);
+    }
+    const int64_t position = run.batch.first_sample + taken;
+    RETURN_IF_ERROR(Patiently([&](absl::FunctionRef<absl::Status()> poll) {
+      return options_.device->stream().WaitUntil(
+          [&] { return ChoiceAfter(position) != kNotChosen; }, poll);
+    }));
+    if (!take(ChoiceAfter(position))) return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+int32_t Executor::ChoiceAfter(int64_t position) const {
+  return std::atomic_ref(chosen()[position]).load(std::memory_order_acquire);
 }
 
 // The first action with work for the device that it has not done: transfers only wait, and a
@@ -202,8 +264,19 @@ void Executor::CountIssue(const Run& run, int position) {
 kernels::Recording& Executor::RecordingOf(const Run& run, int position) const {
   const auto index = static_cast<size_t>(position);
   const std::unique_ptr<kernels::Recording>& with_outputs = run.bound.output_recordings[index];
-  return run.batch.wants_outputs && with_outputs != nullptr ? *with_outputs
-                                                            : *run.bound.recordings[index];
+  const std::unique_ptr<kernels::Recording>& with_choice = run.bound.choice_recordings[index];
+  if (run.batch.wants_outputs && with_outputs != nullptr) return *with_outputs;
+  if (run.batch.wants_choice && with_choice != nullptr) return *with_choice;
+  return *run.bound.recordings[index];
+}
+
+StageOutputs Executor::OutputsOf(const Run& run, const Instruction& instruction) const {
+  if (instruction.stage != loss_stage_) return {};
+  const MicroBatch micro_batch = instruction.action.micro_batch;
+  if (run.batch.wants_outputs) return {.values = Output(micro_batch)};
+  // The row that is wanted is the first one of all.
+  if (run.batch.wants_choice && micro_batch == MicroBatch(0)) return {.choice = &choice_};
+  return {};
 }
 
 absl::Status Executor::EndWork(const Run& run, int position) {
@@ -242,10 +315,8 @@ absl::Status Executor::RunPass(const Run& run, int position) {
       if (run.step != nullptr) {
         counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
       }
-      return stage.Forward(
-          blocks, call, run.batch, micro_batch,
-          &stage == loss_stage_ && run.batch.wants_outputs ? Output(micro_batch) : Tensor{},
-          recording);
+      return stage.Forward(blocks, call, run.batch, micro_batch, OutputsOf(run, instruction),
+                           recording);
     case Op::kBackwardInput:
       --stashed_;
       return stage.BackwardInput(blocks, call, micro_batch, recording);

@@ -132,9 +132,22 @@ class Executor {
   // since it may wait for the GPU. What layers keep in caches is lost.
   absl::Status PrepareOutputs();
   // What the last layer gave for a micro-batch of the last evaluation, which wanted outputs:
-  // (rows of a micro-batch, output) of the activation type, padding included, in host memory.
-  // Pre-condition: the last stage is on this rank.
+  // (rows of a micro-batch, output) of the activation type, padding included, in host memory; of a
+  // model with StageOptions::cached_positions, of the first row alone. Pre-condition: the last
+  // stage is on this rank.
   Tensor Output(MicroBatch micro_batch) const;
+  // The same for batches that want a choice, which is of a model with cached positions whose last
+  // layer computes the loss: among the first `ids` ids.
+  absl::Status PrepareChoice(int64_t ids);
+  // The id that follows a position, after an Evaluate or in a ChooseOn; kernels::kNoClass if a
+  // number that it is chosen by is not finite. Pre-condition: the last stage is on this rank.
+  int32_t ChoiceAfter(int64_t position) const;
+  // Where there is one rank and one micro-batch: chooses the id that follows a batch of one row,
+  // then that which follows this one, and so on, until there are `most`, at least 1, or `take` says
+  // of one that no more are wanted. An accelerator is not waited for in between, and has then
+  // computed at most one more.
+  absl::Status ChooseOn(const Batch& batch, int64_t most, absl::FunctionRef<bool(int32_t)> take,
+                        bool is_measured);
 
   // The action that the device is at, for people to read. Thread-safe.
   std::string Activity() const;
@@ -158,7 +171,8 @@ class Executor {
     // By position: recordings of passes that copy their outputs as well (Stage::records_outputs),
     // for batches that want them; null for all other actions.
     std::vector<std::unique_ptr<kernels::Recording>> output_recordings;
-    std::vector<RingAction> recorded;  // by position
+    std::vector<std::unique_ptr<kernels::Recording>> choice_recordings;  // likewise
+    std::vector<RingAction> recorded;                                    // by position
     // By position: how many operations a compute action took the last time that it was issued, and
     // Stream::issued after what has work was issued in this run.
     std::vector<int64_t> operations, issued_after;
@@ -188,12 +202,18 @@ class Executor {
   // By the transports, since their creation.
   partition::SentBytes SentSoFar() const;
   absl::Status PerformAll(const Run& run);
+  // Its parts: before, for and after the actions.
+  absl::Status Begin(const Run& run);
+  absl::Status PerformList(const Run& run);
+  absl::Status End(const Run& run);
+  absl::Status ChooseEach(const Run& run, int64_t most, absl::FunctionRef<bool(int32_t)> take);
   absl::Status PerformAt(const Run& run, int position);
   absl::Status Perform(const Run& run, int position);
   absl::Status Compute(const Run& run, int position);
   // Puts the pass of a compute action into the stream, and counts its operations.
   absl::Status Issue(const Run& run, int position);
   absl::Status RunPass(const Run& run, int position);
+  StageOutputs OutputsOf(const Run& run, const Instruction& instruction) const;
   kernels::Recording& RecordingOf(const Run& run, int position) const;
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
@@ -232,6 +252,8 @@ class Executor {
   // Issues each compute action twice that `is_wanted` of, for a batch of padding.
   absl::Status IssueTwice(Bound& bound, const Batch& padding,
                           absl::FunctionRef<bool(const Instruction&)> is_wanted);
+  // Makes the recordings of the last stage's F for such a batch.
+  absl::Status RecordOutputs(const Batch& padding);
   void CountGraphs();
   absl::Status Await(int32_t transfer);
   absl::Status Mark(const Run& run, const Instruction& instruction, Moment moment) {
@@ -243,6 +265,7 @@ class Executor {
   static int SlotOf(const Instruction& instruction, Moment moment) {
     return instruction.first_slot + static_cast<int>(moment);
   }
+  int32_t* chosen() const { return reinterpret_cast<int32_t*>(chosen_.data()); }
   // Fetches what the host wants to know, and waits for the device.
   absl::Status Finish(const Run& run);
   // Reads the moments of a finished run that was measured.
@@ -266,6 +289,8 @@ class Executor {
   std::optional<GradientNorm> norm_;                     // if gradients are clipped
   Stage* loss_stage_ = nullptr;                          // the last; null if it is on another rank
   kernels::HostBuffer outputs_;  // (micro_batches, rows, output), once they are prepared
+  kernels::HostBuffer chosen_;   // by position, once they are prepared
+  kernels::HeadChoice choice_;   // its memory has chosen_
   kernels::HostBuffer seen_;  // what a search looks at, where the device's memory is not the host's
   std::optional<SharedResults> shared_results_;
   bool waits_before_steps_ = false;

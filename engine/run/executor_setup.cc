@@ -272,10 +272,34 @@ absl::Status Executor::PrepareOutputs() {
   if (loss_stage_ == nullptr || outputs_.bytes() > 0) return absl::OkStatus();
   const int64_t bytes = loss_stage_->options().micro_batches * Output(MicroBatch(0)).bytes();
   ASSIGN_OR_RETURN(outputs_, options_.device->AllocateHost(bytes));
-  if (options_.device->memory_is_host() || !loss_stage_->records_outputs()) return absl::OkStatus();
-  RETURN_IF_ERROR(IssueTwice(
-      *evaluation_, {.wants_outputs = true},
-      [this](const Instruction& instruction) { return instruction.stage == loss_stage_; }));
+  return loss_stage_->records_outputs() ? RecordOutputs({.wants_outputs = true}) : absl::OkStatus();
+}
+
+absl::Status Executor::PrepareChoice(int64_t ids) {
+  if (loss_stage_ == nullptr || (chosen_.bytes() > 0 && choice_.classes == ids)) {
+    return absl::OkStatus();
+  }
+  // Two more are chosen while recordings are made.
+  const int64_t positions = loss_stage_->options().cached_positions + 2;
+  ASSIGN_OR_RETURN(
+      chosen_, options_.device->AllocateHost(positions * static_cast<int64_t>(sizeof(int32_t))));
+  choice_ = {.classes = ids,
+             .position = &sample_numbers_->of(MicroBatch(0))->first_sample,
+             .chosen = chosen()};
+  for (std::unique_ptr<kernels::Recording>& recording : evaluation_->choice_recordings) {
+    if (recording == nullptr) continue;
+    ASSIGN_OR_RETURN(recording, options_.device->CreateRecording());
+  }
+  const Batch padding = {.wants_choice = true};
+  RETURN_IF_ERROR(sample_numbers_->Set(padding));
+  return RecordOutputs(padding);
+}
+
+absl::Status Executor::RecordOutputs(const Batch& padding) {
+  if (options_.device->memory_is_host()) return absl::OkStatus();
+  RETURN_IF_ERROR(IssueTwice(*evaluation_, padding, [this](const Instruction& instruction) {
+    return instruction.stage == loss_stage_;
+  }));
   CountGraphs();
   return options_.device->stream().Finish(base::Deadline::After(options_.deadline),
                                           [] { return absl::OkStatus(); });
@@ -283,8 +307,10 @@ absl::Status Executor::PrepareOutputs() {
 
 Tensor Executor::Output(MicroBatch micro_batch) const {
   STAGECOACH_CHECK(loss_stage_ != nullptr, "the last stage is on another rank");
+  const StageOptions& stage = loss_stage_->options();
+  const bool generates = stage.cached_positions > 0;
   Tensor output = {nullptr, options_.device->activation_type(),
-                   options_.output.Batched(loss_stage_->options().micro_batch_rows)};
+                   options_.output.Batched(generates ? 1 : stage.micro_batch_rows)};
   output.data = outputs_.data() + micro_batch.value() * output.bytes();
   return output;
 }
@@ -324,7 +350,8 @@ void Executor::CountGraphs() {
   counters_.graphs = 0;
   for (const Bound* const bound : {training_.get(), evaluation_.get()}) {
     if (bound == nullptr) continue;
-    for (const auto* const recordings : {&bound->recordings, &bound->output_recordings}) {
+    for (const auto* const recordings :
+         {&bound->recordings, &bound->output_recordings, &bound->choice_recordings}) {
       counters_.graphs +=
           std::count_if(recordings->begin(), recordings->end(), [](const auto& recording) {
             return recording != nullptr && recording->form() == kernels::Recording::Form::kGraph;
@@ -344,10 +371,12 @@ absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInp
         RingActionOf(bound->program, instruction, options_.replicas != nullptr));
     std::unique_ptr<kernels::Recording>& recording = bound->recordings.emplace_back();
     std::unique_ptr<kernels::Recording>& with_outputs = bound->output_recordings.emplace_back();
+    std::unique_ptr<kernels::Recording>& with_choice = bound->choice_recordings.emplace_back();
     if (!schedule::IsCompute(instruction.action.op)) continue;
     ASSIGN_OR_RETURN(recording, options_.device->CreateRecording());
     if (instruction.action.op != Op::kForward || !instruction.stage->records_outputs()) continue;
     ASSIGN_OR_RETURN(with_outputs, options_.device->CreateRecording());
+    ASSIGN_OR_RETURN(with_choice, options_.device->CreateRecording());
   }
   return bound;
 }

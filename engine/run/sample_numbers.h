@@ -24,8 +24,8 @@ class SampleNumberTable {
   absl::Status Set(const Batch& batch);
 
   // In the device's memory; the same address for every run.
-  const SampleNumbers* of(schedule::MicroBatch micro_batch) const {
-    return reinterpret_cast<const SampleNumbers*>(table_.data()) + micro_batch.value();
+  SampleNumbers* of(schedule::MicroBatch micro_batch) const {
+    return reinterpret_cast<SampleNumbers*>(table_.data()) + micro_batch.value();
   }
 
  private:

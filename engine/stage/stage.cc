@@ -89,7 +89,7 @@ absl::Status Stage::PrepareFeed() {
                                     .micro_batches = options_.micro_batches,
                                     .features = options_.is_first ? options_.input.elements() : 0,
                                     .vocabulary = options_.vocabulary,
-                                    .feeds_loss = options_.is_last,
+                                    .feeds_loss = has_loss(),
                                     .target = loss_spec_.target}));
   return absl::OkStatus();
 }
@@ -237,6 +237,7 @@ const Tensor& Stage::GradientOf(ParameterId id) const {
 }
 
 absl::Status Stage::FetchResults() {
+  if (!has_loss()) return absl::OkStatus();
   return device_.stream().CopyToHost(host_results_.data(), results_.data, results_.bytes());
 }
 

@@ -45,6 +45,8 @@ struct StageOptions {
   int micro_batches = 1;  // of one replica
   partition::Replication replication;
   Optimizer optimizer;
+  // Model::cached_positions. Above 0, there is neither a target nor a loss.
+  int64_t cached_positions = 0;
   // Whether Backward and BackwardWeight will be given updates to apply.
   bool updates_in_backward = false;
   Skips skips;                  // of the model, at that size (ModelProfile::skips)
@@ -62,6 +64,12 @@ struct StageBlocks {
   std::byte* output_gradient = nullptr;
   std::byte* input_gradient = nullptr;
   std::byte* workspace = nullptr;
+};
+
+// What the host is to be given of what the last layer makes of a micro-batch: at most one of both.
+struct StageOutputs {
+  Tensor values;  // of its first rows, in host memory; empty if they are not wanted
+  const kernels::HeadChoice* choice = nullptr;  // of a last layer that computes the loss
 };
 
 // One stage: its layers, parameters, gradients and optimizer state on one device. Knows neither
@@ -94,12 +102,11 @@ class Stage {
 
   // F: fills the input from the batch on the first stage; computes the loss, and its gradient, if
   // there is a block for it, on the last. A last layer that computes the loss itself does so in B
-  // of training instead. `outputs`: host memory for a copy of what the last layer gives; empty if
-  // that is not wanted. `recording`, here and below: always the same one for the same operation on
-  // the same blocks and call context of the same micro-batch and, if records_outputs(), the same
-  // `outputs`.
+  // of training instead. `outputs`: of the last stage. `recording`, here and below: always the same
+  // one for the same operation on the same blocks and call context of the same micro-batch and, if
+  // records_outputs(), the same `outputs`.
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
-                       MicroBatch micro_batch, const Tensor& outputs,
+                       MicroBatch micro_batch, const StageOutputs& outputs,
                        kernels::Recording& recording);
   // What layers and the loss make is shown to `watch` from now on, and nothing is issued as a
   // recording, until it is null.
@@ -145,7 +152,7 @@ class Stage {
   absl::Status Update(const UpdateStep& update);
 
   // Copies the loss stage's results to the host, in the stream's order: for Result, once the stream
-  // has finished, of a micro-batch whose F and, in training, B came before.
+  // has finished, of a micro-batch whose F and, in training, B came before. If it has a loss.
   absl::Status FetchResults();
   const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
   LossResult Result(MicroBatch micro_batch) const;
@@ -181,9 +188,10 @@ class Stage {
   absl::Status WithLayerLoss(LayerArgs args, MicroBatch micro_batch,
                              absl::FunctionRef<absl::Status(const LayerArgs&)> pass);
   absl::Status Replay(kernels::Recording& recording, absl::FunctionRef<absl::Status()> issue);
+  bool has_loss() const { return options_.is_last && options_.cached_positions == 0; }
   absl::Status ComputeLoss(const LayerArgs& args, MicroBatch micro_batch);
   // F, if the last layer computes the loss.
-  absl::Status ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const Tensor& outputs,
+  absl::Status ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const StageOutputs& outputs,
                              kernels::Recording& recording);
   // What BackwardWeight and Backward share: `run` is given where gradients go, and what to do after
   // each layer.

@@ -29,37 +29,46 @@ LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call) const 
 }
 
 absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
-                            MicroBatch micro_batch, const Tensor& outputs,
+                            MicroBatch micro_batch, const StageOutputs& outputs,
                             kernels::Recording& recording) {
   LayerArgs args = Args(blocks, call);
-  if (options_.is_first) RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
+  if (options_.is_first && !batch.continues) {
+    RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
+  }
   if (!options_.is_last) {
     RETURN_IF_ERROR(feed_.Release());
     return Replay(recording, [&] { return chain_.Forward(args); });
   }
-  RETURN_IF_ERROR(feed_.Loss(batch, micro_batch.value()));
+  if (has_loss()) RETURN_IF_ERROR(feed_.Loss(batch, micro_batch.value()));
   if (loss_spec_.is_computed_by_layer) return ForwardToLoss(args, micro_batch, outputs, recording);
   RETURN_IF_ERROR(Replay(recording, [&]() -> absl::Status {
     RETURN_IF_ERROR(chain_.Forward(args));
-    return ComputeLoss(args, micro_batch);
+    return has_loss() ? ComputeLoss(args, micro_batch) : absl::OkStatus();
   }));
   RETURN_IF_ERROR(feed_.Release());
-  if (outputs.empty()) return absl::OkStatus();
-  return device_.stream().CopyToHost(outputs.data, args.y.data, outputs.bytes());
+  if (outputs.values.empty()) return absl::OkStatus();
+  return device_.stream().CopyToHost(outputs.values.data, args.y.data, outputs.values.bytes());
 }
 
-absl::Status Stage::ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const Tensor& outputs,
-                                  kernels::Recording& recording) {
+absl::Status Stage::ForwardToLoss(LayerArgs args, MicroBatch micro_batch,
+                                  const StageOutputs& outputs, kernels::Recording& recording) {
   const auto forward = [&] { return chain_.Forward(args); };
   if (args.call.is_training) return Replay(recording, forward);
   LayerLoss loss = LossOf(micro_batch);
-  loss.outputs = outputs;
-  args.loss = &loss;
+  loss.outputs = outputs.values;
+  kernels::HeadChoice choice;
+  if (outputs.choice != nullptr) {
+    choice = *outputs.choice;
+    if (options_.is_first) choice.next = args.x.i32();
+    loss.choice = &choice;
+  }
+  if (has_loss() || !loss.outputs.empty() || loss.choice != nullptr) args.loss = &loss;
   RETURN_IF_ERROR(Replay(recording, forward));
   return feed_.Release();
 }
 
 LayerLoss Stage::LossOf(MicroBatch micro_batch) const {
+  if (!has_loss()) return {};
   const int i = micro_batch.value();
   return {.targets = feed_.TargetsOf(i),
           .terms = feed_.TermsOf(i),

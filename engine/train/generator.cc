@@ -1,10 +1,14 @@
 #include "engine/train/generator.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/train/token_choice.h"
+#include "kernels/ops/head_choice.h"
 
 namespace stagecoach::engine {
 
@@ -44,7 +48,7 @@ absl::StatusOr<Model> ModelForGeneration(Model model) {
   return model;
 }
 
-absl::StatusOr<Generator> Generator::Create(Trainer& trainer) {
+absl::StatusOr<Generator> Generator::Create(Trainer& trainer, int64_t choices) {
   const PreparedRun& run = trainer.run();
   if (run.model.cached_positions == 0) {
     return absl::InvalidArgumentError("the model of the run is not one of ModelForGeneration");
@@ -60,12 +64,20 @@ absl::StatusOr<Generator> Generator::Create(Trainer& trainer) {
                      " ids apart; at a position, this one gives numbers of shape ",
                      run.profile.output.ToString()));
   }
-  return Generator(trainer,
-                   std::make_unique<Sequence>(run.model.cached_positions, run.model.vocabulary));
+  const int64_t vocabulary = run.model.vocabulary;
+  if (choices < 0 || choices > vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no choice among ", choices, " of ", vocabulary, " ids"));
+  }
+  if (choices == 0) choices = vocabulary;
+  ASSIGN_OR_RETURN(const bool chooses, trainer.PrepareChoice(choices));
+  return Generator(trainer, std::make_unique<Sequence>(run.model.cached_positions, vocabulary),
+                   choices, chooses);
 }
 
-Generator::Generator(Trainer& trainer, std::unique_ptr<Sequence> sequence)
-    : trainer_(&trainer), sequence_(std::move(sequence)) {}
+Generator::Generator(Trainer& trainer, std::unique_ptr<Sequence> sequence, int64_t choices,
+                     bool chooses)
+    : trainer_(&trainer), sequence_(std::move(sequence)), choices_(choices), chooses_(chooses) {}
 Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
 Generator::~Generator() = default;
@@ -74,6 +86,11 @@ int64_t Generator::context() const { return sequence_->context(); }
 int64_t Generator::position() const { return sequence_->rows(); }
 
 absl::StatusOr<absl::Span<const float>> Generator::Append(absl::Span<const int32_t> ids) {
+  RETURN_IF_ERROR(AppendAndPass(ids));
+  return Pass();
+}
+
+absl::Status Generator::AppendAndPass(absl::Span<const int32_t> ids) {
   const int64_t vocabulary = sequence_->spec().inputs[0].vocabulary;
   if (ids.empty()) return absl::InvalidArgumentError("there is no id to append");
   for (const int32_t id : ids) {
@@ -91,6 +108,10 @@ absl::StatusOr<absl::Span<const float>> Generator::Append(absl::Span<const int32
   for (const int32_t id : ids.first(ids.size() - 1)) sequence_->Append(id);
   if (ids.size() > 1) RETURN_IF_ERROR(trainer_->PredictFrom(*sequence_, first, nullptr).status());
   sequence_->Append(ids.back());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const float>> Generator::Pass() {
   RETURN_IF_ERROR(trainer_
                       ->PredictFrom(*sequence_, position() - 1,
                                     [&](const Outputs& outputs) {
@@ -99,6 +120,40 @@ absl::StatusOr<absl::Span<const float>> Generator::Append(absl::Span<const int32
                                     })
                       .status());
   return outputs_;
+}
+
+absl::Status Generator::Continue(absl::Span<const int32_t> ids, int64_t most,
+                                 absl::FunctionRef<bool(int32_t id)> take) {
+  RETURN_IF_ERROR(AppendAndPass(ids));
+  for (int64_t given = 0;;) {
+    std::optional<int32_t> last;
+    bool goes_on = true;
+    const int64_t room = context() - position() + 1;
+    RETURN_IF_ERROR(Choose(std::min(most - given, room), [&](int32_t id) {
+      if (last.has_value()) sequence_->Append(*last);  // it has passed
+      last = id;
+      ++given;
+      goes_on = id != kernels::kNoClass && take(id);
+      return goes_on;
+    }));
+    if (last == kernels::kNoClass) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("at position ", position(),
+                       " the model gives numbers that are not finite: its parameters are of no "
+                       "use"));
+    }
+    if (!goes_on || given == most || position() == context()) return absl::OkStatus();
+    sequence_->Append(*last);
+  }
+}
+
+absl::Status Generator::Choose(int64_t most, absl::FunctionRef<bool(int32_t id)> take) {
+  if (chooses_) return trainer_->Choose(*sequence_, most, take);
+  ASSIGN_OR_RETURN(const absl::Span<const float> logits, Pass());
+  ASSIGN_OR_RETURN(const int32_t id, ChooseToken(logits.first(static_cast<size_t>(choices_)),
+                                                 {.temperature = 0.0}, position()));
+  take(id);
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

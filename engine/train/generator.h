@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/model/model.h"
@@ -24,8 +26,8 @@ absl::StatusOr<Model> ModelForGeneration(Model model);
 class Generator {
  public:
   // `trainer` is of a ModelForGeneration, is used by nothing else meanwhile, and outlives this.
-  // InvalidArgument: another model or plan.
-  static absl::StatusOr<Generator> Create(Trainer& trainer);
+  // Continue chooses among the first `choices` ids; 0: all. InvalidArgument: another model or plan.
+  static absl::StatusOr<Generator> Create(Trainer& trainer, int64_t choices = 0);
   Generator(Generator&&) noexcept;
   Generator& operator=(Generator&&) noexcept;
   ~Generator();
@@ -39,13 +41,29 @@ class Generator {
   // no room for them. Neither changes anything. Errors of Trainer::Predict.
   absl::StatusOr<absl::Span<const float>> Append(absl::Span<const int32_t> ids);
 
+  // Appends `ids` and then, one by one, the likeliest id to follow (ChooseToken with a temperature
+  // of 0): gives each to `take`, which may be called from another thread, until there are `most`,
+  // `take` says that no more are wanted, or the context is full; at least one. The last one is not
+  // appended. On a GPU, each is chosen where the next one needs it. Errors: those of Append;
+  // InvalidArgument if a number that an id would be chosen by is not finite.
+  absl::Status Continue(absl::Span<const int32_t> ids, int64_t most,
+                        absl::FunctionRef<bool(int32_t id)> take);
+
  private:
   class Sequence;
 
-  Generator(Trainer& trainer, std::unique_ptr<Sequence> sequence);
+  Generator(Trainer& trainer, std::unique_ptr<Sequence> sequence, int64_t choices, bool chooses);
+  // Appends ids, of which all but the last pass.
+  absl::Status AppendAndPass(absl::Span<const int32_t> ids);
+  // Passes the last one.
+  absl::StatusOr<absl::Span<const float>> Pass();
+  // Passes the last one, and maybe those that follow it (Trainer::Choose).
+  absl::Status Choose(int64_t most, absl::FunctionRef<bool(int32_t id)> take);
 
   Trainer* trainer_;
   std::unique_ptr<Sequence> sequence_;
+  int64_t choices_;
+  bool chooses_;  // the trainer does
   std::vector<float> outputs_;
 };
 

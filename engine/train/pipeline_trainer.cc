@@ -95,6 +95,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .micro_batches = plan().schedule.num_micro_batches,
                          .replication = plan().replication,
                          .optimizer = options_.optimizer,
+                         .cached_positions = run_.model.cached_positions,
                          .updates_in_backward = run_.updates_in_backward(),
                          .skips = run_.profile.skips};
     for (const int layer : plan().recomputed) {
@@ -161,6 +162,9 @@ absl::Status PipelineTrainer::CheckMayTrain() const {
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
+  if (run_.model.cached_positions > 0) {
+    return absl::InvalidArgumentError("a model for generation has no loss");
+  }
   return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target,
                    run_.model.vocabulary);
 }
@@ -298,14 +302,55 @@ absl::StatusOr<Evaluation> PipelineTrainer::PredictFrom(const Dataset& data, int
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
   const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
   RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary));
-  if (!has_prepared_outputs_) {
-    RETURN_IF_ERROR(group_->Agree(group_->OnEach(
-        [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
-    has_prepared_outputs_ = true;
+  const bool generates = run_.model.cached_positions > 0;
+  if (generates && (has_targets || (take && data.rows() - first_row > 1))) {
+    return absl::InvalidArgumentError(
+        "a model for generation has no loss, and gives outputs of one row at a time");
   }
+  RETURN_IF_ERROR(PrepareOutputs());
   absl::StatusOr<Evaluation> evaluation = PredictAll(data, first_row, take);
   RETURN_IF_ERROR(group_->Agree(evaluation.status()));
   return evaluation;
+}
+
+absl::Status PipelineTrainer::PrepareOutputs() {
+  if (has_prepared_outputs_) return absl::OkStatus();
+  RETURN_IF_ERROR(group_->Agree(group_->OnEach(
+      [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
+  has_prepared_outputs_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PipelineTrainer::PrepareChoice(int64_t ids) {
+  RETURN_IF_ERROR(group_->status());
+  if (!run_.profile.loss_spec.is_computed_by_layer || options_.rendezvous != nullptr) return false;
+  // Later, it would cost the caches.
+  RETURN_IF_ERROR(PrepareOutputs());
+  RETURN_IF_ERROR(group_->OnEach(
+      [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareChoice(ids); }));
+  return true;
+}
+
+absl::Status PipelineTrainer::Choose(const Dataset& sequence, int64_t most, const TakeId& take) {
+  RETURN_IF_ERROR(group_->status());
+  const int64_t last = sequence.rows() - 1;
+  evaluation_rows_.assign(1, last);
+  const Batch batch{.data = &sequence,
+                    .rows = evaluation_rows_,
+                    .step = steps_,
+                    .first_sample = last,
+                    .wants_loss = false,
+                    .wants_choice = true};
+  if (plan().num_devices() == 1 && plan().schedule.num_micro_batches == 1) {
+    return RunSchedule([&](int device, bool is_measured) {
+      return executors_[static_cast<size_t>(device)]->ChooseOn(batch, most, take, is_measured);
+    });
+  }
+  RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
+    return executors_[static_cast<size_t>(device)]->Evaluate(batch, is_measured);
+  }));
+  take(ExecutorOf(0).ChoiceAfter(last));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data, int64_t first_row,

@@ -38,6 +38,8 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
   absl::StatusOr<Evaluation> PredictFrom(const Dataset& data, int64_t first_row,
                                          const TakeOutputs& take) override;
+  absl::StatusOr<bool> PrepareChoice(int64_t ids) override;
+  absl::Status Choose(const Dataset& sequence, int64_t most, const TakeId& take) override;
   absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override;
   absl::StatusOr<std::string> FinishSave() override;
   bool is_saving() const override { return saved_state_->is_under_way(); }
@@ -82,6 +84,8 @@ class PipelineTrainer final : public Trainer {
   // A forward pass of the batch of `data` that follows the rows evaluated so far, which adds to
   // them.
   absl::Status RunForward(const Dataset& data, Wanted wanted, Evaluation& sums);
+  // Before the first forward pass with outputs.
+  absl::Status PrepareOutputs();
   absl::StatusOr<Evaluation> PredictAll(const Dataset& data, int64_t first_row,
                                         const TakeOutputs& take);
   // The only one of a process.

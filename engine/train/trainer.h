@@ -102,6 +102,9 @@ struct Outputs {
 // Is given outputs. An error of it ends what gives them.
 using TakeOutputs = std::function<absl::Status(const Outputs&)>;
 
+// Is given an id that a model chooses, from a job of a device; false: no more are wanted.
+using TakeId = std::function<bool(int32_t id)>;
+
 // Asked whether to end early; among processes, by all at the same places, and all must be given the
 // same answer (launch/vote.h). Empty: no. An error ends what asks.
 using StopFunction = std::function<absl::StatusOr<bool>()>;
@@ -168,11 +171,25 @@ class Trainer {
   // nothing but the caches of a model that has them (Model::cached_positions). The outputs are
   // gathered from all replicas in host memory: that of this process, or, among processes, of each,
   // so that all are given all. An error of `take` in one process is one for all. The result is that
-  // of Evaluate if the data has targets, over those rows; else it has rows alone.
+  // of Evaluate if the data has targets, over those rows; else it has rows alone. InvalidArgument:
+  // a model with caches is to give outputs of several rows, or has no loss for the targets.
   virtual absl::StatusOr<Evaluation> PredictFrom(const Dataset& data, int64_t first_row,
                                                  const TakeOutputs& take) = 0;
   absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) {
     return PredictFrom(data, 0, take);
+  }
+  // For Choose, before a sequence begins: that it chooses among the first `ids` ids. What layers
+  // keep in caches is lost. False: this trainer does not choose, since the model's last layer does
+  // not compute the loss, or there are several processes.
+  virtual absl::StatusOr<bool> PrepareChoice(int64_t /*ids*/) { return false; }
+  // Of a model of ModelForGeneration: chooses the likeliest id (ChooseToken with a temperature of
+  // 0) to follow the last row of a sequence, whose other rows have passed, and gives it to `take`;
+  // kernels::kNoClass if a number is not finite. Then maybe the one that follows that, and so on,
+  // until there are `most`, at least 1, or no more are wanted: each but the last given has then
+  // passed as well. The devices may compute another one meanwhile. Pre-condition: PrepareChoice.
+  virtual absl::Status Choose(const Dataset& /*sequence*/, int64_t /*most*/,
+                              const TakeId& /*take*/) {
+    return absl::UnimplementedError("the trainer does not choose");
   }
   // All at once: (rows of the data, output of the model).
   absl::StatusOr<std::vector<float>> Predict(const Dataset& data);

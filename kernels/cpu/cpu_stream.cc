@@ -36,8 +36,8 @@ absl::Status CpuStream::Report(int32_t position) {
   return absl::OkStatus();
 }
 
-absl::Status CpuStream::WaitForReport(int32_t /*position*/,
-                                      absl::FunctionRef<absl::Status()> /*poll*/) {
+absl::Status CpuStream::WaitUntil(absl::FunctionRef<bool()> /*is_there*/,
+                                  absl::FunctionRef<absl::Status()> /*poll*/) {
   return absl::OkStatus();
 }
 

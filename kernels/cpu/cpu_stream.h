@@ -56,7 +56,8 @@ class CpuStream final : public Stream {
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status Report(int32_t position) override;
   int32_t reported() const override { return reported_.load(std::memory_order_acquire); }
-  absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
+  absl::Status WaitUntil(absl::FunctionRef<bool()> is_there,
+                         absl::FunctionRef<absl::Status()> poll) override;
   absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
   void BeginRange(const char* /*name*/) override {}
   void EndRange() override {}

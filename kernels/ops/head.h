@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/head_choice.h"
 #include "kernels/ops/loss_terms.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
@@ -49,11 +50,17 @@ class HeadOp : public Operation {
   // What BackwardInput leaves for BackwardWeight: a few numbers of each row.
   virtual int64_t statistics_bytes() const = 0;
 
-  // `logits` (R, C) is in host memory and complete when the stream has come to what follows; empty:
-  // they are not wanted.
+  // `logits` (n, C), those of the first n rows, is in host memory and complete when the stream has
+  // come to what follows; empty: they are not wanted. Neither is the loss if `result` is empty;
+  // then labels and terms are not read.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w,
                                const Tensor& labels, const LossTerms* terms, const Tensor& logits,
                                const Tensor& result, std::byte* workspace) = 0;
+
+  // The class whose logit of the first row is the largest, and of equal ones the first. kNoClass if
+  // a logit of the classes to choose among is not finite.
+  virtual absl::Status Choose(Stream& stream, const Tensor& x, const Tensor& w,
+                              const HeadChoice& choice, std::byte* workspace) = 0;
 
   // An empty `dx` is not computed, here and in Backward.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w,

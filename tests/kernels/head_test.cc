@@ -220,6 +220,49 @@ class Head : public OpTest<HeadShape> {
     return {results[0], wants_logits ? results[1] : Vector{}};
   }
 
+  // Logits of the first `rows` rows, without the loss.
+  Vector LogitsAlone(const Problem& problem, int64_t rows) const {
+    return Results([&](OpBench& bench) {
+      HeadOp& op = bench.Create(problem.shape);
+      const Tensors on = Place(bench, problem, op);
+      const Shape matrix{rows, problem.shape.classes};
+      const Tensor logits = bench.Result(matrix);
+      const HostBuffer host = bench.device().AllocateHost(logits.bytes()).value();
+      bench.Run([&](Stream& stream) -> absl::Status {
+        const absl::Status status = op.Forward(stream, on.x, on.w, {}, nullptr,
+                                               {host.data(), type(), matrix}, {}, on.workspace);
+        if (!status.ok()) return status;
+        return stream.CopyFromHost(logits.data, host.data(), host.bytes());
+      });
+      return logits;
+    });
+  }
+
+  // Chooses twice, at positions 1 and 2 of 4, the second time for what follows: by position what
+  // was chosen, or -2; the position in two halves; and what follows.
+  Vector Choose(const Problem& problem, int64_t classes) const {
+    return Results([&](OpBench& bench) {
+      HeadOp& op = bench.Create(problem.shape);
+      const Tensors on = Place(bench, problem, op);
+      const Tensor left =
+          bench.Integers({4 + 2 + 1}, std::vector<int32_t>{-2, -2, -2, -2, 1, 0, -2});
+      const HostBuffer chosen = bench.device().AllocateHost(4 * 4).value();
+      std::fill_n(reinterpret_cast<int32_t*>(chosen.data()), 4, -2);
+      bench.Run([&](Stream& stream) -> absl::Status {
+        int32_t* const numbers = left.i32();
+        HeadChoice choice = {.classes = classes,
+                             .position = reinterpret_cast<int64_t*>(numbers + 4),
+                             .chosen = reinterpret_cast<int32_t*>(chosen.data())};
+        absl::Status status = op.Choose(stream, on.x, on.w, choice, on.workspace);
+        choice.next = numbers + 6;
+        status.Update(op.Choose(stream, on.x, on.w, choice, on.workspace));
+        status.Update(stream.CopyFromHost(numbers, chosen.data(), 4 * 4));
+        return status;
+      });
+      return left;
+    });
+  }
+
   struct Gradients {
     Vector result, dx, dw;
     friend bool operator==(const Gradients&, const Gradients&) = default;
@@ -318,6 +361,25 @@ TEST_P(Head, WhatIsNotWantedChangesNoBit) {
   EXPECT_EQ(Forward(problem).logits, both.logits);
 }
 
+TEST_P(Head, GivesLogitsOfTheFirstRowsWithoutALoss) {
+  const Problem problem = MakeProblem();
+  const Vector all = Forward(problem).logits;
+  for (const int64_t rows : {int64_t{1}, (problem.shape.rows + 1) / 2}) {
+    EXPECT_EQ(LogitsAlone(problem, rows),
+              Vector(all.begin(), all.begin() + rows * problem.shape.classes));
+  }
+}
+
+TEST_P(Head, ChoosesTheClassOfTheLargestLogitOfTheFirstRow) {
+  const Problem problem = MakeProblem();
+  const Vector logits = Forward(problem).logits;
+  for (const int64_t classes : {problem.shape.classes, (problem.shape.classes + 1) / 2}) {
+    const auto largest = static_cast<double>(
+        std::max_element(logits.begin(), logits.begin() + classes) - logits.begin());
+    EXPECT_THAT(Choose(problem, classes), ElementsAre(-2, largest, largest, -2, 3, 0, largest));
+  }
+}
+
 std::string NameOf(const HeadShape& shape) {
   return absl::StrCat(shape.rows, "x", shape.features, "x", shape.classes, "_", shape.positions);
 }
@@ -333,6 +395,17 @@ INSTANTIATE_OP_TEST(Head, NameOf, HeadShape{1, 1, 1}, HeadShape{1, 9, 700}, Head
 using HeadOfManyClasses = Head;
 
 TEST_P(HeadOfManyClasses, MatchesReference) { ExpectMatchesReference(MakeProblem()); }
+
+TEST_P(HeadOfManyClasses, ChoosesTheLast) {
+  Problem problem = MakeProblem();
+  const int64_t last = problem.shape.classes - 1;
+  for (int64_t f = 0; f < problem.shape.features; ++f) {
+    problem.w[static_cast<size_t>(last * problem.shape.features + f)] =
+        problem.x[static_cast<size_t>(f)] * 4.0F;
+  }
+  EXPECT_EQ(Choose(problem, last + 1)[1], static_cast<double>(last));
+  EXPECT_LT(Choose(problem, last)[1], static_cast<double>(last));
+}
 
 INSTANTIATE_OP_TEST(HeadOfManyClasses, NameOf, HeadShape{3, 8, 50257});
 
@@ -350,6 +423,21 @@ TEST_P(HeadOfAnyShape, FirstOfSeveralLargestLogitsIsThePrediction) {
   std::fill(problem.w.begin(), problem.w.end(), -0.5F);
   problem.labels = {0, 1, 1999};
   EXPECT_EQ(Forward(problem).result[1], 1.0);
+}
+
+TEST_P(HeadOfAnyShape, ChoosesTheFirstOfEqualsAndNoneWhereALogitIsNotFinite) {
+  Problem problem = MakeProblem({.rows = 2, .features = 1, .classes = 2000});
+  problem.x = {1.0F, -1.0F};
+  std::fill(problem.w.begin(), problem.w.end(), -3.0F);
+  EXPECT_THAT(Choose(problem, 2000), ElementsAre(-2, 0, 0, -2, 3, 0, 0));
+  for (const size_t c : {1900, 9, 701}) problem.w[c] = -0.75F;
+  EXPECT_THAT(Choose(problem, 2000), ElementsAre(-2, 9, 9, -2, 3, 0, 9));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float value : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    problem.w[1500] = value;
+    EXPECT_THAT(Choose(problem, 2000), ElementsAre(-2, -1, -1, -2, 3, 0, 0)) << value;
+    EXPECT_THAT(Choose(problem, 1500), ElementsAre(-2, 9, 9, -2, 3, 0, 9)) << value;
+  }
 }
 
 TEST_P(HeadOfAnyShape, SurvivesLogitsWhoseExponentialsOverflow) {

@@ -108,45 +108,78 @@ class GenerationOutput {
   const bool json_;
 };
 
-// What the generator gives after those ids, and how long that took.
-absl::StatusOr<absl::Span<const float>> Pass(engine::Generator& generator,
-                                             absl::Span<const int32_t> ids, Passed& passed) {
-  const absl::Time begin = absl::Now();
-  ASSIGN_OR_RETURN(const absl::Span<const float> logits, generator.Append(ids));
-  passed.tokens += std::ssize(ids);
-  passed.elapsed += absl::Now() - begin;
-  return logits;
-}
+// Continues the text of the prompt.
+class Continuation {
+ public:
+  Continuation(const GenerateOptions& options, engine::Generator& generator, TokenText& text,
+               const GenerationOutput& output)
+      : options_(options), generator_(generator), text_(text), output_(output) {}
 
-// `logits`: what follows the prompt.
-absl::Status Continue(const GenerateOptions& options, engine::Generator& generator, TokenText& text,
-                      absl::Span<const float> logits, const GenerationOutput& output,
-                      Generation& done) {
-  // A model may have more ids than its tokenizer; those stand for nothing.
-  const auto known = static_cast<size_t>(text.vocabulary());
-  while (true) {
-    ASSIGN_OR_RETURN(const int32_t id,
-                     From(Origin::kData, ChooseToken(logits.first(std::min(logits.size(), known)),
-                                                     options.choice, generator.position())));
-    if (text.end_of_text() == id) {
-      done.ended_by = "end of text";
-      return absl::OkStatus();
+  absl::StatusOr<Generation> Run(absl::Span<const int32_t> prompt) {
+    done_.prompt.tokens = std::ssize(prompt);
+    begin_ = absl::Now();
+    RETURN_IF_ERROR(options_.choice.temperature == 0.0 ? TakeLikeliest(prompt) : Draw(prompt));
+    return std::move(done_);
+  }
+
+ private:
+  absl::Status TakeLikeliest(absl::Span<const int32_t> prompt) {
+    const absl::Status status =
+        generator_.Continue(prompt, options_.tokens, [this](int32_t id) { return Take(id); });
+    // The prompt is sound: so it is of the parameters.
+    return absl::IsInvalidArgument(status) ? From(Origin::kData, status) : status;
+  }
+
+  absl::Status Draw(absl::Span<const int32_t> prompt) {
+    // A model may have more ids than its tokenizer; those stand for nothing.
+    const auto known = static_cast<size_t>(text_.vocabulary());
+    ASSIGN_OR_RETURN(absl::Span<const float> logits, generator_.Append(prompt));
+    while (true) {
+      ASSIGN_OR_RETURN(const int32_t id,
+                       From(Origin::kData, ChooseToken(logits.first(std::min(logits.size(), known)),
+                                                       options_.choice, generator_.position())));
+      if (!Take(id)) return absl::OkStatus();
+      ASSIGN_OR_RETURN(logits, generator_.Append({id}));
     }
-    const std::string more = text.Append(id);
-    absl::StrAppend(&done.text, more);
-    output.Token(id, more);
-    if (++done.tokens == options.tokens) return absl::OkStatus();
-    if (generator.position() == generator.context()) {
-      done.ended_by = "context";
-      return absl::OkStatus();
+  }
+
+  // Takes the id that follows; false: the text ends.
+  bool Take(int32_t id) {
+    Passed& passed = is_first_ ? done_.prompt : done_.own;
+    passed.elapsed = absl::Now() - begin_;
+    if (std::exchange(is_first_, false)) {
+      begin_ = absl::Now();
+    } else {
+      ++done_.own.tokens;
+    }
+    if (text_.end_of_text() == id) {
+      done_.ended_by = "end of text";
+      return false;
+    }
+    const std::string more = text_.Append(id);
+    absl::StrAppend(&done_.text, more);
+    output_.Token(id, more);
+    if (++done_.tokens == options_.tokens) return false;
+    // The id itself has not passed.
+    if (done_.prompt.tokens + done_.own.tokens == generator_.context()) {
+      done_.ended_by = "context";
+      return false;
     }
     if (StopRequested()) {
-      done.ended_by = "signal";
-      return absl::OkStatus();
+      done_.ended_by = "signal";
+      return false;
     }
-    ASSIGN_OR_RETURN(logits, Pass(generator, {id}, done.own));
+    return true;
   }
-}
+
+  const GenerateOptions& options_;
+  engine::Generator& generator_;
+  TokenText& text_;
+  const GenerationOutput& output_;
+  Generation done_;
+  bool is_first_ = true;  // the next one is what follows the prompt
+  absl::Time begin_;      // of the prompt, then of what follows
+};
 
 // Positions that pass at a time. A GPU takes about as long for a few as for one, and a token that
 // follows then passes with as much padding: so for prompts that are worth it.
@@ -171,8 +204,7 @@ absl::StatusOr<engine::PreparedRun> PlanGeneration(const RunOptions& run,
                                                           .device = device})));
   ASSIGN_OR_RETURN(engine::PreparedRun prepared, PrepareRun(model, std::move(profile), plan));
   RETURN_IF_ERROR(CheckGpusHaveRoom(run, prepared));
-  const int64_t logits_bytes =
-      2 * plan.micro_batch_rows * model.vocabulary * int64_t{sizeof(float)};
+  const int64_t logits_bytes = 2 * model.vocabulary * int64_t{sizeof(float)};
   RETURN_IF_ERROR(CheckHasMemoryFor(prepared, {.output_bytes = logits_bytes}));
   return prepared;
 }
@@ -214,14 +246,14 @@ absl::StatusOr<int> GenerateText(const GenerateOptions& options, const Generatio
                    MakeGenerationTrainer(options.run, model.model, std::ssize(ids)));
   RETURN_IF_ERROR(From(Origin::kData, model.load(*trainer)));
   ASSIGN_OR_RETURN(engine::Generator generator,
-                   From(Origin::kConfiguration, engine::Generator::Create(*trainer)));
+                   From(Origin::kConfiguration,
+                        engine::Generator::Create(
+                            *trainer, std::min(model.model.vocabulary, text.vocabulary()))));
   StopOnSignals();
   const GenerationOutput output(options.run.json);
   output.Start(prompt, std::ssize(ids), generator, *trainer);
   for (const int32_t id : ids) text.Append(id);
-  Generation done;
-  ASSIGN_OR_RETURN(const absl::Span<const float> logits, Pass(generator, ids, done.prompt));
-  RETURN_IF_ERROR(Continue(options, generator, text, logits, output, done));
+  ASSIGN_OR_RETURN(Generation done, Continuation(options, generator, text, output).Run(ids));
   const std::string last = text.Finish();
   absl::StrAppend(&done.text, last);
   ASSIGN_OR_RETURN(const std::vector<engine::DeviceReport> devices, trainer->Devices());

@@ -47,6 +47,9 @@ class HeadLayer final : public Layer {
   absl::Status Forward(const LayerArgs& args) override {
     if (args.loss == nullptr) return absl::OkStatus();  // B has it
     const LayerLoss& loss = *args.loss;
+    if (loss.choice != nullptr) {
+      return op_->Choose(args.stream, args.x, args.parameters[0], *loss.choice, args.workspace);
+    }
     return op_->Forward(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
                         loss.outputs, loss.result, args.workspace);
   }

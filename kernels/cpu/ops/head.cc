@@ -72,13 +72,15 @@ class CpuHead final : public HeadOp {
     const Scratch scratch = ScratchAt(workspace);
     Total total;
     for (int tile = 0; tile < row_tiles_.count; ++tile) {
-      const Rows rows = RowsOf(tile, labels, terms);
+      const Rows rows = RowsOf(tile, labels, result.empty() ? nullptr : terms);
+      const int64_t wanted =
+          logits.empty() ? 0 : std::min(rows.m, logits.elements() / C_ - rows.begin);
       LoadRows(rows, x, scratch);
       RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
         RETURN_IF_ERROR(Logits(rows, w, classes, slot, scratch));
         const int64_t c = class_tiles_.begin(classes);
-        if (!logits.empty()) {
-          Transpose(scratch.z + c * rows.m, rows.m, class_tiles_.length(classes), rows.m,
+        if (wanted > 0) {
+          Transpose(scratch.z + c * rows.m, rows.m, class_tiles_.length(classes), wanted,
                     Elements<T>(logits) + rows.begin * C_ + c, C_);
         }
         if (rows.valid > 0) Softmax(rows, classes, scratch);
@@ -86,7 +88,33 @@ class CpuHead final : public HeadOp {
       }));
       Combine(rows, scratch, scratch.rows, total);
     }
-    Store(total, result);
+    if (!result.empty()) Store(total, result);
+    return absl::OkStatus();
+  }
+
+  absl::Status Choose(Stream& stream, const Tensor& x, const Tensor& w, const HeadChoice& choice,
+                      std::byte* workspace) override {
+    const Scratch scratch = ScratchAt(workspace);
+    const Rows rows = RowsOf(0, {}, nullptr);
+    LoadRows(rows, x, scratch);
+    RETURN_IF_ERROR(ForClasses(
+        stream, [&](int classes, int slot) { return Logits(rows, w, classes, slot, scratch); }));
+    int32_t largest = 0;
+    float largest_logit = -std::numeric_limits<float>::infinity();
+    for (int64_t c = 0; c < choice.classes; ++c) {
+      T stored;
+      Convert(scratch.z + c * rows.m, 1, &stored);
+      const float logit = stored;
+      if (!std::isfinite(logit)) {
+        largest = kNoClass;
+        break;
+      }
+      if (logit <= largest_logit) continue;
+      largest = static_cast<int32_t>(c);
+      largest_logit = logit;
+    }
+    if (choice.next != nullptr) *choice.next = std::max(largest, 0);
+    choice.chosen[(*choice.position)++] = largest;
     return absl::OkStatus();
   }
 

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/head_choice_kernels.h"
 #include "kernels/cuda/ops/loss_kernels.h"
 #include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/products/blas_lt.h"
@@ -92,15 +93,27 @@ class CudaHead final : public HeadOp {
     const Loss loss = {labels, terms, result};
     RETURN_IF_ERROR(ForTiles([&](const Tile& tile) -> absl::Status {
       RETURN_IF_ERROR(Logits(cuda.compute(), tile, x, w, scratch));
-      if (!logits.empty()) {
-        const int64_t row_bytes = shape_.classes * SizeOf(type_);
+      const int64_t row_bytes = shape_.classes * SizeOf(type_);
+      const int64_t wanted =
+          logits.empty() ? 0 : std::min(tile.rows, logits.elements() / shape_.classes - tile.begin);
+      if (wanted > 0) {
         RETURN_IF_ERROR(
             cuda.CopyRowsToHost(static_cast<std::byte*>(logits.data) + tile.begin * row_bytes,
-                                scratch.logits, leading_ * SizeOf(type_), row_bytes, tile.rows));
+                                scratch.logits, leading_ * SizeOf(type_), row_bytes, wanted));
       }
+      if (result.empty()) return absl::OkStatus();
       return Losses(cuda.compute(), tile, loss, Gradient::kNone, nullptr, scratch);
     }));
-    return Result(cuda.compute(), loss, scratch);
+    return result.empty() ? absl::OkStatus() : Result(cuda.compute(), loss, scratch);
+  }
+
+  absl::Status Choose(Stream& stream, const Tensor& x, const Tensor& w, const HeadChoice& choice,
+                      std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    const Scratch scratch = ScratchAt(workspace);
+    RETURN_IF_ERROR(Logits(compute, {0, M_, whole_}, x, w, scratch));
+    return CudaStatus(LaunchHeadChoice(compute, ElementTypeOf(type_), scratch.logits, choice),
+                      "LaunchHeadChoice");
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,

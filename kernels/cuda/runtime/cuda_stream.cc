@@ -138,27 +138,28 @@ absl::Status CudaStream::Aside(absl::FunctionRef<absl::Status()> issue) {
   return issued;
 }
 
-absl::Status CudaStream::WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) {
-  const auto is_reported = [&]() -> absl::StatusOr<bool> {
-    if (reported() >= position) return true;
+absl::Status CudaStream::WaitUntil(absl::FunctionRef<bool()> is_there,
+                                   absl::FunctionRef<absl::Status()> poll) {
+  const auto done = [&]() -> absl::StatusOr<bool> {
+    if (is_there()) return true;
     const cudaError_t state = cudaStreamQuery(compute());
     if (state != cudaErrorNotReady) RETURN_IF_ERROR(CudaStatus(state, "cudaStreamQuery"));
     return false;
   };
-  return WaitUntil(is_reported, base::Deadline::Never(), poll);
+  return WaitWithDeadline(done, base::Deadline::Never(), poll);
 }
 
 absl::Status CudaStream::Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) {
   RETURN_IF_ERROR(computed_.Record(compute()));
   RETURN_IF_ERROR(communicated_.Record(communication()));
   if (std::exchange(copies_ahead_, false)) RETURN_IF_ERROR(copied_.Record(copies_.get()));
-  RETURN_IF_ERROR(WaitUntil([this] { return AllDone(); }, deadline, poll));
+  RETURN_IF_ERROR(WaitWithDeadline([this] { return AllDone(); }, deadline, poll));
   return clock_->Refresh();
 }
 
-absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done,
-                                   base::Deadline deadline,
-                                   absl::FunctionRef<absl::Status()> poll) const {
+absl::Status CudaStream::WaitWithDeadline(absl::FunctionRef<absl::StatusOr<bool>()> done,
+                                          base::Deadline deadline,
+                                          absl::FunctionRef<absl::Status()> poll) const {
   constexpr std::chrono::milliseconds kPollInterval{1};
   // The end of a step is not slept through; what takes longer than any step is.
   const Patience patience(std::chrono::seconds(2), std::chrono::milliseconds(1));

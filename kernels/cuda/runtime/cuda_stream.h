@@ -52,7 +52,8 @@ class CudaStream final : public Stream {
   absl::Status Report(int32_t position) override { return progress_.Report(compute(), position); }
   int32_t reported() const override { return progress_.reported(); }
   int64_t issued() const override { return IssueCount::now(); }
-  absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
+  absl::Status WaitUntil(absl::FunctionRef<bool()> is_there,
+                         absl::FunctionRef<absl::Status()> poll) override;
   absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
   void* native_handle() const override { return compute(); }
   void BeginRange(const char* name) override;
@@ -69,8 +70,9 @@ class CudaStream final : public Stream {
   static absl::StatusOr<Parts> CreateParts(int gpu);
   CudaStream(int gpu, Parts parts);
 
-  absl::Status WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done, base::Deadline deadline,
-                         absl::FunctionRef<absl::Status()> poll) const;
+  absl::Status WaitWithDeadline(absl::FunctionRef<absl::StatusOr<bool>()> done,
+                                base::Deadline deadline,
+                                absl::FunctionRef<absl::Status()> poll) const;
   // All streams have come to the end of what was issued.
   absl::StatusOr<bool> AllDone() const;
 

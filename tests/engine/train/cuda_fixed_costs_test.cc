@@ -9,6 +9,9 @@
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
+#include "engine/model/model_file.h"
+#include "engine/model/presets.h"
+#include "engine/train/generator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedule/schedule.h"
@@ -25,16 +28,22 @@ namespace cuda = ::stagecoach::testing::cuda;
 
 using Calls = std::map<std::string, int64_t>;
 
+// The calls that come of `work`.
+template <typename Work>
+Calls CallsOf(Work work) {
+  const Calls before = cuda::CallsByName();
+  work();
+  Calls calls = cuda::CallsByName();
+  for (const auto& [name, number] : before) calls[name] -= number;
+  return calls;
+}
+
 // The calls of one step. Those before it are measured (RunSchedule), and record graphs.
 Calls CallsOfAStep(Trainer& trainer) {
   const auto data = SmallData(kTinyBatchRows);
   const std::vector<int64_t> rows = Rows(0, kTinyBatchRows);
   for (int step = 0; step < 3; ++step) EXPECT_OK(trainer.Step(*data, rows, rows));
-  const Calls before = cuda::CallsByName();
-  EXPECT_OK(trainer.Step(*data, rows, rows));
-  Calls calls = cuda::CallsByName();
-  for (const auto& [name, number] : before) calls[name] -= number;
-  return calls;
+  return CallsOf([&] { EXPECT_OK(trainer.Step(*data, rows, rows)); });
 }
 
 class CudaFixedCosts : public ::testing::TestWithParam<Exchange> {
@@ -69,6 +78,45 @@ TEST_P(CudaFixedCosts, AreFewCallsAnAction) {
   EXPECT_LT(each, GetParam() == Exchange::kCopies ? 7.0 : 7.9);
 }
 
+TEST(CudaGeneration, CostsOneCallATokenWhereTheGpuChoosesIt) {
+  cuda::Reset({});
+  {
+    const Model model =
+        ParseModel(
+            ModelFileNamed("gpt2:blocks=1,width=16,heads=2,context=70,vocabulary=11").value(),
+            {.input = Shape{70}, .vocabulary = 11, .classes = 11})
+            .value();
+    const DeviceSpec device = {.kind = DeviceKind::kCuda};
+    const auto trainer = Trainer::Create(PrepareRun(ModelForGeneration(model).value(),
+                                                    PlanOptions{.predicts = true, .device = device})
+                                             .value(),
+                                         {.device = device})
+                             .value();
+    Generator generator = Generator::Create(*trainer).value();
+    const auto continued = [&](int64_t tokens) {
+      return CallsOf(
+          [&] { EXPECT_OK(generator.Continue({1}, tokens, [](int32_t /*id*/) { return true; })); });
+    };
+    // Until runs are not measured.
+    for (int i = 0; i < 16; ++i) ASSERT_OK(generator.Append({1}));
+    Calls few = continued(2), many = continued(32);
+    for (const auto& [name, number] : many) {
+      if (name == "cudaEventQuery" || name == "cudaStreamQuery" || name == "cudaEventRecord" ||
+          name == "cudaEventSynchronize") {
+        continue;
+      }
+      EXPECT_EQ(number - few[name], name == "cudaGraphLaunch" ? 30 : 0) << name;
+    }
+    EXPECT_LE(many["cudaEventRecord"], few["cudaEventRecord"] + many["cudaEventSynchronize"]);
+    // Where the host chooses, it passes an id and its position.
+    Calls drawn = CallsOf([&] { ASSERT_OK(generator.Append({1})); });
+    EXPECT_EQ(drawn["cudaGraphLaunch"], 1);
+    EXPECT_EQ(drawn["cudaMemcpyAsync"], 2);
+    EXPECT_EQ(drawn["cudaLaunchKernelEx"], 0);
+  }
+  cuda::Reset({});
+}
+
 // Of saving and restoring; a process measures the GPU's clock now and then, with marks of its own.
 std::map<std::string, int64_t> WaitsForCheckpoints(int layers) {
   TinyRun run;
@@ -77,11 +125,10 @@ std::map<std::string, int64_t> WaitsForCheckpoints(int layers) {
   run.options.device = {.kind = DeviceKind::kCuda};
   const auto trainer = TinyTrainer(run).value();
   const stagecoach::testing::TestFolder folder;
-  const Calls before = cuda::CallsByName();
-  EXPECT_OK(trainer->Save(folder.path().string()));
-  EXPECT_OK(trainer->Restore(folder.path().string()));
-  Calls calls = cuda::CallsByName();
-  for (const auto& [name, number] : before) calls[name] -= number;
+  Calls calls = CallsOf([&] {
+    EXPECT_OK(trainer->Save(folder.path().string()));
+    EXPECT_OK(trainer->Restore(folder.path().string()));
+  });
   EXPECT_GE(calls["cudaMemcpyAsync"], 2 * 2 * 3 * layers) << "weights, biases, and their states";
   return {{"marks", calls["cudaEventRecord"] - calls["cudaEventSynchronize"]},
           {"buffers", calls["cudaHostAlloc"]},

@@ -12,6 +12,7 @@
 #include "engine/train/token_choice.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda_run.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::engine {
@@ -54,6 +55,23 @@ Text Continue(Trainer& trainer) {
   }
 }
 
+// The same by Continue.
+std::vector<int32_t> Continued(Trainer& trainer) {
+  Generator generator = Generator::Create(trainer).value();
+  std::vector<int32_t> prompt, given;
+  for (size_t i = 0; i < kPrompt; ++i) prompt.push_back(static_cast<int32_t>(i * i % kVocabulary));
+  const auto take = [&](int32_t id) {
+    given.push_back(id);
+    return given.size() != 9;
+  };
+  // In two parts, so that what is computed after the first is for nothing.
+  EXPECT_OK(generator.Continue(prompt, kContext, take));
+  EXPECT_EQ(generator.position(), kPrompt + 8);
+  EXPECT_OK(generator.Continue({given.back()}, kContext, take));
+  EXPECT_EQ(generator.position(), kContext);
+  return given;
+}
+
 class CudaGenerator : public ::testing::TestWithParam<const char*> {
  protected:
   static std::unique_ptr<Trainer> TrainerOn(PlanOptions plan) {
@@ -93,24 +111,31 @@ TEST_P(CudaGenerator, GivesTheTextOfTheCpu) {
   const Text cuda = Continue(*TrainerOn({.device = Cuda()}));
   ExpectClose(cuda, cpu, 2e-5);
   EXPECT_EQ(cuda.ids, cpu.ids);
-  const Text rounded = Continue(*TrainerOn({.device = Cuda(Precision::kBfloat16)}));
+  const auto in_bfloat16 = TrainerOn({.device = Cuda(Precision::kBfloat16)});
+  const Text rounded = Continue(*in_bfloat16);
+  EXPECT_EQ(Continued(*in_bfloat16), rounded.ids);
   ExpectClose(rounded, cpu, 28 * testing::PrecisionOf(kernels::DType::kBfloat16).unit_roundoff);
   // A prompt may pass several positions at a time.
-  const Text together = Continue(*TrainerOn({.micro_batch_rows = 3, .device = Cuda()}));
+  const auto by_three = TrainerOn({.micro_batch_rows = 3, .device = Cuda()});
+  const Text together = Continue(*by_three);
   ExpectClose(together, cpu, 2e-5);
   EXPECT_EQ(together.ids, cpu.ids);
+  EXPECT_EQ(Continued(*by_three), cpu.ids);
 }
 
 TEST_P(CudaGenerator, GivesTheSameBitsOnAnyStagesInThePredictedMemory) {
   const int gpus = NumGpus();
   if (gpus < 1) GTEST_SKIP() << "needs a GPU";
-  const std::vector<std::vector<float>> expected = Continue(*TrainerOn({.device = Cuda()})).logits;
+  const auto on_one = TrainerOn({.device = Cuda()});
+  const auto [ids, expected] = Continue(*on_one);
+  EXPECT_EQ(Continued(*on_one), ids);
   for (const bool share : {true, false}) {
     if (!share && gpus < 2) continue;
     PlanOptions plan = {.devices = 2, .device = Cuda()};
     if (share) plan.device.gpus = {0, 0};
     const std::unique_ptr<Trainer> trainer = TrainerOn(plan);
     EXPECT_EQ(Continue(*trainer).logits, expected);
+    EXPECT_EQ(Continued(*trainer), ids);
     const std::vector<DeviceReport> devices = trainer->Devices().value();
     for (const DeviceReport& device : devices) {
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);

@@ -175,6 +175,43 @@ TEST_P(Generators, GiveTheSameBitsForAnyStagesAndThreadsInTheMemoryThatWasPredic
   }
 }
 
+TEST_P(Generators, ContinueAsTheyDoIdById) {
+  const auto prompt = absl::MakeConstSpan(ids_).first(3);
+  for (const PlanOptions& plan :
+       {PlanOptions{}, PlanOptions{.devices = 3},
+        PlanOptions{.devices = 2, .micro_batches = 2, .micro_batch_rows = 2}}) {
+    const auto trainer = ForGeneration(plan);
+    std::vector<int32_t> expected, next(prompt.begin(), prompt.end());
+    std::vector<float> logits;  // after the fourth
+    ASSERT_OK_AND_ASSIGN(Generator appending, Generator::Create(*trainer));
+    while (appending.position() < appending.context()) {
+      ASSERT_OK_AND_ASSIGN(const absl::Span<const float> own, appending.Append(next));
+      if (expected.size() == 4) logits.assign(own.begin(), own.end());
+      next = {ChooseToken(own, {.temperature = 0.0}, appending.position()).value()};
+      expected.push_back(next.front());
+    }
+    std::vector<int32_t> given;
+    const auto take = [&](int32_t id) {
+      given.push_back(id);
+      return given.size() != 4;
+    };
+    ASSERT_OK_AND_ASSIGN(Generator generator, Generator::Create(*trainer));
+    EXPECT_OK(generator.Continue(prompt, 2, take));
+    EXPECT_EQ(given.size(), 2);
+    EXPECT_EQ(generator.position(), 4);
+    EXPECT_OK(generator.Continue({given.back()}, 1000, take));
+    EXPECT_EQ(given.size(), 4);
+    EXPECT_EQ(generator.position(), 6);
+    // What was computed beyond that is as if it had not been.
+    ASSERT_OK_AND_ASSIGN(const absl::Span<const float> own, generator.Append({given.back()}));
+    EXPECT_EQ(std::vector<float>(own.begin(), own.end()), logits);
+    given.push_back(ChooseToken(own, {.temperature = 0.0}, generator.position()).value());
+    EXPECT_OK(generator.Continue({given.back()}, 1000, take));
+    EXPECT_EQ(given, expected);
+    EXPECT_EQ(generator.position(), generator.context());
+  }
+}
+
 TEST_P(Generators, CountTheirCachesAsMemory) {
   const auto resident = [](const Trainer& trainer) {
     int64_t bytes = 0;
@@ -220,6 +257,34 @@ TEST(Generator, RefusesIdsThatItCannotTakeAndGoesOn) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no room for 1 more")));
 }
 
+TEST(Generator, ContinuesAmongTheFirstIdsAndNotWithoutFiniteNumbers) {
+  const FixtureModel fixture("gpt2");
+  const std::vector<int32_t> ids = SomeIds(fixture);
+  const auto trainer = fixture.ForGeneration({.devices = 2});
+  const auto first = [&](int64_t choices) {
+    Generator generator = Generator::Create(*trainer, choices).value();
+    int32_t given = -2;
+    EXPECT_OK(generator.Continue({ids[0], ids[1]}, 1, [&](int32_t id) {
+      given = id;
+      return true;
+    }));
+    return given;
+  };
+  const int32_t likeliest = first(0);
+  ASSERT_GT(likeliest, 0);
+  EXPECT_EQ(first(likeliest + 1), likeliest);
+  EXPECT_LT(first(likeliest), likeliest);
+  EXPECT_EQ(first(1), 0);
+  EXPECT_THAT(Generator::Create(*trainer, fixture.vocabulary() + 1), StatusIs(kInvalidArgument));
+  const std::string name = trainer->run().profile.parameters.all().front().name;
+  std::vector<float> values = trainer->Parameter(name).value();
+  values[0] = NAN;
+  ASSERT_OK(trainer->SetParameter(name, values));
+  Generator generator = Generator::Create(*trainer).value();
+  EXPECT_THAT(generator.Continue({ids[0]}, 5, [](int32_t) { return true; }),
+              StatusIs(kInvalidArgument, HasSubstr("at position 1 the model gives numbers that")));
+}
+
 Model OfSequences(std::vector<LayerFactory> layers) {
   return {.input = Shape{4}, .vocabulary = 5, .layers = std::move(layers)};
 }
@@ -235,6 +300,16 @@ TEST(Generator, NeedsAModelAndAPlanForIt) {
               StatusIs(kInvalidArgument, HasSubstr("ModelForGeneration")));
   const Model of_one = ModelForGeneration(model).value();
   EXPECT_OK(created(of_one, {.predicts = true}));
+  const auto trainer = Trainer::Create(PrepareRun(of_one, {.predicts = true}).value(), {}).value();
+  // One whose last layer is none that computes the loss, and so does not choose.
+  Generator generator = Generator::Create(*trainer, 3).value();
+  std::vector<int32_t> given;
+  EXPECT_OK(generator.Continue({0, 1}, 100, [&](int32_t id) {
+    given.push_back(id);
+    return true;
+  }));
+  EXPECT_EQ(given.size(), 3);
+  EXPECT_THAT(given, ::testing::Each(::testing::Lt(3)));
   EXPECT_THAT(created(of_one, {.replication = {2, 2}, .predicts = true, .micro_batches = 2}),
               StatusIs(kInvalidArgument, HasSubstr("one replica, not 2")));
   EXPECT_THAT(created(ModelForGeneration(OfSequences({embedding})).value(), {.predicts = true}),
