@@ -48,15 +48,15 @@ __global__ void __launch_bounds__(kChoiceThreads)
 
 cudaError_t LaunchHeadChoice(cudaStream_t stream, ElementType type, const void* logits,
                              const HeadChoice& choice) {
-  const auto always = [](int /*width*/) { return true; };
-  return DispatchTypeAndWidth(type, always, [&](auto element, auto width) {
+  const auto launch = [&](auto element) {
     using T = decltype(element);
-    constexpr int N = decltype(width)::value;
+    constexpr int N = kVectorWidth<T>;
     const int64_t warps = (choice.classes + N * kWarp - 1) / (N * kWarp);
     const auto threads = static_cast<unsigned>(std::min(warps * kWarp, kChoiceThreads));
     return Launch(HeadChoiceKernel<T, N>, dim3(1), dim3(threads), kMaxWarps * sizeof(Located),
                   stream, static_cast<const T*>(logits), choice);
-  });
+  };
+  return type == ElementType::kFloat32 ? launch(float{}) : launch(__nv_bfloat16{});
 }
 
 }  // namespace stagecoach::kernels
