@@ -35,6 +35,11 @@ schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
           .results_before_steps = results == ResultsPlace::kBeforeSteps};
 }
 
+bool HasSingleRows(const Model& model, const kernels::Device& device, int64_t micro_batch_rows) {
+  return model.cached_positions > 0 && model.skips.empty() && device.memory_is_host() &&
+         micro_batch_rows > 1;
+}
+
 int64_t BytesOfGradient(const ModelParameter& parameter) {
   return parameter.shape.elements() * SizeOf(DType::kFloat32);
 }

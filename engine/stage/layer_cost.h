@@ -6,6 +6,7 @@
 #include "engine/model/bundle.h"
 #include "engine/model/layer.h"
 #include "engine/model/loss.h"
+#include "engine/model/model.h"
 #include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "partition/layer_cost.h"
@@ -33,6 +34,11 @@ schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
                                               schedule::ResultsPlace results);
 
 // float32, not rounded up.
+// Whether a stage of that model also has layers for a single row, besides those for the rows of a
+// micro-batch: on a CPU device, the positions of a prompt pass together, and what follows passes
+// one by one. Each layer's workspace is then that of the larger.
+bool HasSingleRows(const Model& model, const kernels::Device& device, int64_t micro_batch_rows);
+
 int64_t BytesOfGradient(const ModelParameter& parameter);
 
 // Everything of a prepared layer but its times. It can do F again within B if it keeps anything

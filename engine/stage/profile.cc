@@ -45,10 +45,10 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     const bool is_first = profile.layers.empty();
     const auto index = static_cast<int>(profile.layers.size());
     const bool is_last = profile.layers.size() + 1 == model.layers.size();
-    const auto prepare = [&]() -> absl::StatusOr<LayerSpec> {
+    const auto prepare = [&](int64_t rows) -> absl::StatusOr<LayerSpec> {
       ASSIGN_OR_RETURN(const std::unique_ptr<Layer> layer, MakeLayer(factory));
       return PrepareLayer(*layer, {.device = device,
-                                   .rows = options.micro_batch_rows,
+                                   .rows = rows,
                                    .input = input,
                                    .optimizer_states = options.optimizer.states(),
                                    .vocabulary = is_first ? model.vocabulary : 0,
@@ -56,9 +56,14 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                                    .feeds_cross_entropy = is_last && is_cross_entropy,
                                    .cached_positions = model.cached_positions});
     };
-    absl::StatusOr<LayerSpec> spec = prepare();
+    absl::StatusOr<LayerSpec> spec = prepare(options.micro_batch_rows);
     if (!spec.ok()) {
       return base::Annotate(spec.status(), absl::StrCat("layer ", index));
+    }
+    if (HasSingleRows(model, device, options.micro_batch_rows)) {
+      ASSIGN_OR_RETURN(const LayerSpec single, prepare(1));
+      spec->memory.workspace_bytes =
+          std::max(spec->memory.workspace_bytes, single.memory.workspace_bytes);
     }
     profile.skips.SetOutput(index, spec->output);
     profile.skips.AddTo(index, input, spec->output, spec->memory);

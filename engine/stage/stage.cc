@@ -1,6 +1,7 @@
 #include "engine/stage/stage.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -36,17 +37,19 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                                      const StageOptions& options) {
   const auto first = static_cast<size_t>(options.first_layer);
   const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
-  ASSIGN_OR_RETURN(Chain chain,
-                   Chain::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count),
-                                  {.device = device,
-                                   .rows = options.micro_batch_rows,
-                                   .input = options.input,
-                                   .optimizer_states = options.optimizer.states(),
-                                   .vocabulary = options.vocabulary,
-                                   .feeds_cross_entropy =
-                                       options.is_last && model.loss()->is_softmax_cross_entropy(),
-                                   .cached_positions = model.cached_positions},
-                                  options.first_layer, options.skips));
+  const auto prepare = [&](int64_t rows) {
+    return Chain::Prepare(
+        absl::MakeConstSpan(model.layers).subspan(first, count),
+        {.device = device,
+         .rows = rows,
+         .input = options.input,
+         .optimizer_states = options.optimizer.states(),
+         .vocabulary = options.vocabulary,
+         .feeds_cross_entropy = options.is_last && model.loss()->is_softmax_cross_entropy(),
+         .cached_positions = model.cached_positions},
+        options.first_layer, options.skips);
+  };
+  ASSIGN_OR_RETURN(Chain chain, prepare(options.micro_batch_rows));
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
   STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
   for (const ModelParameter& parameter : own) {
@@ -54,7 +57,19 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
     chain.ReserveWorkspace(parameter.layer - options.first_layer,
                            partition::TieWorkspaceBytes(BytesOfGradient(parameter)));
   }
+  std::optional<Chain> single;
+  if (HasSingleRows(model, device, options.micro_batch_rows)) {
+    ASSIGN_OR_RETURN(single, prepare(1));
+    for (int i = 0; i < chain.size(); ++i) {
+      chain.ReserveWorkspace(i, single->spec(i).memory.workspace_bytes);
+    }
+  }
   std::unique_ptr<Stage> stage(new Stage(device, own, options, std::move(chain)));
+  if (single.has_value()) {
+    stage->single_ = SingleRows{.chain = *std::move(single),
+                                .input = {{options.input}, 1, stage->input_type()},
+                                .output = {{stage->chain_.output()}, 1, device.activation_type()}};
+  }
   if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss(model.loss));
   RETURN_IF_ERROR(stage->PrepareFeed());
   stage->LayOut();
@@ -66,7 +81,7 @@ Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameter
     : device_(device),
       options_(options),
       chain_(std::move(chain)),
-      input_({options.input}, options.micro_batch_rows, InputType(device, options.vocabulary > 0)),
+      input_({options.input}, options.micro_batch_rows, input_type()),
       output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
       parameters_(parameters),
       blocks_(options.micro_batches, options.replication.blocks_per_replica()) {
@@ -95,14 +110,19 @@ absl::Status Stage::PrepareFeed() {
 }
 
 void Stage::LayOut() {
-  chain_.LayOut(
-      {.is_first = options_.is_first,
-       .is_last = options_.is_last,
-       .splits_backward = options_.splits_backward,
-       .trains = options_.trains,
-       .replication = options_.replication},
-      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches),
-      options_.recomputed);
+  const partition::StagePosition position = {.is_first = options_.is_first,
+                                             .is_last = options_.is_last,
+                                             .splits_backward = options_.splits_backward,
+                                             .trains = options_.trains,
+                                             .replication = options_.replication};
+  const partition::EndMemory ends =
+      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches);
+  chain_.LayOut(position, ends, options_.recomputed);
+  if (!single_.has_value()) return;
+  single_->chain.LayOut(position, ends);
+  STAGECOACH_CHECK(single_->chain.memory().workspace_bytes <= memory().workspace_bytes &&
+                       single_->chain.cache_bytes() == chain_.cache_bytes(),
+                   "a single row takes more than several");
 }
 
 absl::Status Stage::Place(std::byte* resident, uint64_t seed) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -181,6 +182,7 @@ class Stage {
   // An update that changes nothing, while gradients and states are 0: it loads what updates need.
   absl::Status WarmUpUpdate();
   absl::Status Finish();
+  kernels::DType input_type() const { return InputType(device_, options_.vocabulary > 0); }
   const Tensor& ValueOf(ParameterId id) const;
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
   LayerLoss LossOf(MicroBatch micro_batch) const;  // without outputs; on the last stage
@@ -188,11 +190,14 @@ class Stage {
   absl::Status WithLayerLoss(LayerArgs args, MicroBatch micro_batch,
                              absl::FunctionRef<absl::Status(const LayerArgs&)> pass);
   absl::Status Replay(kernels::Recording& recording, absl::FunctionRef<absl::Status()> issue);
-  bool has_loss() const { return options_.is_last && options_.cached_positions == 0; }
+  bool generates() const { return options_.cached_positions > 0; }
+  bool has_loss() const { return options_.is_last && !generates(); }
+  // Feed::Release, if anything may be copied ahead.
+  absl::Status ReleaseFeed() { return generates() ? absl::OkStatus() : feed_.Release(); }
   absl::Status ComputeLoss(const LayerArgs& args, MicroBatch micro_batch);
   // F, if the last layer computes the loss.
-  absl::Status ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const StageOutputs& outputs,
-                             kernels::Recording& recording);
+  absl::Status ForwardToLoss(const Chain& chain, LayerArgs args, MicroBatch micro_batch,
+                             const StageOutputs& outputs, kernels::Recording& recording);
   // What BackwardWeight and Backward share: `run` is given where gradients go, and what to do after
   // each layer.
   absl::Status RunBackward(
@@ -207,6 +212,12 @@ class Stage {
   LayerWatch* watch_ = nullptr;
   Chain chain_;
   const Bundle input_, output_;  // what passes from the stage before, and to the next
+  // For micro-batches of one row, where they have their own (HasSingleRows).
+  struct SingleRows {
+    Chain chain;
+    Bundle input, output;
+  };
+  std::optional<SingleRows> single_;
   const absl::Span<const ModelParameter> parameters_;
   // Index: position among parameters_.
   std::vector<kernels::ParameterTensors> tensors_;

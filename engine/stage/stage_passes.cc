@@ -32,27 +32,36 @@ absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, 
                             MicroBatch micro_batch, const StageOutputs& outputs,
                             kernels::Recording& recording) {
   LayerArgs args = Args(blocks, call);
+  const bool is_single = single_.has_value() &&
+                         batch.RowsOf(micro_batch.value(), options_.micro_batch_rows).size() <= 1;
+  const Chain& chain = is_single ? single_->chain : chain_;
   if (options_.is_first && !batch.continues) {
     RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
   }
+  if (is_single) {
+    args.x = single_->input.At(0, blocks.input);
+    args.y = single_->output.At(0, blocks.output);
+  }
   if (!options_.is_last) {
-    RETURN_IF_ERROR(feed_.Release());
-    return Replay(recording, [&] { return chain_.Forward(args); });
+    RETURN_IF_ERROR(ReleaseFeed());
+    return Replay(recording, [&] { return chain.Forward(args); });
   }
   if (has_loss()) RETURN_IF_ERROR(feed_.Loss(batch, micro_batch.value()));
-  if (loss_spec_.is_computed_by_layer) return ForwardToLoss(args, micro_batch, outputs, recording);
+  if (loss_spec_.is_computed_by_layer) {
+    return ForwardToLoss(chain, args, micro_batch, outputs, recording);
+  }
   RETURN_IF_ERROR(Replay(recording, [&]() -> absl::Status {
-    RETURN_IF_ERROR(chain_.Forward(args));
+    RETURN_IF_ERROR(chain.Forward(args));
     return has_loss() ? ComputeLoss(args, micro_batch) : absl::OkStatus();
   }));
-  RETURN_IF_ERROR(feed_.Release());
+  RETURN_IF_ERROR(ReleaseFeed());
   if (outputs.values.empty()) return absl::OkStatus();
   return device_.stream().CopyToHost(outputs.values.data, args.y.data, outputs.values.bytes());
 }
 
-absl::Status Stage::ForwardToLoss(LayerArgs args, MicroBatch micro_batch,
+absl::Status Stage::ForwardToLoss(const Chain& chain, LayerArgs args, MicroBatch micro_batch,
                                   const StageOutputs& outputs, kernels::Recording& recording) {
-  const auto forward = [&] { return chain_.Forward(args); };
+  const auto forward = [&] { return chain.Forward(args); };
   if (args.call.is_training) return Replay(recording, forward);
   LayerLoss loss = LossOf(micro_batch);
   loss.outputs = outputs.values;
@@ -64,7 +73,7 @@ absl::Status Stage::ForwardToLoss(LayerArgs args, MicroBatch micro_batch,
   }
   if (has_loss() || !loss.outputs.empty() || loss.choice != nullptr) args.loss = &loss;
   RETURN_IF_ERROR(Replay(recording, forward));
-  return feed_.Release();
+  return ReleaseFeed();
 }
 
 LayerLoss Stage::LossOf(MicroBatch micro_batch) const {

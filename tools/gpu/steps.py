@@ -69,22 +69,22 @@ class GpuCheck:
     def steps(self):
         both = (_MODELS, _OTHERS)
         first = {
-            Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 15, self.unpack,
+            Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 10, self.unpack,
                                    is_needed=True)],
             Programs.TO_BUILD: [Step("build", "Configure and build for this GPU", 240, self.build,
                                      is_needed=True)],
             Programs.BUILT: [],
         }
         models = [
-            Step("devices", "What this machine has", 5, self.devices, both),
-            Step("parity", "Tests on the GPU, against the CPU", 48, self.parity),
-            Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 32, self.models.gpt2),
-            Step("attention", "Attention, forward and backward", 20, self.models.attention),
-            Step("generate", "GPT-2 124M continues a text", 25, self.models.generate),
-            Step("step", "Default network, a step of batch 4,096 on one device", 12,
+            Step("devices", "What this machine has", 3, self.devices, both),
+            Step("parity", "Tests on the GPU, against the CPU", 44, self.parity),
+            Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 28, self.models.gpt2),
+            Step("attention", "Attention, forward and backward", 15, self.models.attention),
+            Step("generate", "GPT-2 124M continues a text", 22, self.models.generate),
+            Step("step", "Default network, a step of batch 4,096 on one device", 10,
                  self.bench("step")),
-            Step("torch", "The same in PyTorch", 90, self.models.torch),
-            Step("llama", "A Llama of 1.1 B, here and in PyTorch", 70, self.models.llama,
+            Step("torch", "The same in PyTorch", 85, self.models.torch),
+            Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
                  is_extra=True),
         ]
         others = [

@@ -98,7 +98,7 @@ TEST(CudaGeneration, CostsOneCallATokenWhereTheGpuChoosesIt) {
           [&] { EXPECT_OK(generator.Continue({1}, tokens, [](int32_t /*id*/) { return true; })); });
     };
     // Until runs are not measured.
-    for (int i = 0; i < 16; ++i) ASSERT_OK(generator.Append({1}));
+    for (int i = 0; i < 17; ++i) ASSERT_OK(generator.Append({1}));
     Calls few = continued(2), many = continued(32);
     for (const auto& [name, number] : many) {
       if (name == "cudaEventQuery" || name == "cudaStreamQuery" || name == "cudaEventRecord" ||
