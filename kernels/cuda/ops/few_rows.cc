@@ -33,19 +33,19 @@ size_t CandidateOf(const Choice& choice) {
   return candidate;
 }
 
-struct Operands {
+struct FewRowsOperands {
   FewRowsArguments arguments;
   std::vector<std::byte*> matrices;  // that are w in turn
   Area workspace;
 };
 
-Operands Arrange(const LinearShape& shape, int64_t workspace_bytes, Layout& layout) {
+FewRowsOperands Arrange(const LinearShape& shape, int64_t workspace_bytes, Layout& layout) {
   // Of all of them, if they are large, and their number if they are small.
   constexpr int64_t kMatricesBytes = int64_t{64} << 20, kMatrices = 8;
   const int64_t size = SizeOf(kType), matrix_bytes = shape.inputs * shape.outputs * size;
   const int64_t matrices = std::clamp(kMatricesBytes / matrix_bytes, int64_t{1}, kMatrices);
   const int64_t y_bytes = shape.rows * shape.outputs * size;
-  Operands operands;
+  FewRowsOperands operands;
   operands.arguments = {.rows = shape.rows,
                         .inputs = shape.inputs,
                         .outputs = shape.outputs,
@@ -58,7 +58,8 @@ Operands Arrange(const LinearShape& shape, int64_t workspace_bytes, Layout& layo
   return operands;
 }
 
-absl::Status Fill(const TuningBench& bench, const LinearShape& shape, const Operands& operands) {
+absl::Status Fill(const TuningBench& bench, const LinearShape& shape,
+                  const FewRowsOperands& operands) {
   const auto fill = [&](const void* begin, int64_t elements, uint32_t seed) {
     if (begin == nullptr) return absl::OkStatus();
     return bench.FillUniform(const_cast<void*>(begin), elements, ElementTypeOf(kType), seed);
@@ -79,7 +80,7 @@ absl::StatusOr<size_t> Measure(int gpu, bool starts_early, const LinearShape& sh
   Arrange(shape, library.workspace_bytes, sizes);
   ASSIGN_OR_RETURN(const TuningBench bench, TuningBench::Create(gpu, sizes.used_bytes()));
   Layout layout(bench.memory());
-  const Operands operands = Arrange(shape, library.workspace_bytes, layout);
+  const FewRowsOperands operands = Arrange(shape, library.workspace_bytes, layout);
   RETURN_IF_ERROR(Fill(bench, shape, operands));
   const auto issue = [&](cudaStream_t stream, size_t candidate) -> absl::Status {
     FewRowsArguments arguments = operands.arguments;
