@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -39,7 +40,8 @@ using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr AttentionShape kShape = {.positions = 64, .heads = 2, .head_size = 64};
-constexpr int64_t kSecond = 1000000000;
+// Of the GPU's clock: more than anything takes.
+constexpr int64_t kHour = 3600000000000;
 
 class CudnnAttentionTest : public BlasLtTest {
  protected:
@@ -70,30 +72,33 @@ class CudnnAttentionTest : public BlasLtTest {
 };
 
 TEST_F(CudnnAttentionTest, IsTakenWhereItIsFastest) {
-  SetCudnnFaults({.extra_ns = {{1, kSecond}, {7, kSecond}}});
+  SetCudnnFaults({.extra_ns = {{2, -kHour}, {6, -kHour}}});
   const std::vector<std::string> choices = Choices();
   EXPECT_THAT(choices, SizeIs(4));
   EXPECT_THAT(choices, Contains(Told("forward", OfCudnn(2, 7))));
   EXPECT_THAT(choices, Contains(Told("backward", OfCudnn(6, 26))));
   // Another device takes the same without measuring.
-  SetCudnnFaults({.extra_ns = {{2, kSecond}, {6, kSecond}}});
+  SetCudnnFaults({.extra_ns = {{2, kHour}, {6, kHour}}});
   EXPECT_EQ(Choices(/*gpu=*/1), choices);
 }
 
 TEST_F(CudnnAttentionTest, IsNotTakenWhereOursIsFaster) {
-  SetCudnnFaults({.extra_ns = {{1, kSecond}, {2, kSecond}, {6, kSecond}, {7, kSecond}}});
+  SetCudnnFaults({.extra_ns = {{1, kHour}, {2, kHour}, {6, kHour}, {7, kHour}}});
   const std::vector<std::string> choices = Choices();
   EXPECT_THAT(choices, Contains(Told("backward", "tiles 1")));
   EXPECT_THAT(choices, Not(Contains(HasSubstr("cudnn"))));
 }
 
 TEST_F(CudnnAttentionTest, WaysThatDoNotWorkArePassedOver) {
-  SetCudnnFaults({.extra_ns = {{1, kSecond}, {7, kSecond}}});
+  const std::map<int64_t, int64_t> extra_ns = {
+      {2, -2 * kHour}, {1, -kHour}, {6, -2 * kHour}, {7, -kHour}};
+  SetCudnnFaults({.extra_ns = extra_ns});
   ASSERT_THAT(Choices(), Contains(Told("forward", OfCudnn(2, 7))));
   const nlohmann::json file = ReadTuning();
-  for (const testing::cuda::CudnnFaults& faults : {testing::cuda::CudnnFaults{.uncompiled = {2, 6}},
-                                                   testing::cuda::CudnnFaults{.failing = {2, 6}},
-                                                   testing::cuda::CudnnFaults{.greedy = {2, 6}}}) {
+  for (const testing::cuda::CudnnFaults& faults :
+       {testing::cuda::CudnnFaults{.uncompiled = {2, 6}, .extra_ns = extra_ns},
+        testing::cuda::CudnnFaults{.failing = {2, 6}, .extra_ns = extra_ns},
+        testing::cuda::CudnnFaults{.greedy = {2, 6}, .extra_ns = extra_ns}}) {
     // What the file names is measured anew if it does not run.
     WriteTuning(file);
     SetCudnnFaults(faults);
@@ -104,8 +109,11 @@ TEST_F(CudnnAttentionTest, WaysThatDoNotWorkArePassedOver) {
 }
 
 TEST_F(CudnnAttentionTest, WhatWasMeasuredIsOfItsVersion) {
+  const testing::cuda::CudnnFaults quick = {.extra_ns = {{2, -kHour}, {6, -kHour}}};
+  SetCudnnFaults(quick);
   const std::vector<std::string> with = Choices();
   StartMachine({.gpus = 1, .cudnn_version = 92000});
+  SetCudnnFaults(quick);
   EXPECT_THAT(Choices(), Contains(HasSubstr("cudnn 92000, ")));
   for (const int64_t too_old : {0, 91801}) {
     StartMachine({.gpus = 1, .cudnn_version = too_old});
@@ -121,7 +129,7 @@ TEST_F(CudnnAttentionTest, WhatWasMeasuredIsOfItsVersion) {
 }
 
 TEST_F(CudnnAttentionTest, AShapeIsPlannedOnce) {
-  SetCudnnFaults({.extra_ns = {{1, kSecond}, {7, kSecond}}});
+  SetCudnnFaults({.extra_ns = {{2, -kHour}, {6, -kHour}}});
   Choices();
   const auto device = CreateDevice();
   const auto calls_of = [&](const char* name) {

@@ -14,7 +14,7 @@ struct CudnnFaults {
   std::set<int64_t> uncompiled;  // engines for which no plan can be made
   std::set<int64_t> failing;     // whose plans do not run
   std::set<int64_t> greedy;      // whose plans want a gigabyte of workspace
-  // Time of the GPU's clock that a run takes beyond the time it takes here.
+  // Time of the GPU's clock that a run takes beyond the time it takes here; may be negative.
   std::map<int64_t, int64_t> extra_ns;
 };
 
