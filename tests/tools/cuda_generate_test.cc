@@ -18,13 +18,22 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// A run, on the CPU, of a small model of text with heads of that size.
-std::string TrainedRun(const CudaMachine& machine, int head_size) {
-  const std::string text = machine.home() + "/text.txt", model = machine.home() + "/model.toml";
-  const std::string run = machine.home() + "/run";
+// A run, on the CPU, of a small model of text.
+std::string TrainedRun(const CudaMachine& machine, const std::string& model) {
+  const std::string text = machine.home() + "/text.txt", run = machine.home() + "/run";
   std::ofstream lines(text);
   for (int i = 0; i < 400; ++i) lines << "abcdefgh ";
   lines.close();
+  const Finished trained =
+      RunStagecoach({"train", "--data", text, "--model", model, "--stages", "1", "--batch", "4",
+                     "--epochs", "8", "--learning-rate", "1e-2", "--checkpoint", run, "--json"});
+  STAGECOACH_CHECK(trained.exit_status == 0, trained.err);
+  return run;
+}
+
+// One with heads of that size, whose last layer does not compute the loss.
+std::string TrainedRun(const CudaMachine& machine, int head_size) {
+  const std::string model = machine.home() + "/model.toml";
   std::ofstream(model) << absl::StrCat(R"(context = 80
 layer = [
   { type = "embedding", vocabulary = "classes", features = 16, positions = true },
@@ -38,11 +47,7 @@ layer = [
   { type = "linear", outputs = "classes" },
 ]
 )");
-  const Finished trained =
-      RunStagecoach({"train", "--data", text, "--model", model, "--stages", "1", "--batch", "4",
-                     "--epochs", "8", "--learning-rate", "1e-2", "--checkpoint", run, "--json"});
-  STAGECOACH_CHECK(trained.exit_status == 0, trained.err);
-  return run;
+  return TrainedRun(machine, model);
 }
 
 constexpr char kPrompt[] = "abcdefgh abc", kText[] = "abcdefgh abcdefgh \n";
@@ -75,6 +80,28 @@ TEST(CudaGenerate, ContinuesThePromptAsTheCpuDoesOnAnyStages) {
   EXPECT_EQ(end["devices"][1]["device"], "cuda:1");
   for (const nlohmann::json& device : end["devices"]) {
     EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
+  }
+}
+
+// The GPU itself chooses, and ends with the context.
+TEST(CudaGenerate, OfAGpt2IsTheTextOfTheCpuToTheEndOfTheContext) {
+  const CudaMachine machine("gpus=2,memory=64MB");
+  const std::string run =
+      TrainedRun(machine, "gpt2:blocks=1,width=32,heads=2,context=24,vocabulary=256");
+  const Arguments whole = {"--tokens", "100", "--json"};
+  const Finished on_cpu = RunStagecoach(
+      Joined({"generate", "--checkpoint", run, "--prompt", kPrompt, "--temperature", "0"}, whole));
+  ASSERT_EQ(on_cpu.exit_status, 0) << on_cpu.err;
+  const nlohmann::json expected = on_cpu.Events().back();
+  EXPECT_EQ(expected["tokens"], 24 - 12 + 1);
+  for (const std::string stages : {"1", "2"}) {
+    const Finished text = Generate(run, Joined(whole, {"--device", "cuda", "--stages", stages}));
+    ASSERT_EQ(text.exit_status, 0) << text.err;
+    EXPECT_THAT(text.err, HasSubstr("context of 24 tokens is full"));
+    const nlohmann::json end = text.Events().back();
+    for (const char* const same : {"text", "tokens", "ended_by"}) {
+      EXPECT_EQ(end[same], expected[same]);
+    }
   }
 }
 
