@@ -13,7 +13,7 @@ namespace stagecoach::kernels {
 // such a kernel call it before they read or write anything but their own registers and shared
 // memory: so whatever follows the kernel also follows all that was ahead of it.
 __device__ __forceinline__ void WaitForEarlierKernels() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -21,7 +21,7 @@ __device__ __forceinline__ void WaitForEarlierKernels() {
 // Lets the next kernel start as soon as all blocks of this one have called it, if it is one that
 // waits.
 __device__ __forceinline__ void LetNextKernelStart() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -29,11 +29,7 @@ __device__ __forceinline__ void LetNextKernelStart() {
 // Asks for the memory at an address to be brought to the GPU's cache. What is read there later is
 // what it holds then: so a kernel may do this before it waits.
 __device__ __forceinline__ void BringToCache(const void* address) {
-#if defined(__CUDA_ARCH__)
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-#else
-  static_cast<void>(address);
-#endif
 }
 
 }  // namespace stagecoach::kernels

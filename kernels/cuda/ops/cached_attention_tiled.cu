@@ -33,8 +33,8 @@ constexpr int kKeys = 32;    // of a warp at a time
 constexpr int kMaxRows = 8;
 // Of a part, unless all positions are one part, which needs no sum.
 constexpr int64_t kPartPositions = 512;
-constexpr int64_t kMaxOnePart = 1024;
-constexpr int64_t kBlocks = 128;  // about as many as multiprocessors
+constexpr int64_t kMaxOnePart = 2048 * 64;  // positions times numbers of a head
+constexpr int64_t kBlocks = 128;            // about as many as multiprocessors
 
 // Heads of at most 32 kChunks numbers.
 template <int kChunks>
@@ -469,7 +469,7 @@ CachedAttentionParts CachedAttentionTileParts(const CachedAttentionArguments& a)
   parts.queries = kQueries;
   parts.query_tiles = quotient(a.rows * (a.heads / a.kv_heads), kQueries);
   parts.positions = a.positions;
-  if (a.positions > kMaxOnePart) {
+  if (a.positions * a.head_size > kMaxOnePart) {
     const int64_t most = std::max<int64_t>(1, kBlocks / (a.kv_heads * parts.query_tiles));
     parts.positions = quotient(quotient(a.positions, most), kPartPositions) * kPartPositions;
   }

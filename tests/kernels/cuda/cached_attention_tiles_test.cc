@@ -90,12 +90,12 @@ INSTANTIATE_TEST_SUITE_P(Positions, CachedAttentionTiles, ::testing::Values(20, 
 
 TEST(CachedAttentionTileParts, AreOneForAFewPositionsAndAlikeForMany) {
   CachedAttentionArguments arguments = {.rows = 8, .heads = 12, .kv_heads = 12, .head_size = 64};
-  for (const int64_t positions : {1, 1024, 1025, 4096, 100'000}) {
+  for (const int64_t positions : {1, 2048, 2049, 4096, 100'000}) {
     arguments.positions = positions;
     const CachedAttentionParts parts = CachedAttentionTileParts(arguments);
-    EXPECT_EQ(parts.count == 1, positions <= 1024) << positions;
+    EXPECT_EQ(parts.count == 1, positions <= 2048) << positions;
     EXPECT_EQ(CachedAttentionWorkspaceBytes(ElementType::kBfloat16, arguments) == 0,
-              positions <= 1024);
+              positions <= 2048);
     EXPECT_LE(parts.count, 128 / 12) << positions;
     EXPECT_GE(parts.count * parts.positions, positions);
   }

@@ -46,6 +46,8 @@ void WaitForCopies(size_t groups, Location location) {
   Runner::Get().WaitForCopies(groups, location);
 }
 
+void WaitForEarlierKernels() { Runner::Get().WaitForEarlierKernels(); }
+
 cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
                           std::function<void()> thread) {
   return Call("cudaLaunchKernelEx", [&](Machine& machine, Machine::Lock&) -> cudaError_t {
@@ -55,7 +57,6 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
         (allowed == machine.shared_bytes.end() ? kDefaultSharedBytes : allowed->second)) {
       return cudaErrorInvalidValue;
     }
-    // That a kernel may start early changes nothing: those ahead of it have ended all the same.
     for (unsigned i = 0; i < config.numAttrs; ++i) {
       if (config.attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization) {
         return cudaErrorNotSupported;
@@ -66,17 +67,18 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
     if (stream == nullptr || stream->gpu != CurrentThread().gpu) {
       return cudaErrorInvalidResourceHandle;
     }
-    return machine.Enqueue(
-        config.stream, {.name = "kernel",
-                        .run = [&machine, grid = Grid{.kernel = kernel,
-                                                      .thread = std::move(thread),
-                                                      .blocks = config.gridDim,
-                                                      .threads = config.blockDim,
-                                                      .shared_bytes = config.dynamicSmemBytes}] {
-                          if (!machine.options().kernels_run) return;
-                          Runner::Get().Run(grid, machine.options().thread_order,
-                                            machine.random()());
-                        }});
+    return machine.Enqueue(config.stream,
+                           {.name = "kernel",
+                            .run = [&machine, grid = Grid{.kernel = kernel,
+                                                          .thread = std::move(thread),
+                                                          .blocks = config.gridDim,
+                                                          .threads = config.blockDim,
+                                                          .shared_bytes = config.dynamicSmemBytes,
+                                                          .starts_early = config.numAttrs > 0}] {
+                              if (!machine.options().kernels_run) return;
+                              Runner::Get().Run(grid, machine.options().thread_order,
+                                                machine.random()());
+                            }});
   });
 }
 

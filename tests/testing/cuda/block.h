@@ -49,6 +49,10 @@ void StartCopy(void* to, const void* from, bool reads, Location location);
 void CommitCopies();
 void WaitForCopies(size_t groups, Location location);
 
+// What each thread of a kernel that may start early calls before it ends
+// (kernels/cuda/device/early_start.cuh).
+void WaitForEarlierKernels();
+
 // Puts a kernel into the stream's order: `thread` is run once for every thread of every block. The
 // errors are CUDA's. `kernel` is its address, which stands for it in cudaFuncSetAttribute.
 cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,

@@ -332,6 +332,10 @@ TEST_P(MistakeDeathTest, LanesThatMeetInOtherOperationsAbort) {
   EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kOperationsThatDiffer), "in another operation");
 }
 
+TEST_P(MistakeDeathTest, AThreadThatDoesNotWaitForEarlierKernelsAborts) {
+  EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kStartIsNotAwaited), "without having waited");
+}
+
 TEST_P(MistakeDeathTest, AProductThatNotAWholeWarpDoesAborts) {
   EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kPartOfAWarpMultiplies), "without lane 7");
   EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kProductsAtTwoLines), "others of its warp are at");

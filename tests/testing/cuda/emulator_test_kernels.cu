@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
@@ -10,6 +11,7 @@ namespace stagecoach::testing::cuda {
 namespace {
 
 using kernels::Launch;
+using kernels::LaunchEarly;
 using kernels::SharedMemory;
 
 constexpr unsigned kAll = 0xffffffffu;
@@ -196,6 +198,9 @@ __device__ int Wrong(Mistake mistake, int* memory) {
       kernels::LoadMatrices(SharedMemory<char>() + row, words);
       return 0;
     }
+    case Mistake::kStartIsNotAwaited:
+      if (thread != 7) kernels::WaitForEarlierKernels();
+      return 0;
     case Mistake::kCopyIsNotAwaited:
     case Mistake::kCopySourceChanges:
     case Mistake::kCopyDestinationChanges:
@@ -273,7 +278,8 @@ cudaError_t LaunchTileProduct(cudaStream_t stream, const uint16_t* a, const uint
 }
 
 cudaError_t LaunchMistake(cudaStream_t stream, Mistake mistake, int* result) {
-  return Launch(MakeMistake, kOne, dim3(64), kMistakeBytes, stream, mistake, result);
+  return LaunchEarly(mistake == Mistake::kStartIsNotAwaited, MakeMistake, kOne, dim3(64),
+                     kMistakeBytes, stream, mistake, result);
 }
 
 cudaError_t LaunchNothing(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes) {

@@ -64,6 +64,7 @@ enum class Mistake : uint8_t {
   kProductsAtTwoLines,       // each half of a warp comes to another product
   kUnalignedMatrix,          // loads rows at addresses that are not multiples of 16
   kMatrixOutsideShared,      // loads rows of which the last is beyond shared memory
+  kStartIsNotAwaited,        // one thread of a kernel that may start early does not wait
   kCopyIsNotAwaited,         // ends before an asynchronous copy has arrived
   kCopySourceChanges,        // writes to the source of a copy, or to its destination, before that
   kCopyDestinationChanges,

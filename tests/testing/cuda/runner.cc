@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -126,6 +127,10 @@ void Runner::Body(void* runner_address) {
 void Runner::EndThread() {
   Thread& thread = *current_;
   if (thread.copies.under_way()) Die(thread, "ends before its asynchronous copies have arrived");
+  const bool has_waited = std::exchange(thread.has_waited, false);
+  if (grid_->starts_early && !has_waited) {
+    Die(thread, "may start early, and ends without having waited for earlier kernels");
+  }
   Warp& warp = warps_[thread.warp];
   warp.alive &= ~(1u << thread.lane);
   --alive_;

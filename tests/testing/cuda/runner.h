@@ -27,6 +27,7 @@ struct Grid {
   std::function<void()> thread;
   dim3 blocks, threads;
   size_t shared_bytes = 0;
+  bool starts_early = false;  // so that its threads must wait
 };
 
 // Runs the blocks of a grid one after the other, in an order like that of threads, and the threads
@@ -46,6 +47,7 @@ class Runner {
   void StartCopy(void* to, const void* from, bool reads, Location location);
   void CommitCopies() { current_->copies.Commit(); }
   void WaitForCopies(size_t groups, Location location);
+  void WaitForEarlierKernels() { current_->has_waited = true; }
   // Aborts unless these are 16 bytes of the block's shared memory, aligned.
   void CheckShared(const void* address, Location location);
   unsigned lane() const { return current_->lane; }
@@ -64,6 +66,7 @@ class Runner {
     uint64_t result = 0;
     WarpWork work = nullptr;
     AsyncCopies copies;
+    bool has_waited = false;  // for earlier kernels
   };
   // One bit per lane. A lane that is alive either is ready, or waits in an exchange, or waits at
   // the block's barrier, or runs.
