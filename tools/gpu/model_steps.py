@@ -98,8 +98,8 @@ class ModelSteps:
         """Figures of each instance of the kernels and of each engine, which no command line reaches."""
         programs = [program for program in self.check.gpu_test_programs(log)
                     if pathlib.Path(program).name in _TIMES_TESTS]
-        if len(programs) != len(_TIMES_TESTS):
-            raise StepFailed(f"not all of {', '.join(_TIMES_TESTS)} are there")
+        if not programs:
+            raise StepFailed(f"there is no {_TIMES_TESTS[0]}")
         for program in programs:
             _, text = self.check.run(log, [program, "--gtest_also_run_disabled_tests",
                                            "--gtest_filter=*Times*"])
