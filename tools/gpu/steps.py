@@ -77,13 +77,13 @@ class GpuCheck:
         }
         models = [
             Step("devices", "What this machine has", 3, self.devices, both),
-            Step("parity", "Tests on the GPU, against the CPU", 44, self.parity),
+            Step("parity", "Tests on the GPU, against the CPU", 40, self.parity),
             Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 28, self.models.gpt2),
-            Step("attention", "Attention, forward and backward", 15, self.models.attention),
+            Step("attention", "Attention, forward and backward", 25, self.models.attention),
             Step("generate", "GPT-2 124M continues a text", 22, self.models.generate),
             Step("step", "Default network, a step of batch 4,096 on one device", 10,
                  self.bench("step")),
-            Step("torch", "The same in PyTorch", 85, self.models.torch),
+            Step("torch", "The same in PyTorch", 79, self.models.torch),
             Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
                  is_extra=True),
         ]
