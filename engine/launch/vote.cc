@@ -8,28 +8,28 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::engine {
 namespace {
 
-// What a rank says: "1 20": it wants it, and the next vote might be after 20 places.
+// What a rank says: "15 20": it wants it for the reason 15, and the next vote might be after 20
+// places.
 struct Ballot {
-  bool wants = false;
+  int wants = 0;
   int64_t next = 0;
 };
 
-std::string ToText(const Ballot& ballot) {
-  return absl::StrCat(ballot.wants ? "1 " : "0 ", ballot.next);
-}
+std::string ToText(const Ballot& ballot) { return absl::StrCat(ballot.wants, " ", ballot.next); }
 
 absl::StatusOr<Ballot> FromText(absl::string_view text) {
   Ballot ballot;
-  ballot.wants = absl::ConsumePrefix(&text, "1 ");
-  const bool is_ballot = ballot.wants || absl::ConsumePrefix(&text, "0 ");
-  if (!is_ballot || !absl::SimpleAtoi(text, &ballot.next) || ballot.next < 1) {
+  const std::pair<absl::string_view, absl::string_view> numbers =
+      absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  if (!absl::SimpleAtoi(numbers.first, &ballot.wants) ||
+      !absl::SimpleAtoi(numbers.second, &ballot.next) || ballot.next < 1) {
     return absl::FailedPreconditionError(
         "the processes are not at the same step: they train on different data or for different "
         "numbers of epochs");
@@ -40,10 +40,10 @@ absl::StatusOr<Ballot> FromText(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<bool> Vote::Passes() {
-  if (passed_) return true;
+  if (reason_ != 0) return true;
   if (rendezvous_ == nullptr) {
-    passed_ = options_.wanted();
-    return passed_;
+    reason_ = options_.wanted();
+    return reason_ != 0;
   }
   if (places_++ < next_vote_) return false;
   const Ballot own = {.wants = options_.wanted(), .next = ProposeNext()};
@@ -51,11 +51,11 @@ absl::StatusOr<bool> Vote::Passes() {
                    rendezvous_->AllGather(ToText(own), base::Deadline::After(options_.deadline)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     ASSIGN_OR_RETURN(const Ballot theirs, FromText(all[rank]));
-    passed_ = passed_ || theirs.wants;
+    reason_ = std::max(reason_, theirs.wants);
     if (rank == 0) next_vote_ = theirs.next - 1;
   }
   places_ = 0;
-  return passed_;
+  return reason_ != 0;
 }
 
 int64_t Vote::ProposeNext() {

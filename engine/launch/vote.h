@@ -14,14 +14,14 @@
 namespace stagecoach::engine {
 
 // Lets all processes of a run do something at the same place, such as stop or save, once any of
-// them wants it. All ask at the same places, say before each step; they vote at the first two of
-// them, and from then on about once an interval: at each vote rank 0 says, from the time that the
-// last places took, at which place the next one is. A vote is an AllGather of the rendezvous, other
-// places cost nothing. Not thread-safe.
+// them wants it, and tells all of them why. All ask at the same places, say before each step; they
+// vote at the first two of them, and from then on about once an interval: at each vote rank 0 says,
+// from the time that the last places took, at which place the next one is. A vote is an AllGather
+// of the rendezvous, other places cost nothing. Not thread-safe.
 class Vote {
  public:
   struct Options {
-    std::function<bool()> wanted;  // whether this process wants it
+    std::function<int()> wanted;  // why this process wants it, such as a signal; 0: it does not
     absl::Duration interval = absl::Milliseconds(500);
     absl::Duration deadline = absl::Minutes(5);  // of a vote
   };
@@ -33,6 +33,8 @@ class Vote {
   // True for all ranks at the same place, and from then on, if any has wanted it before the last
   // vote. Errors: those of AllGather.
   absl::StatusOr<bool> Passes();
+  // Once it has passed: the greatest of the reasons, which is the same in all ranks.
+  int reason() const { return reason_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -42,7 +44,7 @@ class Vote {
 
   Rendezvous* const rendezvous_;
   const Options options_;
-  bool passed_ = false;
+  int reason_ = 0;
   int64_t places_ = 0;     // since the last vote
   int64_t next_vote_ = 0;  // at which of them the next vote is
   std::optional<Clock::time_point> last_vote_;

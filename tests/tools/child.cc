@@ -132,7 +132,9 @@ Child::Child(const Arguments& arguments, Output output, const std::optional<std:
     close(output_);
     if (input.has_value()) dup2(input_ends[0], STDIN_FILENO);
     // What a test runner may have set to be ignored.
-    for (int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_DFL);
+    for (const int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) {
+      signal(signal_number, SIG_DFL);
+    }
     execv(argv[0], argv.data());
     _exit(127);
   }

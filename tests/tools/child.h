@@ -19,7 +19,8 @@ Arguments Joined(Arguments first, const Arguments& more);
 // Exit statuses, as `--help` lists them.
 inline constexpr int kStatusUsage = 2, kStatusBadData = 65, kStatusUnavailable = 69,
                      kStatusInternal = 70, kStatusCannotWrite = 74, kStatusTryAgain = 75,
-                     kStatusBadConfiguration = 78, kStopped = 130, kTerminated = 143;
+                     kStatusBadConfiguration = 78, kHungUp = 129, kStopped = 130, kBrokenPipe = 141,
+                     kTerminated = 143;
 
 // How a run of the program ended.
 struct Finished {

@@ -139,6 +139,43 @@ TEST(CpuProcessesThatAreSaved, GoOnAsOtherProcessesAfterOneWasKilled) {
   }
 }
 
+struct StopOfLaunch {
+  std::string name;
+  std::string signal;  // that rank 1 sends to itself; "": the output of launch is closed
+  int status;
+};
+class LaunchThatIsStopped : public ::testing::TestWithParam<StopOfLaunch> {};
+
+// By whatever comes to whichever process: all save the run, and end with the status of that.
+TEST_P(LaunchThatIsStopped, SavesTheRun) {
+  const stagecoach::testing::TestFolder folder;
+  const std::string run = (folder.path() / "run").string();
+  const std::string signal =
+      GetParam().signal.empty()
+          ? ""
+          : absl::StrCat("[ $RANK != 1 ] || (until [ -e ", run,
+                         "/go ]; do sleep 0.05; done; kill -", GetParam().signal, " $$) & ");
+  Child launch({"launch", "--processes", "2", "--", "sh", "-c",
+                absl::StrCat(signal, "exec ", ProgramPath(), " ",
+                             absl::StrJoin(OnCpu({"--stages", "2", "--epochs", "1000000",
+                                                  "--checkpoint", run, "--every", "1000000"}),
+                                           " "))});
+  ASSERT_TRUE(launch.WaitForOutput("\"event\":\"epoch\""));
+  if (GetParam().signal.empty()) launch.CloseOutput();
+  std::ofstream(run + "/go") << "";
+  EXPECT_EQ(launch.Wait().exit_status, GetParam().status);
+  const Finished saved = RunStagecoach({"checkpoint", "inspect", run});
+  EXPECT_EQ(saved.exit_status, 0) << saved.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(By, LaunchThatIsStopped,
+                         ::testing::Values(StopOfLaunch{"TermOfOneRank", "TERM", kTerminated},
+                                           StopOfLaunch{"HangUpOfOneRank", "HUP", kHungUp},
+                                           StopOfLaunch{"AClosedPipe", "", kBrokenPipe}),
+                         [](const ::testing::TestParamInfo<StopOfLaunch>& tested) {
+                           return tested.param.name;
+                         });
+
 // Killed, stopped, and in the end on fewer devices than it has begun with.
 TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
   const stagecoach::testing::TestFolder folder;

@@ -58,6 +58,7 @@ TEST(Interrupt, BeforeTheFirstStepGivesASummary) {
 }
 
 TEST(Terminate, StopsWithASummary) { ExpectSummaryAfter(SIGTERM, kTerminated); }
+TEST(HangUp, StopsWithASummary) { ExpectSummaryAfter(SIGHUP, kHungUp); }
 
 TEST(InterruptedTerminal, GetsTheTableOfDevices) {
   Child child(LongRun({}), Child::Output::kTerminal);
@@ -128,7 +129,7 @@ TEST(ClosedPipe, EndsTheRunSilently) {
   ASSERT_TRUE(child.WaitForOutput("\n"));
   child.CloseOutput();
   const Finished run = child.Wait();
-  EXPECT_EQ(run.signal, SIGPIPE);
+  EXPECT_EQ(run.exit_status, kBrokenPipe);
   EXPECT_THAT(run.err, IsEmpty());
 }
 

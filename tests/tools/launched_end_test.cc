@@ -280,8 +280,7 @@ TEST_P(LaunchedStop, EndsAllWithASummary) {
   const std::vector<Finished> all = WaitForAll(children);
   for (int rank = 0; rank < 2; ++rank) {
     const Finished& process = all[static_cast<size_t>(rank)];
-    const bool is_terminated = GetParam().signal == SIGTERM && GetParam().asked == rank;
-    EXPECT_EQ(process.exit_status, is_terminated ? kTerminated : kStopped) << process.err;
+    EXPECT_EQ(process.exit_status, 128 + GetParam().signal) << process.err;
     EXPECT_THAT(WithoutWaits(process.err), IsEmpty());
   }
   const nlohmann::json end = all[0].Events().back();
@@ -291,9 +290,11 @@ TEST_P(LaunchedStop, EndsAllWithASummary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, LaunchedStop,
-                         ::testing::Values(StopCase{SIGINT, 0}, StopCase{SIGTERM, 1}),
+                         ::testing::Values(StopCase{SIGINT, 0}, StopCase{SIGTERM, 1},
+                                           StopCase{SIGHUP, 1}),
                          [](const ::testing::TestParamInfo<StopCase>& tested) {
-                           return absl::StrCat("Rank", tested.param.asked);
+                           return absl::StrCat("Signal", tested.param.signal, "OfRank",
+                                               tested.param.asked);
                          });
 
 }  // namespace

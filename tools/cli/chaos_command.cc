@@ -107,8 +107,8 @@ absl::StatusOr<Result> RunAndRead(const Supervision& supervision) {
   RETURN_IF_ERROR(base::MakeFolders(supervision.processes.log_dir));
   ASSIGN_OR_RETURN(const int status, Supervise(supervision));
   if (status == kExitOk) return ReadResult(supervision.processes.log_dir);
-  const bool is_stop =
-      status == kExitInterrupted || status == kExitTerminated || status == 128 + SIGHUP;
+  const bool is_stop = status == kExitHungUp || status == kExitInterrupted ||
+                       status == kExitBrokenPipe || status == kExitTerminated;
   // Of one that was disturbed just before: otherwise all would have been started again.
   const bool is_victim = status == 128 + SIGKILL && supervision.max_restarts > 0;
   if (is_stop || is_victim) return absl::CancelledError("stopped by a signal");

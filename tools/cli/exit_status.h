@@ -20,16 +20,19 @@ enum ExitStatus : int {
   kExitCannotWrite = 74,       // a file or folder that is to be written, or standard output
   kExitTryAgain = 75,          // another process has failed, or a deadline has passed
   kExitBadConfiguration = 78,  // what is asked for does not fit together: model, plan, memory
-  kExitInterrupted = 130,      // by Ctrl-C, as shells report it
-  kExitTerminated = 143,       // by SIGTERM
+  // Stopped, as shells report it:
+  kExitHungUp = 129,       // SIGHUP: the terminal is gone
+  kExitInterrupted = 130,  // Ctrl-C
+  kExitBrokenPipe = 141,   // SIGPIPE: nothing reads the output any more
+  kExitTerminated = 143,   // SIGTERM
 };
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
     "Exit status: 0; 1 the bits differ, or a bench got slower; 2 wrong usage; 65 a bad file, or\n"
     "numbers that are not finite; 69 no such device; 70 internal error; 74 output cannot be\n"
-    "written; 75 another process failed, or a deadline passed; 78 bad configuration; 130 stopped\n"
-    "by Ctrl-C, 143 by SIGTERM.";
+    "written; 75 another process failed, or a deadline passed; 78 bad configuration; 129 stopped\n"
+    "by SIGHUP, 130 by Ctrl-C, 141 by SIGPIPE, 143 by SIGTERM.";
 
 // Where an error arose, which decides the exit status: kData is any file or folder that is read, or
 // numbers that are not finite, kOutput any that is written.

@@ -70,6 +70,7 @@ struct Streams {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  signal(SIGXFSZ, SIG_DFL);
   for (const auto& [name, value] : all.variables(rank)) setenv(name.c_str(), value.c_str(), 1);
   if (streams.supervisor.valid()) {
     fcntl(streams.supervisor.get(), F_SETFD, 0);

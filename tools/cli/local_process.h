@@ -23,6 +23,7 @@ struct LocalProcess {
   bool is_replacement = false;    // of one that was lost
   bool said_it_can_go_on = false;
   std::optional<int> status;     // as a shell reports it, once it has ended
+  bool was_killed = false;       // by a signal
   bool was_told_to_end = false;  // by this program
   std::string why_killed;        // by this program; "" if it was not
   base::Deadline stopped_until = base::Deadline::Never();  // where it is stopped

@@ -23,6 +23,7 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/local_process.h"
 #include "tools/cli/relay.h"
+#include "tools/cli/stop_signal.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -84,7 +85,13 @@ class Group {
   absl::Status CatchSignals() {
     sigset_t caught;
     sigemptyset(&caught);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&caught, signal);
+    sigaddset(&caught, SIGCHLD);
+    // SIGPIPE: nobody reads any more what they print.
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+      struct sigaction action = {};
+      sigaction(signal, nullptr, &action);
+      if (action.sa_handler != SIG_IGN) sigaddset(&caught, signal);  // nohup has SIGHUP ignored
+    }
     // Blocked from here on: the program ends when its processes have.
     sigprocmask(SIG_BLOCK, &caught, nullptr);
     signals_ = Descriptor(signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -125,6 +132,7 @@ class Group {
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGCHLD) continue;
       was_stopped_ = true;
+      NoteStop(static_cast<int>(info.ssi_signo));
       for (LocalProcess& process : processes_) {
         process.was_told_to_end = true;
         process.supervisor = Descriptor();  // none is replaced any more
@@ -149,6 +157,7 @@ class Group {
     process.stopped_until = base::Deadline::Never();
     if (WIFCONTINUED(status)) return;
     process.status = ShellStatus(status);
+    process.was_killed = WIFSIGNALED(status);
     if (*process.status != 0 && !process.was_told_to_end) lost_.push_back(&process);
     if (*process.status == 0 && IsMeeting()) GiveUp(*replaced_);
   }
@@ -282,7 +291,7 @@ class Group {
   static std::string Describe(const LocalProcess& cause) {
     const int status = *cause.status;
     if (!cause.why_killed.empty()) return cause.why_killed;
-    if (status <= 128) return absl::StrCat("ended with status ", status);
+    if (!cause.was_killed) return absl::StrCat("ended with status ", status);
     return absl::StrCat("was killed by signal ", status - 128, " (", strsignal(status - 128), ")");
   }
 

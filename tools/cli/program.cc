@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -33,6 +34,7 @@
 #include "tools/cli/profile_command.h"
 #include "tools/cli/replay_command.h"
 #include "tools/cli/simulate_command.h"
+#include "tools/cli/stop_signal.h"
 #include "tools/cli/terminal.h"
 #include "tools/cli/trace_command.h"
 #include "tools/cli/train_command.h"
@@ -136,8 +138,9 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
     if (rest.has_value()) *command.rest = *rest;
     NoteRepeated(*command.flags);
     ASSIGN_OR_RETURN(const int status, command.run());
-    RETURN_IF_ERROR(FinishOutput());
-    return status;
+    const absl::Status finished = FinishOutput();
+    if (!HasHungUp()) RETURN_IF_ERROR(finished);
+    return finished.ok() || status != kExitOk ? status : StatusOfStop();
   }
   RETURN_IF_ERROR(CheckNothingLeft(app));
   if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
@@ -150,6 +153,8 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
 }  // namespace
 
 int RunProgram(int argc, char** argv) {
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file that may not grow any more (RLIMIT_FSIZE): as a full disk
   CLI::App app("Trains networks that are too large for one device.", "stagecoach");
   app.set_version_flag("-V,--version", "stagecoach " STAGECOACH_VERSION);
   app.option_defaults()->take_last();  // So scripts can append to defaults.

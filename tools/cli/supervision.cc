@@ -69,7 +69,8 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
 bool MayDoBetter(const EndOfProcesses& end) {
   const bool is_users_doing = end.status == kExitUsage || end.status == kExitBadData ||
                               end.status == kExitBadConfiguration ||
-                              end.status == kExitCannotWrite || end.status == kExitInterrupted ||
+                              end.status == kExitCannotWrite || end.status == kExitHungUp ||
+                              end.status == kExitInterrupted || end.status == kExitBrokenPipe ||
                               end.status == kExitTerminated;
   return !end.cause.empty() && !end.was_stopped && !is_users_doing;
 }

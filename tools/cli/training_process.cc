@@ -171,6 +171,7 @@ absl::Status TrainingProcess::Begin(const RunOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, *run_)));
   report_ = ReportFor(options, *run_);
   StopOnSignals();
+  StopOnHangUps();
   report_->Start(*run_);
   return absl::OkStatus();
 }
@@ -239,7 +240,7 @@ absl::Status TrainingProcess::OpenLogs(const RunOptions& options) {
 
 absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, int restarts,
                                                    bool goes_on) {
-  engine::Vote stop(rendezvous_.get(), {.wanted = StopRequested, .deadline = LongestWait(options)});
+  engine::Vote stop(rendezvous_.get(), {.wanted = StopSignal, .deadline = LongestWait(options)});
   AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts);
   engine::CheckpointOptions checkpoints = CheckpointOptionsOf(flags_, options, *run_, automatic);
   checkpoints.on_save = [&](const engine::SaveReport& save) {
@@ -300,7 +301,7 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
   RETURN_IF_ERROR(From(Origin::kOutput, WriteTraces(options, *trainer_)));
   RETURN_IF_ERROR(From(Origin::kOutput, outcome.fit.last_save));
   for (const auto& log : logs_) RETURN_IF_ERROR(From(Origin::kOutput, log->status()));
-  return outcome.fit.stopped ? StatusOfStop() : kExitOk;
+  return outcome.fit.stopped ? StatusOfStop(stop.reason()) : kExitOk;
 }
 
 }  // namespace stagecoach::tools
