@@ -53,6 +53,7 @@ class Child {
   // Waits until its output so far contains `text`, or has ended; returns whether it does.
   bool WaitForOutput(const std::string& text);
   void Signal(int signal) const;
+  pid_t pid() const { return pid_; }
   // Waits until a signal has stopped it (SIGSTOP), or it has ended; returns whether it is stopped.
   bool WaitUntilStopped();
   // Its next write has no reader.

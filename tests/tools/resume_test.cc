@@ -203,6 +203,54 @@ TEST_F(ResumedRun, DoesNotMixTwoRunsInOneFolder) {
   ExpectOneLine(second.err, AllOf(HasSubstr("has checkpoints of a run"), HasSubstr("--resume")));
 }
 
+TEST_F(ResumedRun, KeepsOthersOutOfItsFolderWhileItIsThere) {
+  const Arguments run = {"--data",  "synthetic:200x16x4", "--steps", "1000000", "--every",
+                         "1000000", "--checkpoint",       Folder()};
+  for (const bool is_first : {true, false}) {  // with and without a folder that is there
+    Child child(Joined({"train", "--json", "--resume"}, run));
+    ASSERT_TRUE(child.WaitForOutput("\"event\":\"plan\""));
+    for (const Arguments& other : {Arguments{"--resume"}, Arguments{}}) {
+      const Finished second = Train(Joined(run, other));
+      EXPECT_EQ(second.exit_status, kStatusBadConfiguration);
+      ExpectOneLine(second.err, AllOf(HasSubstr("belongs to a run that is still there (host "),
+                                      HasSubstr(absl::StrCat(", process ", child.pid(), ", "))));
+    }
+    child.Signal(is_first ? SIGKILL : SIGTERM);  // of which the first leaves its lock
+    child.Wait();
+    EXPECT_EQ(std::filesystem::exists(Folder("run/.lock")), is_first);
+  }
+}
+
+// A name that is misspelled does not train something else from nothing.
+TEST_F(ResumedRun, OfAFolderWithoutCheckpointsNamesThoseThatHaveSome) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder("runs/one")})).exit_status, 0);
+  for (const char* const typo : {"runs/onw", "runs", "rums/one"}) {
+    const Finished run = Train({"--checkpoint", Folder(typo), "--resume", "--stages", "2"});
+    EXPECT_EQ(run.exit_status, kStatusBadData) << typo;
+    ExpectOneLine(run.err,
+                  AllOf(HasSubstr(absl::StrCat("there is no checkpoint in ", Folder(typo))),
+                        HasSubstr(absl::StrCat("there are some in ", Folder("runs/one"), ";"))));
+    EXPECT_EQ(std::filesystem::exists(Folder(typo)), std::string(typo) == "runs");
+  }
+}
+
+TEST_F(ResumedRun, HasNothingToTrainIfItHasHadMore) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
+  ASSERT_EQ(Train({"--checkpoint", Folder(), "--resume", "--epochs", "4"}).exit_status, 0);
+  const struct {
+    Arguments length;
+    const char* message;
+  } cases[] = {{{"--epochs", "3"},
+                "nothing to train: the run has had 4 epochs; --epochs counts from the start"},
+               {{"--steps", "19"},
+                "nothing to train: the run has had 20 steps; --steps counts from the start"}};
+  for (const auto& [length, message] : cases) {
+    const Finished run = Train(Joined({"--checkpoint", Folder(), "--resume"}, length));
+    EXPECT_EQ(run.exit_status, kStatusUsage);
+    ExpectOneLine(run.err, HasSubstr(message));
+  }
+}
+
 TEST_F(ResumedRun, IsRefusedByAnotherModel) {
   ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
   const Finished other = Train({"--checkpoint", Folder(), "--resume", "--width", "17"});

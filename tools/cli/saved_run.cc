@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -12,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/data/token_info.h"
 #include "engine/train/save_interval.h"
@@ -119,7 +122,60 @@ absl::Duration BetweenFailures(int restarts) {
   return std::min(kUnknown, (absl::Now() - absl::FromUnixSeconds(seconds)) / restarts);
 }
 
+// Adds the folders of checkpoints in this one, and in those that it has.
+void AddCheckpointFolders(const std::filesystem::path& folder, int levels, int& looks,
+                          std::vector<std::string>& found) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           folder.empty() ? "." : folder,
+           std::filesystem::directory_options::skip_permission_denied, ignored)) {
+    if (looks-- <= 0) return;
+    if (!entry.is_directory(ignored) || entry.is_symlink(ignored)) continue;
+    const std::string path = entry.path().lexically_normal().string();
+    const absl::StatusOr<std::vector<engine::FoundCheckpoint>> checkpoints =
+        engine::ListCheckpoints(path);
+    if (checkpoints.ok() && !checkpoints->empty()) {
+      found.push_back(path);
+    } else if (levels > 1) {
+      AddCheckpointFolders(entry.path(), levels - 1, looks, found);
+    }
+  }
+}
+
 }  // namespace
+
+absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string& folder) {
+  if (folder.empty() || !base::Exists(folder)) return std::nullopt;
+  absl::StatusOr<base::FileLock> lock =
+      base::FileLock::Take(absl::StrCat(folder, "/.lock"), base::DescribeProcess());
+  if (lock.ok()) return *std::move(lock);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return From(Origin::kConfiguration,
+                absl::FailedPreconditionError(absl::StrCat(
+                    folder, " belongs to a run that is still there (", lock.status().message(),
+                    "): two in one folder would remove each other's checkpoints; end that one, or "
+                    "name another folder")));
+  }
+  if (!absl::IsUnimplemented(lock.status())) return From(Origin::kOutput, lock.status());
+  PrintNotice(
+      absl::StrCat(lock.status().message(), ": another run in this folder would not be noticed"));
+  return std::nullopt;
+}
+
+std::vector<std::string> CheckpointFoldersNear(const std::string& folder) {
+  constexpr int kMostLooks = 2000;
+  int looks = kMostLooks;
+  std::vector<std::string> found;
+  AddCheckpointFolders(folder, 1, looks, found);
+  std::filesystem::path above = std::filesystem::path(folder).lexically_normal();
+  if (!above.has_filename()) above = above.parent_path();
+  above = above.parent_path();
+  while (!above.empty() && !base::Exists(above.string())) above = above.parent_path();
+  AddCheckpointFolders(above, 2, looks, found);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
 
 std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags, const RunOptions& options,
                                                const Run& run) {

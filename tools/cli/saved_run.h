@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file_lock.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/launch/rendezvous.h"
@@ -20,6 +21,14 @@
 
 // What commands do about checkpoints of runs.
 namespace stagecoach::tools {
+
+// Keeps other runs out of a folder of checkpoints, in which two would remove each other's files,
+// until what it returns is gone; nothing where there is no such folder. FailedPrecondition, marked
+// with its origin, names the process that has the folder.
+absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string& folder);
+
+// Folders with checkpoints that the one of a name may have meant: in it, beside it, or below those.
+std::vector<std::string> CheckpointFoldersNear(const std::string& folder);
 
 // The options of a run, for its checkpoints: those that decide its results, in effect, and of the
 // others, such as where it runs, those that were given.

@@ -1,15 +1,21 @@
 #include "tools/cli/train_command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/launch/launch.h"
@@ -24,9 +30,64 @@
 namespace stagecoach::tools {
 namespace {
 
+bool IsGiven(const CLI::App& flags, const char* name) {
+  return flags.get_option(name)->count() > 0;
+}
+
+// Where a run that is to go on finds no checkpoint: OK if it may be its first start, as scripts and
+// launchers have it, which always say --resume. If nothing says what to train, the folder is the
+// wrong one.
+absl::Status CheckMayStart(const CLI::App& flags, const std::string& folder, bool is_restart) {
+  const std::vector<std::string> near = CheckpointFoldersNear(folder);
+  constexpr std::ptrdiff_t kMostNamed = 5;
+  const std::ptrdiff_t named = std::min<std::ptrdiff_t>(std::ssize(near), kMostNamed);
+  const std::string others =
+      near.empty() ? ""
+                   : absl::StrCat("; there are some in ",
+                                  absl::StrJoin(near.begin(), near.begin() + named, ", "),
+                                  std::ssize(near) > named ? ", ..." : "");
+  constexpr const char* kSayWhat[] = {"--data",   "--model", "--init",
+                                      "--layers", "--width", "--plan"};
+  const bool says_what = std::any_of(std::begin(kSayWhat), std::end(kSayWhat),
+                                     [&](const char* name) { return IsGiven(flags, name); });
+  if (says_what || is_restart) {
+    PrintNotice(absl::StrCat("there is no checkpoint in ", folder,
+                             " yet: the run starts at its beginning", others));
+    return absl::OkStatus();
+  }
+  return From(Origin::kData, absl::NotFoundError(absl::StrCat(
+                                 "--resume: there is no checkpoint in ", folder, others,
+                                 "; for a new run, say what to train (--data, "
+                                 "--model)")));
+}
+
+// `has_epochs` and `has_steps`: whether the command line says them, rather than the checkpoint.
+absl::Status CheckHasMoreToTrain(const engine::Manifest& manifest, bool has_epochs, bool has_steps,
+                                 const RunOptions& options) {
+  const auto refuse = [](const std::string& had, const char* flag) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat("nothing to train: the run has had ", had,
+                                                        "; ", flag, " counts from the start")));
+  };
+  if (has_steps && manifest.step > *options.steps) {
+    return refuse(absl::StrCat(manifest.step, " steps"), "--steps");
+  }
+  const int epochs = manifest.position.epoch - 1;
+  const bool has_part = manifest.position.rows > 0;
+  if (has_epochs && (epochs > options.epochs || (epochs == options.epochs && has_part))) {
+    return refuse(absl::StrCat(epochs, epochs == 1 ? " epoch" : " epochs",
+                               has_part ? " and a part of the next" : ""),
+                  "--epochs");
+  }
+  return absl::OkStatus();
+}
+
 // Whether there is a checkpoint to go on from, whose options `options` then has, which are those
-// that `flags` fill. `is_replacement`: of a process, which gets what it goes on from elsewhere.
-absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, bool is_replacement, RunOptions& options) {
+// that `flags` fill. `launch`: nullopt for a process alone; one that replaces another gets what it
+// goes on from elsewhere.
+absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, const std::optional<engine::Launch>& launch,
+                                    RunOptions& options) {
+  const bool is_replacement = launch.has_value() && launch->is_replacement;
   if (options.checkpoints.empty()) return false;
   if (base::Exists(absl::StrCat(options.checkpoints, "/", engine::kManifestName))) {
     return From(Origin::kUsage,
@@ -48,26 +109,31 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, bool is_replacement, RunOpt
   const absl::StatusOr<engine::Checkpoint> newest =
       engine::OpenNewest(options.checkpoints, passed_over);
   if (absl::IsNotFound(newest.status()) && passed_over.empty()) {
-    if (!is_replacement) {
-      PrintNotice(absl::StrCat("there is no checkpoint in ", options.checkpoints,
-                               " yet: the run starts at its beginning"));
-    }
+    if (is_replacement) return false;
+    RETURN_IF_ERROR(
+        CheckMayStart(flags, options.checkpoints, launch.has_value() && launch->restarts > 0));
     return false;
   }
   RETURN_IF_ERROR(From(Origin::kData,
                        newest.ok() || passed_over.empty() ? newest.status() : passed_over.front()));
+  const bool has_epochs = IsGiven(flags, "--epochs"), has_steps = IsGiven(flags, "--steps");
   RETURN_IF_ERROR(
       From(Origin::kConfiguration, TakeSavedOptions(flags, newest->manifest(), options)));
+  RETURN_IF_ERROR(CheckHasMoreToTrain(newest->manifest(), has_epochs, has_steps, options));
   return true;
 }
 
 absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
                    From(Origin::kUsage, engine::FindLaunch()));
+  absl::StatusOr<std::optional<base::FileLock>> lock = std::nullopt;
+  // First, so that what is found does not change.
+  if (!launch.has_value() || launch->rank == 0) lock = LockCheckpoints(options.checkpoints);
   const absl::StatusOr<bool> resumes =
-      FindCheckpoint(flags, launch.has_value() && launch->is_replacement, options);
+      lock.ok() ? FindCheckpoint(flags, launch, options) : lock.status();
   const std::unique_ptr<engine::Supervisor> supervisor = engine::Supervisor::Find();
-  TrainingProcess process(flags, resumes.ok() && *resumes, supervisor.get());
+  TrainingProcess process(flags, resumes.ok() && *resumes,
+                          lock.ok() ? *std::move(lock) : std::nullopt, supervisor.get());
   if (launch.has_value()) {
     const absl::Status so_far = resumes.ok() ? CheckPlanFlags(options) : resumes.status();
     return WorkAsRank(

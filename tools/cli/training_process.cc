@@ -169,6 +169,9 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
 absl::Status TrainingProcess::Begin(const RunOptions& options) {
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, *run_)));
+  if (!lock_.has_value() && IsFirstRank(options)) {  // the folder has been made just now
+    ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints));
+  }
   report_ = ReportFor(options, *run_);
   StopOnSignals();
   StopOnHangUps();

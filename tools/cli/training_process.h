@@ -3,10 +3,12 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/file_lock.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/supervisor.h"
@@ -25,9 +27,11 @@ namespace stagecoach::tools {
 // run is lost and replaced, it keeps what it has trained, and goes on from there.
 class TrainingProcess {
  public:
-  // `resumes`: from a checkpoint. `supervisor`: null if there is none; outlives this.
-  TrainingProcess(const CLI::App& flags, bool resumes, engine::Supervisor* supervisor)
-      : flags_(flags), resumes_(resumes), supervisor_(supervisor) {}
+  // `resumes`: from a checkpoint. `lock`: of the folder of checkpoints, if there is one yet.
+  // `supervisor`: null if there is none; outlives this.
+  TrainingProcess(const CLI::App& flags, bool resumes, std::optional<base::FileLock> lock,
+                  engine::Supervisor* supervisor)
+      : flags_(flags), resumes_(resumes), lock_(std::move(lock)), supervisor_(supervisor) {}
 
   // Returns the exit status. `meeting`: with the other processes; without a rendezvous if there is
   // one. After an error, once more with the same options at another meeting.
@@ -48,6 +52,7 @@ class TrainingProcess {
 
   const CLI::App& flags_;
   const bool resumes_;
+  std::optional<base::FileLock> lock_;
   engine::Supervisor* const supervisor_;
   std::optional<Run> run_;
   std::unique_ptr<Report> report_;

@@ -1,0 +1,74 @@
+#include "base/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/system_calls.h"
+
+namespace stagecoach::base {
+namespace {
+
+// Whether the path still names the file, which its owner before may have removed meanwhile.
+bool IsAt(int file, const std::string& path) {
+  struct stat held = {}, named = {};
+  return fstat(file, &held) == 0 && lstat(path.c_str(), &named) == 0 &&
+         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+}
+
+std::string ReadAll(int file) {
+  char text[512];
+  const ssize_t bytes = pread(file, text, sizeof(text), 0);
+  return std::string(text, bytes > 0 ? static_cast<size_t>(bytes) : 0);
+}
+
+}  // namespace
+
+absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_view owner) {
+  while (true) {
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file < 0) return SystemError("create", path);
+    FileLock lock(path, file);
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) {
+        return absl::UnimplementedError(SystemError("lock", path).message());
+      }
+      absl::Status held = absl::FailedPreconditionError(ReadAll(file));
+      lock.Abandon();
+      return held;
+    }
+    if (!IsAt(file, path)) {
+      lock.Abandon();
+      continue;
+    }
+    // Only for messages: a full disk does not keep a run from going on.
+    static_cast<void>(ftruncate(file, 0) == 0 && pwrite(file, owner.data(), owner.size(), 0) > 0);
+    return lock;
+  }
+}
+
+FileLock::~FileLock() {
+  if (file_ < 0) return;
+  unlink(path_.c_str());  // before another can have it
+  close(file_);
+}
+
+void FileLock::Abandon() {
+  if (file_ >= 0) close(std::exchange(file_, -1));
+}
+
+std::string DescribeProcess() {
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
+  return absl::StrCat("host ", host, ", process ", getpid(), ", since ",
+                      absl::FormatTime("%F %T", absl::Now(), absl::LocalTimeZone()));
+}
+
+}  // namespace stagecoach::base
