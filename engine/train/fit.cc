@@ -228,8 +228,10 @@ class Fitting {
   absl::Status SaveIfDue() {
     const CheckpointOptions& checkpoints = options_.checkpoints;
     if (checkpoints.folder.empty()) return absl::OkStatus();
-    bool is_due =
-        checkpoints.every_steps > 0 && trainer_.steps() - saved_steps_ >= checkpoints.every_steps;
+    // As evaluations count, so that the two meet.
+    const bool is_multiple =
+        checkpoints.every_steps > 0 && trainer_.steps() % checkpoints.every_steps == 0;
+    bool is_due = is_multiple || (checkpoints.every_steps > 0 && saved_steps_ < 0);
     if (checkpoints.wanted) {
       ASSIGN_OR_RETURN(const bool wanted, checkpoints.wanted());
       is_due = is_due || wanted;

@@ -55,7 +55,8 @@ struct SaveReport {
 // the best checkpoint is chosen (Retention).
 struct CheckpointOptions {
   std::string folder;  // "": not at all
-  // After so many steps, and after each epoch. Or whenever `wanted` says so: it is asked after each
+  // After each step of the run whose number is a multiple of this, as evaluate_every_steps counts,
+  // and after each epoch. Or whenever `wanted` says so: it is asked after each
   // step and epoch, and, among processes, as FitOptions::stop is.
   int64_t every_steps = 0;
   StopFunction wanted;

@@ -84,7 +84,7 @@ TEST_F(ResumedRun, SavesBesideTheStepsAndGoesOnElsewhereWithTheSameBits) {
   const Finished saved = Train(Whole({"--checkpoint", Folder(), "--every", "3", "--keep", "2"}));
   EXPECT_EQ(saved.exit_status, 0) << saved.err;
   EXPECT_EQ(Hashes(saved), Hashes(whole));
-  EXPECT_THAT(SavedSteps(saved), ElementsAre(3, 5, 8, 10, 13, 15, 18, 20));
+  EXPECT_THAT(SavedSteps(saved), ElementsAre(3, 5, 6, 9, 10, 12, 15, 18, 20));
   // Each of those that are left; the options are those of the checkpoint.
   std::filesystem::remove_all(absl::StrCat(Folder(), "/step-00000020"));
   const Finished resumed =

@@ -62,7 +62,7 @@ void AddCheckpointFlags(CLI::App& app, RunOptions& options) {
       ->option_text(" ")
       ->group(group);
   AddFlag(app, "--every", "STEPS|auto", options.every_steps,
-          "Save after so many steps and each epoch, or as it pays [auto]", ParseEvery)
+          "Save at multiples of so many steps and each epoch, or as it pays [auto]", ParseEvery)
       ->needs(folder)
       ->group(group);
   AddFlag(app, "--keep", "N", options.kept_checkpoints,
