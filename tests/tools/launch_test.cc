@@ -139,6 +139,27 @@ TEST(Launch, LeavesNoProcessBehindWhereItIsKilledItself) {
     ASSERT_THAT(text, EndsWith("\n"));
     EXPECT_TRUE(IsGone(text.substr(0, text.size() - 1)));
   }
+  // Nor files for ever: the next one removes what it has left, but not what is in use.
+  const auto folders = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(place)) {
+      if (entry.is_directory()) found.insert(entry.path().string());
+    }
+    return found;
+  };
+  const std::set<std::string> left = folders();
+  EXPECT_EQ(left.size(), 1U);
+  Child running(LaunchOf(1, Shell("echo ready; exec sleep 600")));
+  ASSERT_TRUE(running.WaitForOutput("ready"));
+  const std::set<std::string> used = folders();
+  EXPECT_EQ(used.size(), 1U);
+  EXPECT_NE(used, left);
+  EXPECT_EQ(RunStagecoach(LaunchOf(1, Shell("exit 70"))).exit_status, 70);
+  EXPECT_THAT(folders(), ::testing::IsSupersetOf(used));
+  running.Signal(SIGTERM);
+  running.Wait();
+  RunStagecoach(LaunchOf(1, Shell("exit 0")));
+  EXPECT_THAT(folders(), IsEmpty());
 }
 
 class LaunchSignal : public ::testing::TestWithParam<int> {};

@@ -2,13 +2,16 @@
 #define STAGECOACH_TOOLS_CLI_SCRATCH_FOLDER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/file_lock.h"
 
 namespace stagecoach::tools {
 
-// A folder that is removed with all it has, unless it is to be kept.
+// A folder that is removed with all it has, unless it is to be kept. What a process has kept or,
+// being killed, left is removed when one of the same command next makes a folder in that place.
 class ScratchFolder {
  public:
   // In TMPDIR or /tmp, with a name that has the command's in it. Internal: it cannot be made there.
@@ -21,9 +24,10 @@ class ScratchFolder {
   void Keep() { kept_ = true; }
 
  private:
-  explicit ScratchFolder(std::string path);
+  ScratchFolder(std::string path, std::optional<base::FileLock> lock);
 
   const std::string path_;
+  std::optional<base::FileLock> lock_;  // in it: this process uses it; none without such locks
   bool kept_ = false;
 };
 
