@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -126,6 +128,20 @@ int ThreadsFor(const StagingOptions& options, const Ring& ring, int tasks) {
   return std::max(1, std::min({options.threads, ring.size(), tasks, processors}));
 }
 
+// As many as the system starts of so many.
+std::vector<std::thread> StartThreads(int count, const std::function<void()>& work) {
+  std::vector<std::thread> threads;
+  try {
+    for (int i = 0; i < count; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // it refuses one more
+  }
+  return threads;
+}
+
+absl::Status NoThread() {
+  return absl::ResourceExhaustedError("the system refused a thread that copies");
+}
+
 class Uploading {
  public:
   using Fill = absl::FunctionRef<absl::Status(int, Uploader&)>;
@@ -135,8 +151,10 @@ class Uploading {
   absl::Status Run(int threads) {
     for (int i = 0; i < ring_.size(); ++i) free_.Push(i);
     working_.store(threads);
-    std::vector<std::thread> workers;
-    for (int i = 0; i < threads; ++i) workers.emplace_back([this] { Work(); });
+    std::vector<std::thread> workers = StartThreads(threads, [this] { Work(); });
+    if (workers.empty()) return NoThread();
+    const int missing = threads - static_cast<int>(workers.size());
+    if (missing > 0 && working_.fetch_sub(missing) == missing) filled_.Close();
     const absl::Status issued = Issue();
     free_.Close();
     for (std::thread& worker : workers) worker.join();
@@ -242,8 +260,8 @@ class Downloading {
   absl::Status Run(int threads) {
     contents_.resize(static_cast<size_t>(ring_.size()));
     for (int i = 0; i < ring_.size(); ++i) free_.Push(i);
-    std::vector<std::thread> workers;
-    for (int i = 0; i < threads; ++i) workers.emplace_back([this] { Empty(); });
+    std::vector<std::thread> workers = StartThreads(threads, [this] { Empty(); });
+    if (workers.empty()) return NoThread();
     const absl::Status issued = Issue();
     copied_.Close();
     for (std::thread& worker : workers) worker.join();

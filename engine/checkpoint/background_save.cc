@@ -1,5 +1,7 @@
 #include "engine/checkpoint/background_save.h"
 
+#include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,10 +16,14 @@ BackgroundSave::~BackgroundSave() {
 
 void BackgroundSave::Start(SaveTask task) {
   STAGECOACH_CHECK(!is_under_way(), "a save is under way");
-  std::packaged_task<absl::StatusOr<std::string>()> save(
+  const auto save = std::make_shared<std::packaged_task<absl::StatusOr<std::string>()>>(
       [this, task = std::move(task)] { return WriteCheckpoint(calls_, task, cancelled_); });
-  result_ = save.get_future();
-  thread_ = std::thread(std::move(save));
+  result_ = save->get_future();
+  try {
+    thread_ = std::thread([save] { (*save)(); });
+  } catch (const std::system_error&) {
+    (*save)();  // the system refuses a thread: the steps wait
+  }
 }
 
 bool BackgroundSave::IsDone(base::Deadline until) const {
@@ -31,7 +37,7 @@ bool BackgroundSave::IsDone(base::Deadline until) const {
 
 absl::StatusOr<std::string> BackgroundSave::Finish() {
   if (!is_under_way()) return absl::FailedPreconditionError("no checkpoint is being saved");
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   return result_.get();
 }
 

@@ -23,7 +23,7 @@ class BackgroundSave {
 
   // Pre-condition: none is under way. What the task refers to stays as it is until Finish returns.
   void Start(SaveTask task);
-  bool is_under_way() const { return thread_.joinable(); }
+  bool is_under_way() const { return result_.valid(); }
   // Waits for the one that is under way, until the deadline at most: whether it is done.
   // Pre-condition: there is one.
   bool IsDone(base::Deadline until) const;

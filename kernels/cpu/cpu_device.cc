@@ -5,6 +5,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
+#include <new>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -130,7 +133,20 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& 
     return absl::InvalidArgumentError("CPU devices compute with fp32 or bf16, not with tf32");
   }
   if (options.precision == Precision::kBfloat16) RETURN_IF_ERROR(CheckBfloat16OnCpu());
-  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(options));
+  const auto refused = [&](const std::exception& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cpu:", options.index, ": the system refused ", options.threads,
+                     options.threads == 1 ? " thread: " : " threads: ", error.what(),
+                     "; give it fewer (--threads-per-device), or raise the limit of processes or "
+                     "memory (ulimit -u, ulimit -v, pids.max)"));
+  };
+  try {
+    return std::unique_ptr<Device>(std::make_unique<CpuDevice>(options));
+  } catch (const std::system_error& error) {
+    return refused(error);
+  } catch (const std::bad_alloc& error) {
+    return refused(error);
+  }
 }
 
 }  // namespace stagecoach::kernels

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_stream.h"
 
 #include <cstring>
+#include <system_error>
 
 #include "base/futex.h"
 #include "kernels/cpu/threads.h"
@@ -9,13 +10,22 @@ namespace stagecoach::kernels {
 
 CpuStream::CpuStream(int threads) : queue_(PrepareComputeThread) {
   helpers_.reserve(static_cast<size_t>(threads) - 1);
-  for (int slot = 1; slot < threads; ++slot) {
-    helpers_.emplace_back([this, slot] { Help(slot); });
+  try {
+    for (int slot = 1; slot < threads; ++slot) {
+      helpers_.emplace_back([this, slot] { Help(slot); });
+    }
+  } catch (const std::system_error&) {  // the system refuses one more
+    EndHelpers();
+    throw;
   }
 }
 
 CpuStream::~CpuStream() {
   queue_.End();  // its jobs use the helpers
+  EndHelpers();
+}
+
+void CpuStream::EndHelpers() {
   stopping_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   base::WakeAll(round_);

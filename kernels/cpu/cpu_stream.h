@@ -37,7 +37,7 @@ struct Tiling {
 // helpers that share its operations' tiles.
 class CpuStream final : public Stream {
  public:
-  explicit CpuStream(int threads);
+  explicit CpuStream(int threads);  // throws std::system_error where the system refuses a thread
   ~CpuStream() override;
 
   absl::Status Submit(Job& job) override { return queue_.Submit(job); }
@@ -72,6 +72,7 @@ class CpuStream final : public Stream {
   void ParallelFor(int tiles, TileFunction function);
 
  private:
+  void EndHelpers();
   void Help(int slot);
   void RunTiles(int slot);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -100,7 +101,11 @@ double RegisterPeakFlops(int threads, Precision precision) {
          std::count_if(rates.begin(), rates.end(), is_near) < kAgreeing) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::thread> workers;
-    for (int i = 1; i < threads; ++i) workers.emplace_back(spinner.spin);
+    try {
+      for (int i = 1; i < threads; ++i) workers.emplace_back(spinner.spin);
+    } catch (const std::system_error&) {  // the system refuses one more: what there are, count
+      threads = static_cast<int>(workers.size()) + 1;
+    }
     spinner.spin();
     for (std::thread& worker : workers) worker.join();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

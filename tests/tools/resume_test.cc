@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -287,6 +288,27 @@ TEST_F(ResumedRun, TellsOfOptionsWhereTheyComeFrom) {
   EXPECT_THAT(options, Contains(option("--learning-rate", "0.001", "default")));
   for (const nlohmann::json& saved : options) EXPECT_NE(saved["name"], "--checkpoint");
 }
+
+// Where the address space has no room for the stacks of so many threads. Sanitizers take more than
+// any limit leaves.
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
+TEST_F(ResumedRun, OfMoreThreadsThanThereMayBeEndsWithOneLineAndGoesOnWithFewer) {
+  const Arguments saved = {"--checkpoint", Folder(), "--every", "3"};
+  ASSERT_EQ(Train(Whole(Joined(saved, {"--epochs", "2"}))).exit_status, 0);
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
+  const rlimit small = {.rlim_cur = rlim_t{2} << 30, .rlim_max = limit.rlim_max};
+  const Arguments resume = Joined(saved, {"--resume", "--epochs", "4"});
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  const Finished run = Train(Joined(resume, {"--stages", "3", "--threads-per-device", "256"}));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  EXPECT_EQ(run.exit_status, kStatusBadConfiguration) << run.err;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("the system refused 256 threads: "),
+                             HasSubstr("give it fewer (--threads-per-device)")));
+  const Finished whole = Train(Whole());
+  EXPECT_EQ(Hashes(Train(resume)), Hashes(whole));
+}
+#endif
 
 // Files of the program may grow to 4 KiB: as on a full disk, longer writes fail.
 TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {

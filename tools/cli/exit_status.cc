@@ -39,6 +39,7 @@ int ExitStatusOf(const absl::Status& status) {
   if (is(Origin::kConfiguration)) {
     return absl::IsDataLoss(status) ? kExitBadData : kExitBadConfiguration;
   }
+  if (absl::IsResourceExhausted(status)) return kExitBadConfiguration;
   return kExitInternal;
 }
 

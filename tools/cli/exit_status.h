@@ -49,7 +49,8 @@ absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
 
 // Unmarked errors count as kRun. DataLoss of the kind kConfiguration is a damaged file that is read
 // on the way, such as the tuning file, and so kExitBadData. Whatever the mark, Unavailable is
-// kExitUnavailable, and an error of another rank, or a deadline, kExitTryAgain.
+// kExitUnavailable, and an error of another rank, or a deadline, kExitTryAgain. ResourceExhausted
+// of kRun, which the machine has no room for, is kExitBadConfiguration.
 int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),

@@ -130,7 +130,11 @@ absl::StatusOr<LocalProcess> StartLocalProcess(const LocalProcesses& all, int ra
   std::fflush(nullptr);
   const pid_t parent = getpid();
   process.pid = fork();
-  if (process.pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
+  if (process.pid < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start the process of rank ", rank, ": ", std::strerror(errno),
+                     "; see the limits of processes and memory (ulimit -u, ulimit -v, pids.max)"));
+  }
   if (process.pid == 0) Execute(all, rank, parent, streams);
   setpgid(process.pid, process.pid);  // whichever of the two comes first
   return process;

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -194,6 +196,13 @@ int RunProgram(int argc, char** argv) {
     // --help and --version also come this way.
     if (error.get_exit_code() == 0) return app.exit(error);
     return fail(UsageError(parsed(), MessageOf(error)));
+  } catch (const std::system_error& error) {
+    return fail(absl::ResourceExhaustedError(
+        absl::StrCat("the system refused a thread or another of its means: ", error.what(),
+                     "; see the limits of processes and memory (ulimit -u, ulimit -v, pids.max)")));
+  } catch (const std::bad_alloc&) {
+    return fail(absl::ResourceExhaustedError(
+        "the system refused memory; see the limits of memory (ulimit -v, memory.max)"));
   } catch (const std::exception& error) {
     return fail(absl::InternalError(error.what()));
   }

@@ -1,5 +1,6 @@
 #include "tools/cli/slow_notice.h"
 
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,12 +10,16 @@
 
 namespace stagecoach::tools {
 
-SlowNotice::SlowNotice(std::string text, absl::Duration patience)
-    : text_(std::move(text)), watch_([this, patience] { Watch(patience); }) {}
+SlowNotice::SlowNotice(std::string text, absl::Duration patience) : text_(std::move(text)) {
+  try {
+    watch_ = std::thread([this, patience] { Watch(patience); });
+  } catch (const std::system_error&) {  // the system refuses a thread: nothing is said
+  }
+}
 
 SlowNotice::~SlowNotice() {
   done_.Notify();
-  watch_.join();
+  if (watch_.joinable()) watch_.join();
 }
 
 void SlowNotice::Watch(absl::Duration patience) const {
