@@ -33,8 +33,8 @@ template <typename Function>
 auto Guard(Function function) -> decltype(function()) {
   try {
     return function();
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("Gloo's file store: ", error.what()));
+  } catch (const std::exception&) {
+    return absl::InternalError("the folder in which the processes meet cannot be used");
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/launch/host_address.h"
+#include "engine/launch/rendezvous.h"
 #include "engine/run/rank_group.h"
 #include "engine/run/reduction.h"
 #include "engine/transport/gloo.h"
@@ -221,7 +222,10 @@ absl::Status RankGroup::ConnectByGloo() {
     }
     return absl::OkStatus();
   });
-  return connected.ok() ? Agree(connected) : Fail(connected);
+  if (connected.ok()) return Agree(connected);
+  const absl::Status failed = Fail(connected);
+  // A process that cannot be reached is not a device that is gone.
+  return absl::IsUnavailable(failed) ? OfAnotherRank(failed) : failed;
 }
 
 // Device 0 names the groups.

@@ -3,8 +3,12 @@
 #include <gloo/allreduce.h>
 #include <gloo/context.h>
 #include <gloo/math.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <pthread.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -37,15 +41,46 @@ void BlockBrokenPipeSignal() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-// Gloo throws; what it throws becomes a status.
+// Gloo throws; what it throws becomes a status. Its words are places in its source, which help
+// nobody.
 template <typename Function>
 absl::Status Guard(Function function) {
   try {
     return function();
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("Gloo: ", error.what()));
+  } catch (const std::exception&) {
+    return absl::UnavailableError("the connection has ended");
   }
 }
+
+// A number that strangers do not know.
+constexpr size_t kTokenBytes = 16;
+std::string NewToken() {
+  std::string token(kTokenBytes, '\0');
+  static_cast<void>(getrandom(token.data(), token.size(), 0));  // never fails for so few
+  return token;
+}
+// A connection that only ends a wait for one, to an address of a pair.
+class Knock {
+ public:
+  explicit Knock(const std::vector<char>& address) {
+    const sockaddr_storage to = gloo::transport::tcp::Address(address).getSockaddr();
+    socket_ = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const auto* const any = reinterpret_cast<const sockaddr*>(&to);
+    if (socket_ >= 0) static_cast<void>(connect(socket_, any, sizeof(to)));  // or nobody waits
+  }
+  Knock(Knock&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
+  Knock& operator=(Knock&&) = delete;
+  ~Knock() {
+    if (socket_ >= 0) close(socket_);
+  }
+
+ private:
+  int socket_ = -1;
+};
+
+// What both ends of a connection send at once is there long before, unless one of them is a
+// stranger, or the machine is very busy: so, twice as long at each attempt.
+constexpr absl::Duration kShortestGreeting = absl::Seconds(1);
 
 std::chrono::milliseconds TimeLeft(base::Deadline deadline) {
   constexpr absl::Duration kLong = absl::Hours(24 * 365);
@@ -80,30 +115,26 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
     BlockBrokenPipeSignal();
     const base::Deadline deadline = base::Deadline::After(options.deadline);
     processes_ = options.processes;
-    std::string addresses;
-    RETURN_IF_ERROR(base::Annotate(Listen(options, addresses),
-                                   absl::StrCat("cannot listen at ", options.address)));
-    ASSIGN_OR_RETURN(const std::vector<std::string> all, options.gather(addresses));
-    const int own = PlaceOf(options.process);
-    for (const int process : processes_) {
-      if (process == options.process) continue;
-      const int other = PlaceOf(process);
-      const std::string& theirs = all[static_cast<size_t>(process)];
-      const size_t size = theirs.size() / (processes_.size() - 1);
-      const auto place = static_cast<size_t>(own - (own > other ? 1 : 0));
-      const std::string address = theirs.substr(place * size, size);
-      const absl::Status connected = Guard([&] {
-        context_->getPair(other)->connect({address.begin(), address.end()});
-        return absl::OkStatus();
-      });
-      if (connected.ok()) continue;
-      const std::string what =
-          absl::StrCat("connecting rank ", options.process, " with rank ", process);
-      if (deadline.Expired()) return absl::DeadlineExceededError("timed out " + what);
-      return base::Annotate(connected, what);
+    for (absl::Duration patience = kShortestGreeting;; patience *= 2) {
+      std::string told = NewToken();
+      RETURN_IF_ERROR(base::Annotate(Listen(options, deadline, told),
+                                     absl::StrCat("cannot listen at ", options.address)));
+      ASSIGN_OR_RETURN(const std::vector<std::string> all, options.gather(told));
+      // Gloo takes whoever connects first, so that may be a stranger, such as a scan of the host's
+      // ports: then all listen elsewhere.
+      absl::Status status = ConnectPairs(options, all);
+      if (absl::IsUnavailable(status) && deadline.Expired()) {
+        return absl::DeadlineExceededError(absl::StrCat("timed out ", status.message()));
+      }
+      RETURN_IF_ERROR(CheckNotAborted());
+      ASSIGN_OR_RETURN(bool all_can, AllCan(options, status.ok()));
+      if (all_can) {
+        status = Greet(options, all, std::min(patience, deadline.Remaining()));
+        ASSIGN_OR_RETURN(all_can, AllCan(options, status.ok()));
+      }
+      RETURN_IF_ERROR(CheckNotAborted());
+      if (all_can) return absl::OkStatus();
     }
-    base::MutexLock lock(mutex_);
-    return IfNotAborted();
   }
 
   void Abort() override {
@@ -150,25 +181,103 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   absl::Status IfNotAborted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_aborted_ ? absl::UnavailableError("connecting was ended") : absl::OkStatus();
   }
+  absl::Status CheckNotAborted() {
+    base::MutexLock lock(mutex_);
+    return IfNotAborted();
+  }
 
-  // Sets `addresses` to those at which the others reach this process, one for each of them, all of
-  // equally many bytes.
-  absl::Status Listen(const GlooOptions& options, std::string& addresses) {
+  // Whether all processes of the launch say so.
+  static absl::StatusOr<bool> AllCan(const GlooOptions& options, bool own) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, options.gather(own ? "yes" : "no"));
+    return absl::c_all_of(all, [](const std::string& one) { return one == "yes"; });
+  }
+
+  // Of the first that there is no connection with. Tries all, and lets none of them wait for this
+  // process: the pair that should connect may have been taken by a stranger.
+  absl::Status ConnectPairs(const GlooOptions& options, const std::vector<std::string>& all) {
+    const int own = PlaceOf(options.process);
+    absl::Status first;
+    for (const int process : processes_) {
+      if (process == options.process) continue;
+      const int other = PlaceOf(process);
+      const std::string addresses = all[static_cast<size_t>(process)].substr(kTokenBytes);
+      const size_t size = addresses.size() / (processes_.size() - 1);
+      const auto place = static_cast<size_t>(own - (own > other ? 1 : 0));
+      const std::string address = addresses.substr(place * size, size);
+      const absl::Status status = Guard([&] {
+        context_->getPair(other)->connect({address.begin(), address.end()});
+        return absl::OkStatus();
+      });
+      if (!status.ok()) {
+        knocks_.emplace_back(std::vector<char>(address.begin(), address.end()));
+        first.Update(absl::UnavailableError(
+            absl::StrCat("connecting rank ", options.process, " with rank ", process)));
+      }
+      RETURN_IF_ERROR(CheckNotAborted());
+    }
+    return first;
+  }
+
+  // Shows each of them its number, and waits for its own.
+  absl::Status Greet(const GlooOptions& options, const std::vector<std::string>& all,
+                     absl::Duration patience) {
+    constexpr uint64_t kSlot = uint64_t{3} << 56 | uint64_t{15} << 52;
+    struct Greeting {
+      std::string sent, received;
+      std::unique_ptr<UnboundBuffer> send, receive;
+    };
+    const std::string own = all[static_cast<size_t>(options.process)].substr(0, kTokenBytes);
+    const auto timeout = TimeLeft(base::Deadline::After(patience));
+    return Guard([&]() -> absl::Status {
+      std::vector<Greeting> greetings(processes_.size());
+      for (const int process : processes_) {
+        if (process == options.process) continue;
+        const int place = PlaceOf(process);
+        Greeting& greeting = greetings[static_cast<size_t>(place)];
+        greeting.sent = all[static_cast<size_t>(process)].substr(0, kTokenBytes);
+        greeting.received.resize(kTokenBytes);
+        greeting.send = context_->createUnboundBuffer(greeting.sent.data(), kTokenBytes);
+        greeting.receive = context_->createUnboundBuffer(greeting.received.data(), kTokenBytes);
+        greeting.send->send(place, kSlot);
+        greeting.receive->recv(place, kSlot);
+      }
+      for (Greeting& greeting : greetings) {
+        if (greeting.send == nullptr) continue;
+        const bool is_done =
+            greeting.send->waitSend(timeout) && greeting.receive->waitRecv(timeout);
+        if (!is_done || greeting.received != own) {
+          return absl::UnavailableError("a stranger has connected");
+        }
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  // Adds the addresses at which the others reach this process, one for each of them, all of equally
+  // many bytes.
+  absl::Status Listen(const GlooOptions& options, base::Deadline deadline, std::string& told) {
+    {
+      base::MutexLock lock(mutex_);
+      pairs_.clear();  // of an attempt before
+    }
+    knocks_.clear();
     return Guard([&] {
-      device_ =
-          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
+      if (device_ == nullptr) {
+        device_ =
+            gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
+      }
       context_ =
           device_->createContext(PlaceOf(options.process), static_cast<int>(processes_.size()));
       collectives_ = std::make_shared<CollectiveContext>(context_, device_);
       // Which is for connections alone, and of which Gloo allows them five times as much
       // (gloo/transport/tcp/pair.cc, waitUntilConnected).
-      context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline / 5)));
+      context_->setTimeout(TimeLeft(base::Deadline::After(deadline.Remaining() / 5)));
       base::MutexLock lock(mutex_);
       for (const int process : processes_) {
         if (process == options.process) continue;
         pairs_.push_back(context_->createPair(PlaceOf(process)).get());
         const std::vector<char> bytes = pairs_.back()->address().bytes();
-        addresses.append(bytes.begin(), bytes.end());
+        told.append(bytes.begin(), bytes.end());
       }
       return IfNotAborted();
     });
@@ -178,6 +287,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   std::shared_ptr<gloo::transport::Context> context_;
   std::shared_ptr<gloo::Context> collectives_;  // over context_
   std::vector<int> processes_;
+  std::vector<Knock> knocks_;  // of this attempt
   base::Mutex mutex_;
   std::vector<gloo::transport::Pair*> pairs_ ABSL_GUARDED_BY(mutex_);  // of the context
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
@@ -234,7 +344,7 @@ class GlooTransport final : public Transport {
     base::MutexLock lock(mutex_);
     waiting_ = nullptr;
     RETURN_IF_ERROR(abort_reason_);
-    if (!status.ok()) return Explain(transfer, status, deadline);
+    if (!status.ok()) return Explain(transfer, deadline);
     if (!is_complete) return absl::InternalError("a wait ended without a reason");
     transfer.is_done = true;
     transfer.done_at = Clock::now();
@@ -313,15 +423,13 @@ class GlooTransport final : public Transport {
     return *known.back();
   }
 
-  absl::Status Explain(const Transfer& transfer, const absl::Status& status,
-                       base::Deadline deadline) const {
+  absl::Status Explain(const Transfer& transfer, base::Deadline deadline) const {
     if (transfer.buffer == nullptr) {
       const std::string what = absl::StrCat("the all-reduce of the ", ToString(transfer.message));
-      return deadline.Expired()
-                 ? absl::DeadlineExceededError(
-                       absl::StrCat("rank ", ProcessOf(rank_), " timed out in ", what))
-                 : absl::UnavailableError(absl::StrCat("a rank is gone that was to take part in ",
-                                                       what, " (", status.message(), ")"));
+      return deadline.Expired() ? absl::DeadlineExceededError(absl::StrCat(
+                                      "rank ", ProcessOf(rank_), " timed out in ", what))
+                                : absl::UnavailableError(absl::StrCat(
+                                      "a rank is gone that was to take part in ", what));
     }
     const std::string what =
         absl::StrCat(transfer.is_send ? "take the " : "send the ", ToString(transfer.message));
@@ -330,8 +438,7 @@ class GlooTransport final : public Transport {
       return absl::DeadlineExceededError(absl::StrCat(
           "rank ", ProcessOf(rank_), " timed out waiting for rank ", peer, " to ", what));
     }
-    return absl::UnavailableError(
-        absl::StrCat("rank ", peer, " is gone, which was to ", what, " (", status.message(), ")"));
+    return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone, which was to ", what));
   }
   int ProcessOf(Rank rank) const { return processes_[static_cast<size_t>(rank.value())]; }
 

@@ -21,13 +21,18 @@ struct GlooOptions {
   // Where this process listens: the number of an address of this host, to which sockets can be
   // bound and which all others reach.
   std::string address;
-  // Returns the text of every process of the launch, by process, once all have called it.
+  // Returns the text of every process of the launch, by process, once all have called it; is called
+  // several times.
   std::function<absl::StatusOr<std::vector<std::string>>(const std::string&)> gather = nullptr;
   absl::Duration deadline;  // of connecting with each of them
 };
 
 // The TCP connections of this process with others of a run, made by Gloo, for tensors in host
 // memory. A thread of Gloo's moves what has been posted, beside the work of the devices.
+//
+// Until all are connected, others may connect as well, as a scan of ports does: the processes show
+// each other numbers that strangers do not know, and begin anew where one does not. Nothing listens
+// after that.
 //
 // A message moves once both its ends are posted, and messages are told apart by what they are
 // (Message), so that a difference between the two ends is found at the deadline. A process that

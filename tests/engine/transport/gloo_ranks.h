@@ -3,6 +3,7 @@
 
 #include <barrier>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -18,7 +19,9 @@
 // Gloo's connections between threads of a test, as if each were a process.
 namespace stagecoach::engine {
 
-inline std::vector<std::shared_ptr<GlooMesh>> GlooMeshes(int processes) {
+// `told`: called by each with what all have told, before they connect.
+inline std::vector<std::shared_ptr<GlooMesh>> GlooMeshes(
+    int processes, const std::function<void(const std::vector<std::string>&)>& told = nullptr) {
   const auto count = static_cast<size_t>(processes);
   std::vector<std::shared_ptr<GlooMesh>> meshes(count);
   std::vector<std::string> texts(count);
@@ -31,7 +34,10 @@ inline std::vector<std::shared_ptr<GlooMesh>> GlooMeshes(int processes) {
       const auto gather = [&](const std::string& text) -> absl::StatusOr<std::vector<std::string>> {
         texts[own] = text;
         all_told.arrive_and_wait();
-        return texts;
+        std::vector<std::string> gathered = texts;
+        all_told.arrive_and_wait();  // before it is called again
+        if (told) told(gathered);
+        return gathered;
       };
       meshes[own] = GlooMesh::Create();
       STAGECOACH_CHECK_OK(meshes[own]->Connect({.process = static_cast<int>(own),

@@ -1,8 +1,15 @@
 #include "engine/transport/transport.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <latch>
 #include <memory>
 #include <string>
@@ -13,6 +20,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
@@ -444,23 +452,70 @@ TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
                        .address = "127.0.0.1",
                        .gather =
                            [&](const auto& text) {
+                             using Texts = absl::StatusOr<std::vector<std::string>>;
+                             // It has its connection.
+                             if (aborting.joinable()) return Texts(absl::CancelledError());
                              addresses[0] = text;
                              both_told.arrive_and_wait();
                              aborting = std::thread([&] {
                                std::this_thread::sleep_for(std::chrono::milliseconds(20));
                                mesh->Abort();
                              });
-                             return absl::StatusOr<std::vector<std::string>>(addresses);
+                             return Texts(addresses);
                            },
                        .deadline = absl::Minutes(1)});
     ended.count_down();
     other.join();
     aborting.join();
-    if (status.ok()) continue;
+    if (absl::IsCancelled(status)) continue;
     ++aborted;
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was ended")));
   }
   EXPECT_EQ(aborted, 1);
+}
+
+// A scan of ports says nothing, or goes away, or says what nobody understands. Each process tells
+// 16 bytes, and an address for each of the others.
+TEST(GlooTransport, IsNotDisturbedByStrangers) {
+  constexpr size_t kTold = 16, kRanks = 3;
+  base::Mutex mutex;
+  std::vector<int> strangers;
+  std::atomic<int> visits = 0;
+  const auto told = [&](const std::vector<std::string>& all) {
+    // By each process at its first two attempts.
+    if (all.front().size() <= kTold || visits++ >= 2 * static_cast<int>(kRanks)) return;
+    base::MutexLock lock(mutex);
+    for (const std::string& text : all) {
+      const size_t size = (text.size() - kTold) / (kRanks - 1);
+      for (size_t place = 0; place < kRanks - 1; ++place) {
+        sockaddr_in address = {};
+        std::memcpy(&address, text.data() + kTold + place * size, sizeof(address));
+        const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+          const std::string bytes(place == 0 ? 0 : 64, '\1');
+          static_cast<void>(send(stranger, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+        }
+        strangers.push_back(stranger);
+        if (strangers.size() % 3 == 0) close(std::exchange(strangers.back(), -1));
+      }
+    }
+  };
+  const std::vector<std::shared_ptr<GlooMesh>> meshes = GlooMeshes(kRanks, told);
+  EXPECT_GT(visits, static_cast<int>(kRanks)) << "the strangers have done nothing";
+  for (size_t from = 0; from < meshes.size(); ++from) {
+    const size_t to = (from + 1) % meshes.size();
+    std::vector<float> sent = {1.0F + static_cast<float>(from)}, received(1);
+    const auto sender = meshes[from]->Join(Rank(static_cast<int>(from)), {0, 1, 2}, 0);
+    const auto receiver = meshes[to]->Join(Rank(static_cast<int>(to)), {0, 1, 2}, 0);
+    ASSERT_OK(sender->PostSend(Rank(static_cast<int>(to)), Activation(0), View(sent)));
+    ASSERT_OK_AND_ASSIGN(const auto ticket, receiver->PostReceive(Rank(static_cast<int>(from)),
+                                                                  Activation(0), View(received)));
+    EXPECT_OK(receiver->Wait(ticket, Long()));
+    EXPECT_EQ(received, sent);
+  }
+  for (const int stranger : strangers) {
+    if (stranger >= 0) close(stranger);
+  }
 }
 
 // Of one mesh, as a process has them: with the ranks of its replica, and with its replicas.
