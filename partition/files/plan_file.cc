@@ -238,6 +238,7 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   PlanFile file;
   Plan& plan = file.plan;
   ASSIGN_OR_RETURN(file.model, reader.OptionalString("model", ""));
+  ASSIGN_OR_RETURN(file.parameter_bytes, reader.OptionalInt64("parameter_bytes", 0, {.min = 0}));
   ASSIGN_OR_RETURN(plan.num_layers, ReadInt(reader, "layers", {.min = 1, .max = kMaxLayers}));
   ASSIGN_OR_RETURN(const int micro_batches,
                    ReadInt(reader, "micro_batches", {.min = 1, .max = schedule::kMaxPasses}));
@@ -318,6 +319,9 @@ std::string ToPlanJson(const PlanFile& file) {
   std::string text =
       absl::StrCat("{\n  \"format\": \"", kPlanFormat, "\",\n  \"version\": ", kPlanVersion);
   if (!file.model.empty()) absl::StrAppend(&text, ",\n  \"model\": ", Quoted(file.model));
+  if (file.parameter_bytes > 0) {
+    absl::StrAppend(&text, ",\n  \"parameter_bytes\": ", file.parameter_bytes);
+  }
   absl::StrAppend(&text, ",\n  \"layers\": ", plan.num_layers,
                   ",\n  \"micro_batches\": ", plan.micro_batches(),
                   ",\n  \"micro_batch_rows\": ", plan.micro_batch_rows);

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_PARTITION_FILES_PLAN_FILE_H_
 #define STAGECOACH_PARTITION_FILES_PLAN_FILE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,12 +30,13 @@ namespace stagecoach::partition {
 //
 // A generated schedule is its name and the number of stages per rank ("chunks"); of any other,
 // "schedule" is the object of schedule/files/schedule_file.h, and there is no "chunks". Optional
-// are "model", "replicas" (1), "gradient_blocks" (as many as replicas), "shard_optimizer" (false),
-// "reduction" ("tree"), "recomputed_layers" and "order" (Plan). "micro_batches" is of all replicas;
-// the schedule is what each performs.
+// are "model", "parameter_bytes", "replicas" (1), "gradient_blocks" (as many as replicas),
+// "shard_optimizer" (false), "reduction" ("tree"), "recomputed_layers" and "order" (Plan).
+// "micro_batches" is of all replicas; the schedule is what each performs.
 struct PlanFile {
   std::string model;  // that it was made for, for people
   Plan plan;
+  int64_t parameter_bytes = 0;  // of that model's layers; 0: not known
 
   friend bool operator==(const PlanFile&, const PlanFile&) = default;
 };

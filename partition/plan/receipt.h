@@ -56,6 +56,7 @@ struct Choice {
 // A plan, what it costs, and why it is the one.
 struct Receipt : PreparedPlan {
   std::string model;
+  int64_t parameter_bytes = 0;  // of its layers
   Cluster cluster;
   std::vector<std::string> layer_names;  // in the order of the plan
   schedule::Costs costs;

@@ -53,6 +53,7 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
   receipt.cluster = cluster;
   for (const LayerCost& layer : pipeline.layers().layers) {
     receipt.layer_names.push_back(layer.name);
+    receipt.parameter_bytes += layer.memory.parameter_bytes;
   }
   receipt.costs = pipeline.CostsOf(cut);
   std::vector<schedule::StageMemory> memory;

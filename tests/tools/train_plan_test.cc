@@ -89,6 +89,24 @@ TEST(TrainPlan, GivesTheBitsOfEveryOtherPlanOfThatBatch) {
   EXPECT_EQ(by_plan["step_losses_hash"], by_flags["step_losses_hash"]);
 }
 
+TEST(TrainPlan, OfAnotherModelIsSaid) {
+  const std::string file = TestDirectory() + "/saved-plan.json";
+  const std::vector<std::string> model = {"--data", "synthetic:100x16x4", "--layers", "6"};
+  ASSERT_EQ(RunStagecoach(Joined(Joined({"plan", "--width", "16", "--devices", "2", "--batch", "32",
+                                         "--save", file},
+                                        model),
+                                 {}))
+                .exit_status,
+            0);
+  const Finished same = Trained({"--plan", file});
+  EXPECT_EQ(same.exit_status, 0);
+  EXPECT_THAT(same.err, IsEmpty());
+  const Finished other = Trained({"--plan", file, "--width", "64"});
+  EXPECT_EQ(other.exit_status, 0);
+  ExpectOneLine(other.err,
+                AllOf(HasSubstr(file + " was made for a model of "), HasSubstr("plan it anew")));
+}
+
 TEST(TrainPlan, ExcludesTheFlagsThatItSettles) {
   const std::vector<std::vector<std::string>> excluded = {
       {"--stages", "3"},         {"--devices", "3"},      {"--schedule", "1f1b"},

@@ -95,7 +95,8 @@ absl::Status CheckPaths(const PlanCommandOptions& options) {
 absl::Status WriteFiles(const PlanCommandOptions& options, const Receipt& receipt,
                         const std::vector<ComparedPlan>& compared) {
   if (!options.save.empty()) {
-    RETURN_IF_ERROR(partition::WritePlanFile(options.save, {receipt.model, receipt.plan}));
+    RETURN_IF_ERROR(partition::WritePlanFile(
+        options.save, {receipt.model, receipt.plan, receipt.parameter_bytes}));
   }
   for (const Export& own : options.exports) {
     absl::StatusOr<std::string> text = ExportText(receipt, own.format);

@@ -89,7 +89,24 @@ std::string SourceOfPlan(const RunOptions& options) {
   return options.plan.has_value() ? "the checkpoint" : options.plan_file;
 }
 
-absl::StatusOr<partition::Plan> TakePlan(const RunOptions& options) {
+// Says it where the plan of a file was made for a model whose parameters are so many others that
+// its stages may be far from even.
+void CompareModels(const RunOptions& options, const partition::PlanFile& file,
+                   const engine::PreparedRun& run) {
+  constexpr double kMost = 1.1;
+  int64_t bytes = 0;
+  for (const partition::LayerCost& layer : run.profile.layers)
+    bytes += layer.memory.parameter_bytes;
+  const auto was = static_cast<double>(file.parameter_bytes), is = static_cast<double>(bytes);
+  if (file.parameter_bytes == 0 || std::max(was, is) <= kMost * std::min(was, is)) return;
+  PrintNotice(absl::StrCat(SourceOfPlan(options), " was made for a model of ",
+                           base::FormatBytes(file.parameter_bytes), " of parameters",
+                           file.model.empty() ? "" : absl::StrCat(" (", file.model, ")"),
+                           ", and this one has ", base::FormatBytes(bytes),
+                           ": its stages may take very different times; plan it anew"));
+}
+
+absl::StatusOr<partition::PlanFile> TakePlan(const RunOptions& options) {
   partition::PlanFile file;
   if (options.plan.has_value()) {
     file.plan = *options.plan;
@@ -102,7 +119,7 @@ absl::StatusOr<partition::Plan> TakePlan(const RunOptions& options) {
   if (!supported.ok()) {
     return From(Origin::kConfiguration, base::Annotate(supported, SourceOfPlan(options)));
   }
-  return std::move(file.plan);
+  return file;
 }
 
 absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const engine::Model& model,
@@ -334,7 +351,8 @@ RunOptions InPlaceOf(const partition::Plan& plan, RunOptions options) {
 }
 
 absl::StatusOr<Run> RunOfGivenPlan(const RunOptions& options) {
-  ASSIGN_OR_RETURN(partition::Plan plan, TakePlan(options));
+  ASSIGN_OR_RETURN(const partition::PlanFile file, TakePlan(options));
+  const partition::Plan& plan = file.plan;
   if (options.devices_left.value_or(plan.num_devices()) != plan.num_devices()) {
     return RunOfDevicesLeft(InPlaceOf(plan, options));
   }
@@ -345,7 +363,8 @@ absl::StatusOr<Run> RunOfGivenPlan(const RunOptions& options) {
       engine::PreparedRun run,
       From(Origin::kConfiguration,
            UsePlan(options, workload.model,
-                   {.plan = std::move(plan), .optimizer = workload.optimizer, .device = device})));
+                   {.plan = plan, .optimizer = workload.optimizer, .device = device})));
+  CompareModels(options, file, run);
   return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
 }
 

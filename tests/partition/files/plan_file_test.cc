@@ -258,6 +258,14 @@ TEST(PlanFile, WritesReplicationOnlyWhereItIsNotTheUsual) {
   EXPECT_EQ(read, file);
 }
 
+TEST(PlanFile, KeepsTheBytesOfTheModel) {
+  PlanFile file = FileOf("1f1b", 2, 2);
+  EXPECT_THAT(ToPlanJson(file), Not(HasSubstr("parameter_bytes")));
+  file.parameter_bytes = int64_t{1} << 40;
+  ASSERT_OK_AND_ASSIGN(const PlanFile read, ParsePlanJson(ToPlanJson(file)));
+  EXPECT_EQ(read, file);
+}
+
 TEST(PlanFile, RefusesAnOrderWithALayerTwice) {
   PlanFile file = FileOf("1f1b", 2, 2);
   file.plan.order = {0, 2, 1, 3};
