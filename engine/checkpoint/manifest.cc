@@ -235,6 +235,12 @@ absl::Status ParseModel(ObjectReader& reader, Manifest& manifest) {
   if (data.has_value()) {
     ASSIGN_OR_RETURN(manifest.encoding, ParseEncoding(*std::move(data)));
   }
+  ASSIGN_OR_RETURN(std::optional<ObjectReader> hashes, reader.OptionalObject("data_hashes"));
+  if (hashes.has_value()) {
+    ASSIGN_OR_RETURN(manifest.data.train, hashes->RequiredString("train"));
+    ASSIGN_OR_RETURN(manifest.data.test, hashes->RequiredString("test"));
+    RETURN_IF_ERROR(hashes->Finish());
+  }
   return absl::OkStatus();
 }
 
@@ -324,6 +330,9 @@ std::string ToJson(const Manifest& manifest) {
   add("loss", quoted(manifest.loss));
   add("layers", LinesOf(manifest.layers, [](const std::string& layer) { return Json(layer); }));
   if (manifest.encoding != DataEncoding()) add("data", ToJson(manifest.encoding).dump());
+  if (manifest.data != DataFingerprint()) {
+    add("data_hashes", Json{{"train", manifest.data.train}, {"test", manifest.data.test}}.dump());
+  }
   if (!manifest.model_source.empty()) add("model_source", quoted(manifest.model_source));
   add("plan", Json::parse(ToPlanJson(manifest.plan)).dump());
   add("options", LinesOf(manifest.options, [](const SavedOption& option) -> Json {

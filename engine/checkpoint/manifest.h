@@ -87,6 +87,7 @@ struct Manifest {
   std::string loss;
   std::string model_source;  // from which the model can be made again, if that is known
   DataEncoding encoding;     // of the data; empty: not known
+  DataFingerprint data;      // that it was trained and tested on; empty: not known
   partition::PlanFile plan;  // by which it was trained; any other will do
   std::vector<SavedOption> options;
 

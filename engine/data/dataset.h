@@ -67,6 +67,7 @@ struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;  // null with Sets::kTraining
   DataEncoding encoding = {};           // of both
+  DataFingerprint fingerprint = {};     // of both, for checkpoints; empty: it was not taken
 };
 
 // What of data is loaded. kTraining: for a test set from elsewhere. A file that would be divided is

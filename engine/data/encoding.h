@@ -40,6 +40,14 @@ struct DataEncoding {
   friend bool operator==(const DataEncoding&, const DataEncoding&) = default;
 };
 
+// What tells data apart from others, or from what they were: of what is read, not of files
+// (FingerprintOf in engine/data/data_fingerprint.h). "": it is not known.
+struct DataFingerprint {
+  std::string train, test;
+
+  friend bool operator==(const DataFingerprint&, const DataFingerprint&) = default;
+};
+
 }  // namespace stagecoach::engine
 
 #endif  // STAGECOACH_ENGINE_DATA_ENCODING_H_

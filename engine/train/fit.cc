@@ -246,6 +246,7 @@ class Fitting {
     SaveOptions save = options_.checkpoints.save;
     save.position = position_;
     save.encoding = data_.encoding;
+    save.data = data_.fingerprint;
     saved_steps_ = trainer_.steps();
     const Stopwatch watch;
     const absl::Status begun = trainer_.BeginSave(options_.checkpoints.folder, save);

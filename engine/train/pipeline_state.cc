@@ -132,6 +132,7 @@ absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOpt
                    .seed = options_.seed,
                    .model_source = options.model_source,
                    .encoding = options.encoding,
+                   .data = options.data,
                    .options = options.options};
   return saved_state_->Begin(std::move(task));
 }

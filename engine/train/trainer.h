@@ -117,6 +117,7 @@ struct SaveOptions {
   std::string program;
   std::string model_source;
   DataEncoding encoding;
+  DataFingerprint data;
   std::vector<SavedOption> options;
 };
 

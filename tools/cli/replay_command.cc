@@ -34,6 +34,7 @@ class Comparison {
 
   absl::StatusOr<int> Run() {
     ASSIGN_OR_RETURN(times_, PrepareReplay(flags_, options_.run, start_.checkpoint.manifest()));
+    RETURN_IF_ERROR(CheckData(start_.checkpoint.manifest()));
     StopOnSignals();  // from here on there is something to remove
     ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> scratch,
                      From(Origin::kOutput, ScratchFolder::Make("replay")));
@@ -55,6 +56,16 @@ class Comparison {
   }
 
  private:
+  // Replaying on other data shows nothing of the run.
+  absl::Status CheckData(const engine::Manifest& manifest) const {
+    const std::string other = DescribeOtherData(manifest, times_.first.options, times_.first.run);
+    if (other.empty()) return absl::OkStatus();
+    return From(Origin::kData, absl::FailedPreconditionError(absl::StrCat(
+                                   other,
+                                   "; if the run's data have moved, say with --data where "
+                                   "they are")));
+  }
+
   // What makes other bits than the run had, though the same ones each time.
   void TellOfOtherConditions() const {
     if (start_.steps < options_.steps) {
@@ -86,6 +97,8 @@ class Comparison {
     if (!manifest.encoding.EncodesAs(times_.first.run.data.encoding)) {
       add("the data have other columns, classes or statistics");
     }
+    const std::string other = DescribeOtherData(manifest, told, times_.first.run);
+    if (!other.empty()) add(other);
     return changes;
   }
 

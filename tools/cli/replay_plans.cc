@@ -44,6 +44,7 @@ absl::StatusOr<RunOptions> SavedOptions(const CLI::App& flags, const engine::Man
   }
   RETURN_IF_ERROR(TakeSavedOptions(train, manifest, options));
   options.plan = manifest.plan.plan;
+  options.takes_fingerprint = true;
   if (options.device.kind == "cpu" && manifest.device != "cpu") {
     if (!HasFlag(flags, "--precision")) options.device.precision = "fp32";
     if (!HasFlag(flags, "--gpus")) options.device.gpus.clear();
@@ -77,6 +78,7 @@ bool NamesPlan(const CLI::App& flags) {
 // The same but for the plan and where it is performed.
 RunOptions OptionsOfSecond(const CLI::App& flags, const RunOptions& given, const OneTime& first) {
   RunOptions second = first.options;
+  second.takes_fingerprint = false;  // its data are those of the first
   const partition::Plan& plan = first.run.prepared.plan;
   second.device_memory_bytes = given.device_memory_bytes;
   if (HasFlag(flags, "--threads-per-device")) second.device.threads = given.device.threads;

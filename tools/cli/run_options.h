@@ -37,6 +37,9 @@ struct RunOptions {
   // DataSource's).
   std::string test_data;
   std::optional<double> test_fraction;
+  // Of the data, for a run that is saved, compared with what was saved, or one of several
+  // processes.
+  bool takes_fingerprint = false;
   // Training rows: unset for the default (kDefaultImageRows for images, all of anything else); 0
   // for all.
   std::optional<int64_t> rows;
@@ -91,6 +94,7 @@ struct RunOptions {
   // Of a run that is saved; "": it is not.
   std::string checkpoints;
   bool resume = false;
+  bool data_changed = false;           // since it was saved, which is known
   std::optional<int64_t> every_steps;  // between saves; unset: as often as it pays (SaveInterval)
   std::vector<std::string> taken_defaults;  // flags that a checkpoint had, and had not been given
   int kept_checkpoints = engine::Retention{}.newest;

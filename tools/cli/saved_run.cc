@@ -26,9 +26,10 @@ namespace {
 
 // Of this invocation alone, or names of files that are written.
 constexpr absl::string_view kNotSaved[] = {
-    "--help",    "--checkpoint", "--init", "--metrics",         "--tensorboard",
-    "--resume",  "--every",      "--keep", "--keep-every",      "--json",
-    "--explain", "--trace",      "--plan", "--simulated-trace", "--tuning"};
+    "--help",   "--checkpoint",   "--init",  "--metrics", "--tensorboard",
+    "--resume", "--data-changed", "--every", "--keep",    "--keep-every",
+    "--json",   "--explain",      "--trace", "--plan",    "--simulated-trace",
+    "--tuning"};
 // What a plan settles.
 constexpr absl::string_view kOfPlan[] = {"--devices",  "--replicas",        "--gradient-blocks",
                                          "--schedule", "--shard-optimizer", "--reduction",
@@ -261,9 +262,17 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
   return absl::OkStatus();
 }
 
-std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& options,
-                            const Run& run) {
-  std::vector<std::string> changes;
+namespace {
+
+// An option that decides the results and is not that of the checkpoint.
+struct Change {
+  std::string name;
+  std::string text;
+};
+
+std::vector<Change> ChangesOf(const engine::Manifest& manifest, const RunOptions& options,
+                              const Run& run) {
+  std::vector<Change> changes;
   for (const auto& [name, value] : Decisive(options, run)) {
     if (name == "--tokenizer") continue;  // wherever the same one is now
     const bool is_length = Contains(kLengths, name);
@@ -273,12 +282,45 @@ std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& 
       const bool is_of_both = saved.name == name || (is_length && Contains(kLengths, saved.name)) ||
                               (is_test_set && Contains(kTestSets, saved.name));
       if (!is_of_both || is_same) continue;
-      changes.push_back(
-          saved.name == name
-              ? absl::StrCat(name, " was ", saved.value, " and is ", value)
-              : absl::StrCat(saved.name, " was ", saved.value, ", and now ", name, " is ", value));
+      changes.push_back({name, saved.name == name
+                                   ? absl::StrCat(name, " was ", saved.value, " and is ", value)
+                                   : absl::StrCat(saved.name, " was ", saved.value, ", and now ",
+                                                  name, " is ", value)});
     }
   }
+  return changes;
+}
+
+}  // namespace
+
+std::string DescribeOtherData(const engine::Manifest& manifest, const RunOptions& options,
+                              const Run& run) {
+  const engine::DataFingerprint& was = manifest.data;
+  const engine::DataFingerprint& is = run.data.fingerprint;
+  if (was == engine::DataFingerprint() || is == engine::DataFingerprint() || was == is) return "";
+  const bool is_test = was.train == is.train;
+  return absl::StrCat(is_test ? TestDataOf(options) : DataOf(options), " is not what it was when ",
+                      engine::CheckpointName(manifest.step), " was saved",
+                      is_test ? " (its test set)" : "");
+}
+
+absl::Status CheckData(const engine::Manifest& manifest, const RunOptions& options,
+                       const Run& run) {
+  constexpr absl::string_view kOfData[] = {"--data",       "--label",     "--loss",
+                                           "--rows",       "--seed",      "--context",
+                                           "--vocabulary", "--test-data", "--test-fraction"};
+  const std::string other = DescribeOtherData(manifest, options, run);
+  if (other.empty() || options.data_changed) return absl::OkStatus();
+  for (const Change& change : ChangesOf(manifest, options, run)) {
+    if (Contains(kOfData, change.name)) return absl::OkStatus();  // which is known
+  }
+  return From(Origin::kData, absl::FailedPreconditionError(other));
+}
+
+std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& options,
+                            const Run& run) {
+  std::vector<std::string> changes;
+  for (const Change& change : ChangesOf(manifest, options, run)) changes.push_back(change.text);
   const bool moved = manifest.encoding.rows_move;
   if (manifest.encoding.vocabulary > 0 && moved != run.data.encoding.rows_move) {
     changes.push_back(moved ? "each epoch had other rows of tokens"

@@ -49,6 +49,14 @@ absl::StatusOr<engine::Checkpoint> OpenCheckpoint(const std::string& path);
 // not allowed there.
 absl::Status TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved);
 
+// The data of the run, if they are not those that the checkpoint was trained and tested on:
+// "data.csv is not what it was"; "" if they are, or if that is not known.
+std::string DescribeOtherData(const engine::Manifest& manifest, const RunOptions& options,
+                              const Run& run);
+
+// FailedPrecondition, marked with its origin: the data are others, though no option says so.
+absl::Status CheckData(const engine::Manifest& manifest, const RunOptions& options, const Run& run);
+
 // Which of the options that decide the results differ from those of the checkpoint: "--batch was
 // 128 and is 256"; "" if none do.
 std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& options,

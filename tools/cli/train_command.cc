@@ -30,7 +30,7 @@
 namespace stagecoach::tools {
 namespace {
 
-bool IsGiven(const CLI::App& flags, const char* name) {
+bool IsOnCommandLine(const CLI::App& flags, const char* name) {
   return flags.get_option(name)->count() > 0;
 }
 
@@ -48,8 +48,9 @@ absl::Status CheckMayStart(const CLI::App& flags, const std::string& folder, boo
                                   std::ssize(near) > named ? ", ..." : "");
   constexpr const char* kSayWhat[] = {"--data",   "--model", "--init",
                                       "--layers", "--width", "--plan"};
-  const bool says_what = std::any_of(std::begin(kSayWhat), std::end(kSayWhat),
-                                     [&](const char* name) { return IsGiven(flags, name); });
+  const bool says_what =
+      std::any_of(std::begin(kSayWhat), std::end(kSayWhat),
+                  [&](const char* name) { return IsOnCommandLine(flags, name); });
   if (says_what || is_restart) {
     PrintNotice(absl::StrCat("there is no checkpoint in ", folder,
                              " yet: the run starts at its beginning", others));
@@ -116,7 +117,8 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, const std::optional<engine:
   }
   RETURN_IF_ERROR(From(Origin::kData,
                        newest.ok() || passed_over.empty() ? newest.status() : passed_over.front()));
-  const bool has_epochs = IsGiven(flags, "--epochs"), has_steps = IsGiven(flags, "--steps");
+  const bool has_epochs = IsOnCommandLine(flags, "--epochs"),
+             has_steps = IsOnCommandLine(flags, "--steps");
   RETURN_IF_ERROR(
       From(Origin::kConfiguration, TakeSavedOptions(flags, newest->manifest(), options)));
   RETURN_IF_ERROR(CheckHasMoreToTrain(newest->manifest(), has_epochs, has_steps, options));
@@ -126,6 +128,7 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, const std::optional<engine:
 absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
                    From(Origin::kUsage, engine::FindLaunch()));
+  options.takes_fingerprint = launch.has_value() || !options.checkpoints.empty();
   absl::StatusOr<std::optional<base::FileLock>> lock = std::nullopt;
   // First, so that what is found does not change.
   if (!launch.has_value() || launch->rank == 0) lock = LockCheckpoints(options.checkpoints);

@@ -61,6 +61,11 @@ void AddCheckpointFlags(CLI::App& app, RunOptions& options) {
       ->needs(folder)
       ->option_text(" ")
       ->group(group);
+  app.add_flag("--data-changed", options.data_changed,
+               "Go on though the data are not what they were when the run was saved")
+      ->needs(folder)
+      ->option_text(" ")
+      ->group(group);
   AddFlag(app, "--every", "STEPS|auto", options.every_steps,
           "Save at multiples of so many steps and each epoch, or as it pays [auto]", ParseEvery)
       ->needs(folder)

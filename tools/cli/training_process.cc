@@ -132,7 +132,14 @@ absl::StatusOr<engine::DataPosition> Resume(const RunOptions& options, const Run
                                    "the checkpoint was trained on ", DescribeTokens(was), ", and ",
                                    DataOf(options), " is ", DescribeTokens(is))));
   }
-  const std::string changes = DescribeChanges(restored.manifest, options, run);
+  const absl::Status same = CheckData(restored.manifest, options, run);
+  RETURN_IF_ERROR(base::WithMessage(
+      same, absl::StrCat(same.message(), "; --data-changed goes on with what it is now")));
+  std::string changes = DescribeChanges(restored.manifest, options, run);
+  if (options.data_changed) {
+    const std::string other = DescribeOtherData(restored.manifest, options, run);
+    absl::StrAppend(&changes, changes.empty() || other.empty() ? "" : "; ", other);
+  }
   if (!changes.empty()) {
     PrintNotice(absl::StrCat("the results will not be those of the run that was saved: ", changes));
   }

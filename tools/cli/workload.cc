@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/data/data_fingerprint.h"
 #include "engine/data/load.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/model/model_file.h"
@@ -166,7 +167,11 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
   }
   ASSIGN_OR_RETURN(engine::TrainTest data, [&] {
     const SlowNotice notice(DescribeReading(DataOf(options)));
-    return engine::LoadData(source);
+    absl::StatusOr<engine::TrainTest> loaded = engine::LoadData(source);
+    if (loaded.ok() && options.takes_fingerprint) {
+      loaded->fingerprint = engine::FingerprintOf(*loaded);
+    }
+    return loaded;
   }());
   const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
   if (options.evaluation_rows > 0) {

@@ -1,0 +1,81 @@
+#include "engine/data/data_fingerprint.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/hash.h"
+#include "engine/data/sample_spec.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr int64_t kMostBytes = int64_t{1} << 30;
+
+// So that of `count` rows of that many bytes, each such one in turn makes up kMostBytes.
+int64_t StrideOf(int64_t count, int64_t bytes) {
+  return std::max<int64_t>(1, (count * bytes + kMostBytes - 1) / kMostBytes);
+}
+
+// Of the rows from `first` on each `stride`-th.
+void AddRows(const Dataset& set, int64_t first, int64_t stride, base::Hasher& hasher) {
+  const SampleSpec& spec = set.spec();
+  std::vector<std::vector<std::byte>> inputs;
+  for (const TensorSpec& input : spec.inputs) {
+    inputs.emplace_back(static_cast<size_t>(input.bytes()));
+  }
+  std::vector<std::byte> target(static_cast<size_t>(spec.target.bytes()));
+  for (int64_t row = first; row < set.rows(); row += stride) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      set.CopyInput(static_cast<int>(i), row, absl::MakeSpan(inputs[i]));
+      hasher.Update(absl::MakeConstSpan(inputs[i]));
+    }
+    if (target.empty()) continue;
+    set.CopyTarget(row, absl::MakeSpan(target));
+    hasher.Update(absl::MakeConstSpan(target));
+  }
+}
+
+int64_t BytesOfRow(const SampleSpec& spec) {
+  int64_t bytes = spec.target.bytes();
+  for (const TensorSpec& input : spec.inputs) bytes += input.bytes();
+  return bytes;
+}
+
+void AddEncoding(const DataEncoding& encoding, base::Hasher& hasher) {
+  for (const auto* const numbers : {&encoding.mean, &encoding.stddev}) {
+    for (const double number : *numbers) hasher.UpdateValue(number);
+  }
+  hasher.UpdateValue(encoding.label_mean);
+  hasher.UpdateValue(encoding.label_stddev);
+  for (const auto* const names : {&encoding.columns, &encoding.class_names}) {
+    for (const std::string& name : *names) hasher.Update(name + "\n");
+  }
+}
+
+std::string HashOf(const Dataset& set, const DataEncoding& encoding) {
+  base::Hasher hasher;
+  AddEncoding(encoding, hasher);
+  hasher.UpdateValue(set.rows());
+  AddRows(set, 0, StrideOf(set.rows(), BytesOfRow(set.spec())), hasher);
+  // What is left after the last whole row of tokens, some epochs read.
+  for (int64_t epoch = 1; epoch <= 4; ++epoch) {
+    const std::shared_ptr<const Dataset> cut = set.ForEpoch(/*seed=*/0, epoch);
+    if (cut != nullptr) AddRows(*cut, cut->rows() - 1, 1, hasher);
+  }
+  return hasher.HexDigest();
+}
+
+}  // namespace
+
+DataFingerprint FingerprintOf(const TrainTest& data) {
+  DataFingerprint fingerprint = {.train = HashOf(*data.train, data.encoding)};
+  if (data.test != nullptr) fingerprint.test = HashOf(*data.test, data.encoding);
+  return fingerprint;
+}
+
+}  // namespace stagecoach::engine
