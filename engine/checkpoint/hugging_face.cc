@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/hugging_face_keys.h"
 #include "engine/checkpoint/hugging_face_resnet.h"
 
 namespace stagecoach::engine {
@@ -20,9 +21,9 @@ using base::ObjectReader;
 constexpr base::Int64Range kExtents = {.min = 1, .max = kMaxTransformerExtent};
 
 // A key whose value is either absent, null, or one of those.
-absl::Status ExpectText(const nlohmann::json& document, const char* key,
+absl::Status ExpectText(const nlohmann::json& document, ObjectReader& reader, const char* key,
                         const std::vector<std::string>& expected) {
-  if (!document.contains(key) || document[key].is_null()) return absl::OkStatus();
+  if (!reader.Has(key) || document[key].is_null()) return absl::OkStatus();
   for (const std::string& text : expected) {
     if (document[key] == text) return absl::OkStatus();
   }
@@ -30,14 +31,44 @@ absl::Status ExpectText(const nlohmann::json& document, const char* key,
                                                  ", expected \"", expected.front(), "\""));
 }
 
-absl::Status ExpectAbsentOr(const nlohmann::json& document, const char* key,
+absl::Status ExpectAbsentOr(const nlohmann::json& document, ObjectReader& reader, const char* key,
                             const nlohmann::json& expected) {
-  if (!document.contains(key) || document[key].is_null() || document[key] == expected) {
+  if (!reader.Has(key) || document[key].is_null() || document[key] == expected) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("$.", key, ": is ", document[key].dump(),
                                                  ", which there is no layer for here; expected ",
                                                  expected.dump()));
+}
+
+// Those of the tokens with a meaning that the model knows. A key that is not there leaves what
+// `model` has.
+absl::Status ReadMeanings(const nlohmann::json& document, ObjectReader& reader,
+                          Transformer& model) {
+  const auto is_known = [&model](int64_t id) { return id >= 0 && id < model.vocabulary; };
+  const auto read = [&](const char* key, std::vector<int64_t>& ids) -> absl::Status {
+    if (!reader.Has(key)) return absl::OkStatus();
+    ids.clear();
+    if (document[key].is_null()) return absl::OkStatus();
+    if (!document[key].is_array()) {
+      ASSIGN_OR_RETURN(ids.emplace_back(), reader.RequiredInt64(key));
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const base::ArrayReader array, reader.RequiredArray(key));
+    for (size_t i = 0; i < array.size(); ++i) {
+      ASSIGN_OR_RETURN(ids.emplace_back(), array.Int64(i));
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(read("eos_token_id", model.end_of_text));
+  std::vector<int64_t> begins;
+  if (model.begin_of_text.has_value()) begins.push_back(*model.begin_of_text);
+  RETURN_IF_ERROR(read("bos_token_id", begins));
+  std::erase_if(model.end_of_text, [&](int64_t id) { return !is_known(id); });
+  std::erase_if(begins, [&](int64_t id) { return !is_known(id); });
+  if (begins.size() > 1) return reader.Error("bos_token_id", "has several ids, expected one");
+  model.begin_of_text = begins.empty() ? std::nullopt : std::optional(begins.front());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Transformer> ReadGpt2(const nlohmann::json& document) {
@@ -47,6 +78,7 @@ absl::StatusOr<Transformer> ReadGpt2(const nlohmann::json& document) {
   ASSIGN_OR_RETURN(model.width, reader.OptionalInt64("n_embd", 768, kExtents));
   ASSIGN_OR_RETURN(model.heads, reader.OptionalInt64("n_head", 12, kExtents));
   ASSIGN_OR_RETURN(model.context, reader.OptionalInt64("n_positions", 1024, kExtents));
+  model.positions = model.context;
   ASSIGN_OR_RETURN(model.vocabulary, reader.OptionalInt64("vocab_size", 50257, kExtents));
   ASSIGN_OR_RETURN(model.norm_epsilon, reader.OptionalDouble("layer_norm_epsilon", 1e-5));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", true));
@@ -55,23 +87,49 @@ absl::StatusOr<Transformer> ReadGpt2(const nlohmann::json& document) {
   if (document.contains("n_inner") && !document["n_inner"].is_null()) {
     ASSIGN_OR_RETURN(model.hidden, reader.RequiredInt64("n_inner", kExtents));
   }
-  RETURN_IF_ERROR(ExpectText(document, "activation_function", {"gelu_new", "gelu_pytorch_tanh"}));
-  RETURN_IF_ERROR(ExpectAbsentOr(document, "scale_attn_weights", true));
-  RETURN_IF_ERROR(ExpectAbsentOr(document, "scale_attn_by_inverse_layer_idx", false));
-  RETURN_IF_ERROR(ExpectAbsentOr(document, "add_cross_attention", false));
+  model.end_of_text = {50256};  // as transformers has it
+  model.begin_of_text = 50256;
+  RETURN_IF_ERROR(ReadMeanings(document, reader, model));
+  RETURN_IF_ERROR(
+      ExpectText(document, reader, "activation_function", {"gelu_new", "gelu_pytorch_tanh"}));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "scale_attn_weights", true));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "scale_attn_by_inverse_layer_idx", false));
+  RETURN_IF_ERROR(CheckOtherConfigKeys(
+      document, reader,
+      {"n_ctx", "resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "n_special",
+       "predict_special_tokens", "summary_type", "summary_use_proj", "summary_activation",
+       "summary_proj_to_labels", "summary_first_dropout"}));
   return model;
+}
+
+// Of an object that says how positions are rotated, in either spelling: "default", and the base of
+// its frequencies. All else scales them.
+absl::StatusOr<double> ReadRotation(ObjectReader reader, const nlohmann::json& rotation,
+                                    double base) {
+  for (const char* const key : {"rope_type", "type"}) {
+    ASSIGN_OR_RETURN(const std::string type, reader.OptionalString(key, "default"));
+    if (type == "default") continue;
+    return reader.Error(key, absl::StrCat("is \"", type, "\", expected \"default\""));
+  }
+  ASSIGN_OR_RETURN(base, reader.OptionalDouble("rope_theta", base));
+  ASSIGN_OR_RETURN(const double share, reader.OptionalDouble("partial_rotary_factor", 1.0));
+  if (share != 1.0) {
+    return reader.Error("partial_rotary_factor",
+                        absl::StrCat("is ", share, ", which there is no layer for here"));
+  }
+  RETURN_IF_ERROR(RefuseUnknownKeys(rotation, reader));
+  return base;
 }
 
 // Newer versions have it in an object of its own.
 absl::StatusOr<double> ReadRotaryBase(const nlohmann::json& document, ObjectReader& reader) {
-  RETURN_IF_ERROR(ExpectAbsentOr(document, "rope_scaling", nullptr));
-  ASSIGN_OR_RETURN(const double base, reader.OptionalDouble("rope_theta", 10000.0));
-  ASSIGN_OR_RETURN(std::optional<ObjectReader> parameters,
-                   reader.OptionalObject("rope_parameters"));
-  if (!parameters.has_value()) return base;
-  ASSIGN_OR_RETURN(const std::string type, parameters->OptionalString("rope_type", "default"));
-  if (type == "default") return parameters->OptionalDouble("rope_theta", base);
-  return parameters->Error("rope_type", absl::StrCat("is \"", type, "\", expected \"default\""));
+  ASSIGN_OR_RETURN(double base, reader.OptionalDouble("rope_theta", 10000.0));
+  for (const char* const key : {"rope_scaling", "rope_parameters"}) {
+    if (!reader.Has(key) || document[key].is_null()) continue;
+    ASSIGN_OR_RETURN(ObjectReader rotation, reader.RequiredObject(key));
+    ASSIGN_OR_RETURN(base, ReadRotation(std::move(rotation), document[key], base));
+  }
+  return base;
 }
 
 absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document) {
@@ -88,12 +146,20 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document) {
   ASSIGN_OR_RETURN(model.norm_epsilon, reader.OptionalDouble("rms_norm_eps", 1e-6));
   ASSIGN_OR_RETURN(model.rotary_base, ReadRotaryBase(document, reader));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
-  RETURN_IF_ERROR(ExpectText(document, "hidden_act", {"silu"}));
-  RETURN_IF_ERROR(ExpectAbsentOr(document, "attention_bias", false));
-  RETURN_IF_ERROR(ExpectAbsentOr(document, "mlp_bias", false));
+  model.end_of_text = {2};  // as transformers has it
+  model.begin_of_text = 1;
+  RETURN_IF_ERROR(ReadMeanings(document, reader, model));
+  RETURN_IF_ERROR(ExpectText(document, reader, "hidden_act", {"silu"}));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "attention_bias", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "mlp_bias", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "rope_interleaved", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
   if (model.heads > 0 && model.width % model.heads == 0) {
-    RETURN_IF_ERROR(ExpectAbsentOr(document, "head_dim", model.width / model.heads));
+    RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "head_dim", model.width / model.heads));
   }
+  // How the products are divided, not what they are.
+  RETURN_IF_ERROR(CheckOtherConfigKeys(
+      document, reader, {"attention_dropout", "pretraining_tp", "max_sequence_length"}));
   return model;
 }
 
@@ -176,8 +242,8 @@ std::string ConfigOf(const Transformer& model) {
               {"n_embd", model.width},
               {"n_head", model.heads},
               {"n_inner", model.hidden},
-              {"n_positions", model.context},
-              {"n_ctx", model.context},
+              {"n_positions", std::max(model.positions, model.context)},
+              {"n_ctx", std::max(model.positions, model.context)},
               {"vocab_size", model.vocabulary},
               {"layer_norm_epsilon", model.norm_epsilon},
               {"activation_function", "gelu_new"}};
@@ -190,11 +256,15 @@ std::string ConfigOf(const Transformer& model) {
               {"rope_theta", model.rotary_base},       {"hidden_act", "silu"}};
   }
   config["tie_word_embeddings"] = model.is_tied;
-  // There is no dropout, and no token with a meaning, unless transformers is told so.
+  // There is no dropout, and no token has a meaning, unless transformers is told so.
   for (const char* const key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
     if (model.family == TransformerFamily::kGpt2) config[key] = 0.0;
   }
-  for (const char* const key : {"bos_token_id", "eos_token_id"}) config[key] = nullptr;
+  config["bos_token_id"] = nullptr;
+  if (model.begin_of_text.has_value()) config["bos_token_id"] = *model.begin_of_text;
+  config["eos_token_id"] = nullptr;
+  if (model.end_of_text.size() == 1) config["eos_token_id"] = model.end_of_text.front();
+  if (model.end_of_text.size() > 1) config["eos_token_id"] = model.end_of_text;
   config["dtype"] = "float32";
   return config.dump(2) + "\n";
 }
@@ -204,7 +274,14 @@ std::vector<HuggingFaceParameter> ParametersOf(const Transformer& model) {
   Names names(model.width);
   names.AddPlain("tokens", is_gpt2 ? "wte.weight" : "embed_tokens.weight",
                  {model.vocabulary, model.width});
-  if (is_gpt2) names.AddPlain("positions", "wpe.weight", {model.context, model.width});
+  if (is_gpt2) {
+    const int64_t all = std::max(model.positions, model.context), later = all - model.context;
+    const std::vector<int64_t> shape = {all, model.width};
+    names.Add("positions", {{"wpe.weight", shape, false, 0, model.context}});
+    if (later > 0) {
+      names.Add("later_positions", {{"wpe.weight", shape, false, model.context, later}});
+    }
+  }
   for (int64_t block = 0; block < model.blocks; ++block) {
     is_gpt2 ? AddGpt2Block(model, block, names) : AddLlamaBlock(model, block, names);
   }
@@ -247,6 +324,12 @@ absl::StatusOr<Transformer> ReadHuggingFaceConfig(absl::string_view text) {
   ASSIGN_OR_RETURN(const HuggingFaceModel model, ReadHuggingFaceModel(text));
   if (const auto* const found = std::get_if<Transformer>(&model)) return *found;
   return absl::InvalidArgumentError("$.model_type: is of a model that does not take tokens");
+}
+
+absl::Status ReadHuggingFaceGeneration(absl::string_view text, Transformer& model) {
+  ASSIGN_OR_RETURN(const nlohmann::json document, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  return ReadMeanings(document, reader, model);
 }
 
 absl::StatusOr<std::string> HuggingFaceDropoutOf(absl::string_view text) {

@@ -19,11 +19,15 @@ namespace stagecoach::engine {
 // lists. torchvision names ResNets otherwise, and has nothing like config.json.
 
 // The model that a config.json is of. InvalidArgument says which key asks for what is not there:
-// another architecture, activation, scaled rotary embedding, biases in Llama. Keys that do not
-// change what the model computes are not read.
+// another architecture, activation, scaled rotary embedding, biases in Llama; and any key that is
+// not known, unless its value is null. Keys that are known to have no part in what a model computes
+// are not read (hugging_face_keys.h).
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view json);
 // Likewise, of a model of tokens: InvalidArgument for another.
 absl::StatusOr<Transformer> ReadHuggingFaceConfig(absl::string_view json);
+// Reads a generation_config.json: the tokens that end and begin texts, where it says so. What else
+// is in it is how a text is continued.
+absl::Status ReadHuggingFaceGeneration(absl::string_view json, Transformer& model);
 std::string HuggingFaceConfigOf(const HuggingFaceModel& model);
 // The dropout that a config.json asks for in training, which a Transformer has none of:
 // "resid_pdrop 0.1, attn_pdrop 0.1"; "" if there is none. A key that GPT-2 leaves out is 0.1, as
@@ -37,9 +41,14 @@ struct HuggingFacePiece {
   std::string tensor;          // "h.0.attn.c_attn.weight"
   std::vector<int64_t> shape;  // theirs: of any rank but a transposed one's, 2
   bool is_transposed = false;  // theirs is (columns, rows) of ours
+  // Of theirs, the rows from the one on, so many; 0: all. Those behind them are the next
+  // parameter's.
+  int64_t first_row = 0;
+  int64_t some_rows = 0;
 
   // Of ours.
   int64_t rows() const {
+    if (some_rows > 0) return some_rows;
     if (shape.size() < 2) return 1;
     return is_transposed ? shape[1] : shape[0];
   }

@@ -1,5 +1,7 @@
 // ExportToHuggingFace, ExportToTorchvision.
+#include <algorithm>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -15,6 +17,8 @@
 #include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/data/tokenizer/folder_tokenizer.h"
+#include "engine/data/tokenizer/tokenizer.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -40,7 +44,8 @@ std::vector<ExportedFile> Distribute(absl::Span<const HuggingFaceParameter> para
     int64_t first_column = 0;
     for (const HuggingFacePiece& piece : parameter.pieces) {
       const ExportedTensor tensor = {&parameter, &piece, first_column};
-      if (!files.back().empty() && bytes + tensor.bytes() > file_bytes) {
+      const bool goes_on = piece.first_row > 0;  // in the tensor that the last one began
+      if (!goes_on && !files.back().empty() && bytes + tensor.bytes() > file_bytes) {
         files.emplace_back();
         bytes = 0;
       }
@@ -110,6 +115,7 @@ absl::Status WriteTensors(const ExportedFile& file, const HuggingFaceModel& mode
                           const base::AppendFunction& append) {
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};
   for (const ExportedTensor& tensor : file) {
+    if (tensor.piece->first_row > 0) continue;
     header.tensors.push_back({.name = HuggingFaceTensorName(model, tensor.piece->tensor),
                               .shape = Shape(absl::MakeConstSpan(tensor.piece->shape))});
   }
@@ -158,16 +164,41 @@ absl::StatusOr<HuggingFaceModel> ModelOfCheckpoint(const Checkpoint& checkpoint)
   const int64_t outputs =
       manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
   auto model = HuggingFaceModelOf(manifest.model_source, manifest.input, outputs);
-  if (model.ok()) return model;
+  if (model.ok()) {
+    // Rows of fewer positions do not lessen those that a Llama has, which has no table of them.
+    auto* const llama = std::get_if<Transformer>(&*model);
+    if (llama == nullptr || llama->family != TransformerFamily::kLlama) return model;
+    ASSIGN_OR_RETURN(const Transformer whole, TransformerOf(manifest.model_source));
+    llama->context = std::max(llama->context, whole.context);
+    return model;
+  }
   return absl::FailedPreconditionError(
       absl::StrCat(checkpoint.path(), ": ", model.status().message()));
+}
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfCheckpoint(const Checkpoint& checkpoint,
+                                                                       const std::string& path) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::Load(path));
+  const std::string& hash = checkpoint.manifest().encoding.tokenizer;
+  if (hash.empty() || hash == tokenizer->hash()) return tokenizer;
+  return absl::FailedPreconditionError(
+      absl::StrCat(checkpoint.path(), " was trained on tokens of the tokenizer ", hash, ", and ",
+                   path, " is ", tokenizer->hash()));
 }
 
 }  // namespace
 
 absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
-                                 int64_t file_bytes) {
-  ASSIGN_OR_RETURN(const HuggingFaceModel model, ModelOfCheckpoint(checkpoint));
+                                 int64_t file_bytes, const std::string& tokenizer) {
+  ASSIGN_OR_RETURN(HuggingFaceModel model, ModelOfCheckpoint(checkpoint));
+  std::shared_ptr<const Tokenizer> tokens;
+  if (!tokenizer.empty()) {
+    ASSIGN_OR_RETURN(tokens, TokenizerOfCheckpoint(checkpoint, tokenizer));
+    if (auto* const transformer = std::get_if<Transformer>(&model);
+        transformer != nullptr && transformer->end_of_text.empty() && tokens->end_of_text()) {
+      transformer->end_of_text = {*tokens->end_of_text()};
+    }
+  }
   const auto* const resnet = std::get_if<ImageClassifier>(&model);
   if (resnet != nullptr && resnet->net.is_small) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -197,6 +228,14 @@ absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string
   if (files.size() > 1) {
     RETURN_IF_ERROR(base::WriteFileAtomically(absl::StrCat(folder, "/model.safetensors.index.json"),
                                               IndexOf(files, model)));
+  }
+  if (const auto* const transformer = std::get_if<Transformer>(&model);
+      transformer != nullptr && tokens != nullptr) {
+    const std::vector<int64_t>& ends = transformer->end_of_text;
+    RETURN_IF_ERROR(WriteFolderTokenizer(
+        tokenizer, *tokens, std::max(transformer->context, transformer->positions),
+        transformer->begin_of_text, ends.empty() ? std::nullopt : std::optional(ends.front()),
+        folder));
   }
   return base::WriteFileAtomically(config, HuggingFaceConfigOf(model));
 }

@@ -32,6 +32,7 @@ using base::ObjectReader;
 using kernels::DType;
 
 constexpr char kConfig[] = "config.json";
+constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr int64_t kMaxConfigBytes = 1'000'000;
@@ -102,12 +103,6 @@ void ReadFloats(const SafetensorsEntry& entry, const char* bytes, int64_t first,
   }
 }
 
-// A table of positions may have more of them than a sample: the first ones are taken.
-bool IsLongerTable(const HuggingFacePiece& piece, const SafetensorsEntry& entry) {
-  return piece.tensor == "wpe.weight" && entry.shape.rank() == 2 &&
-         entry.shape.dim(0) > piece.shape[0] && entry.shape.dim(1) == piece.shape[1];
-}
-
 // What `read` makes of the config.json.
 template <typename T>
 absl::StatusOr<T> ReadConfig(const std::string& folder,
@@ -123,6 +118,20 @@ absl::StatusOr<T> ReadConfig(const std::string& folder,
   return result;
 }
 
+// How the parameters of older folders become what is read.
+absl::Status CheckHasNoPickles(const std::string& folder, const HuggingFaceModel& model) {
+  const char* const type = std::holds_alternative<Transformer>(model)
+                               ? "AutoModelForCausalLM"
+                               : "AutoModelForImageClassification";
+  for (const char* const name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!base::Exists(PathIn(folder, name))) continue;
+    return absl::NotFoundError(absl::StrCat(folder, " has ", name, " and no ", kSingleFile,
+                                            ": convert it in Python, by transformers.", type,
+                                            ".from_pretrained(FOLDER).save_pretrained(NEW)"));
+  }
+  return absl::OkStatus();
+}
+
 bool IsFloatingPoint(DType type) {
   return type == DType::kFloat32 || type == DType::kFloat64 || type == DType::kBfloat16 ||
          type == DType::kFloat16;
@@ -133,11 +142,21 @@ bool IsFloatingPoint(DType type) {
 bool IsStateDict(absl::string_view path) { return absl::EndsWith(path, ".safetensors"); }
 
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModelFile(const std::string& folder) {
-  return ReadConfig(folder, ReadHuggingFaceModel);
+  ASSIGN_OR_RETURN(HuggingFaceModel model, ReadConfig(folder, ReadHuggingFaceModel));
+  const std::string path = PathIn(folder, kGenerationConfig);
+  auto* const transformer = std::get_if<Transformer>(&model);
+  if (transformer == nullptr || !base::Exists(path)) return model;
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
+  const absl::Status read = ReadHuggingFaceGeneration(text, *transformer);
+  RETURN_IF_ERROR(base::InFile(base::WithJsonPlace(read, text), path));
+  return model;
 }
 
 absl::StatusOr<Transformer> ReadHuggingFaceConfigFile(const std::string& folder) {
-  return ReadConfig(folder, ReadHuggingFaceConfig);
+  ASSIGN_OR_RETURN(const HuggingFaceModel model, ReadHuggingFaceModelFile(folder));
+  if (const auto* const found = std::get_if<Transformer>(&model)) return *found;
+  return absl::InvalidArgumentError(
+      absl::StrCat(PathIn(folder, kConfig), ": is of a model that does not take tokens"));
 }
 
 struct HuggingFaceFolder::Contents {
@@ -151,6 +170,7 @@ struct HuggingFaceFolder::Contents {
   absl::Status AddFile(const std::string& file);
   absl::Status AddFiles();
   absl::Status CheckParameters() const;
+  absl::Status CheckTiedHead() const;
   absl::Status ReadConfigs();
 
   const std::string path;
@@ -203,8 +223,11 @@ absl::Status HuggingFaceFolder::Contents::ReadConfigs() {
 
 absl::Status HuggingFaceFolder::Contents::AddFiles() {
   if (IsStateDict(path)) return AddFile(path);
-  const std::string index = PathIn(path, kIndex);
-  if (!base::Exists(index)) return AddFile(PathIn(path, kSingleFile));
+  const std::string index = PathIn(path, kIndex), single = PathIn(path, kSingleFile);
+  if (!base::Exists(index)) {
+    if (!base::Exists(single)) RETURN_IF_ERROR(CheckHasNoPickles(path, model));
+    return AddFile(single);
+  }
   ASSIGN_OR_RETURN(const auto file_of, ReadIndex(index));
   std::set<std::string> names;
   for (const auto& [tensor, file] : file_of) names.insert(file);
@@ -231,6 +254,31 @@ absl::Status HuggingFaceFolder::Contents::AddFile(const std::string& file) {
   return absl::OkStatus();
 }
 
+// Of a model whose config says that its head is the embedding's table, a file may have another:
+// which of the two counts, versions of transformers disagree on.
+absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
+  const auto* const transformer = std::get_if<Transformer>(&model);
+  const auto head = tensors.find("lm_head.weight");
+  if (transformer == nullptr || !transformer->is_tied || head == tensors.end()) {
+    return absl::OkStatus();
+  }
+  const char* const table_name =
+      transformer->family == TransformerFamily::kGpt2 ? "wte.weight" : "embed_tokens.weight";
+  const StoredTensor& own = head->second;
+  const StoredTensor& table = tensors.find(table_name)->second;
+  const auto values_of = [this](const StoredTensor& stored) {
+    return files[stored.file].contents().substr(static_cast<size_t>(stored.entry.begin),
+                                                static_cast<size_t>(stored.entry.bytes()));
+  };
+  if (own.entry.shape == table.entry.shape && own.entry.type == table.entry.type &&
+      values_of(own) == values_of(table)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tensor \"lm_head.weight\" has other values than \"", table_name, "\", but ", kConfig,
+      " says tie_word_embeddings: set it to false there, or leave the tensor out"));
+}
+
 absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
   std::set<absl::string_view> known;
   for (const auto& [name, parameter] : parameters) {
@@ -243,7 +291,7 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
       known.insert(piece.tensor);
       const SafetensorsEntry& entry = found->second.entry;
       const kernels::Shape expected(absl::MakeConstSpan(piece.shape));
-      if (entry.shape != expected && !IsLongerTable(piece, entry)) {
+      if (entry.shape != expected) {
         return absl::InvalidArgumentError(absl::StrCat("the tensor \"", piece.tensor,
                                                        "\" has the shape ", entry.shape.ToString(),
                                                        ", and the model's ", expected.ToString()));
@@ -259,7 +307,7 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
     return absl::InvalidArgumentError(
         absl::StrCat("there is a tensor \"", tensor, "\", which the model has not"));
   }
-  return absl::OkStatus();
+  return CheckTiedHead();
 }
 
 std::string HuggingFaceFolder::Fingerprint() const {
@@ -293,7 +341,8 @@ absl::Status HuggingFaceFolder::Read(absl::string_view name, absl::Span<float> v
     std::vector<float> line(
         static_cast<size_t>(piece.is_transposed ? piece.rows() : piece.columns()));
     for (int64_t i = 0; i < lines; ++i) {
-      ReadFloats(stored.entry, bytes, i * std::ssize(line), absl::MakeSpan(line));
+      ReadFloats(stored.entry, bytes, (piece.first_row + i) * std::ssize(line),
+                 absl::MakeSpan(line));
       // Theirs is a column of ours, or a part of a row.
       float* to = values.data() + first_column + (piece.is_transposed ? i : i * columns);
       for (const float value : line) {

@@ -23,11 +23,11 @@ namespace stagecoach::engine {
 class HuggingFaceFolder {
  public:
   // `path`: the folder, or the file if IsStateDict, whose names are torchvision's whatever the
-  // model's naming is. A table of positions may be longer than the model's. InvalidArgument, naming
-  // the file and tensor: a file is damaged, a parameter is missing or has another shape (both are
-  // told), there is a tensor that the model has not, or one of a type that is no floating-point
-  // number of 16, 32 or 64 bits; the config.json is of another model (DifferenceOf); a file for a
-  // model that is no ResNet. NotFound: there are no such files.
+  // model's naming is. InvalidArgument, naming the file and tensor: a file is damaged, a parameter
+  // is missing or has another shape (both are told), there is a tensor that the model has not, or
+  // one of a type that is no floating-point number of 16, 32 or 64 bits; the config.json is of
+  // another model (DifferenceOf); a file for a model that is no ResNet. NotFound: there are no such
+  // files.
   static absl::StatusOr<HuggingFaceFolder> Open(const std::string& path,
                                                 const HuggingFaceModel& model);
 
@@ -58,12 +58,15 @@ absl::StatusOr<Transformer> ReadHuggingFaceConfigFile(const std::string& folder)
 
 // A folder of one of ours: writes config.json, and the parameters of a checkpoint as
 // model.safetensors, or as files of at most `file_bytes` each (a larger tensor gets its own) with
-// an index. It takes the memory of a layer. AlreadyExists: the folder has a config.json.
-// FailedPrecondition: the checkpoint is of a model that transformers does not know
-// (HuggingFaceModelOf; a ResNet for small images). Errors of Checkpoint::Load, and of the system.
+// an index. It takes the memory of a layer. `tokenizer`: the file of the run's, which is then
+// written as well, and whose token at the end of a text is the model's if it says none; "": none.
+// AlreadyExists: the folder has a config.json. FailedPrecondition: the checkpoint is of a model
+// that transformers does not know (HuggingFaceModelOf; a ResNet for small images), or of another
+// tokenizer. Errors of Checkpoint::Load and Tokenizer::Load, and of the system.
 inline constexpr int64_t kHuggingFaceFileBytes = 5'000'000'000;  // as transformers has it
 absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
-                                 int64_t file_bytes = kHuggingFaceFileBytes);
+                                 int64_t file_bytes = kHuggingFaceFileBytes,
+                                 const std::string& tokenizer = "");
 
 // The parameters of a ResNet as a state dict of torchvision's, in one file. FailedPrecondition: the
 // checkpoint is of another model. Errors of Checkpoint::Load, and of the system.

@@ -8,6 +8,7 @@
 #include "absl/strings/substitute.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/hugging_face_keys.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -174,6 +175,8 @@ absl::StatusOr<ImageClassifier> ReadResNetConfig(const nlohmann::json& document)
     ASSIGN_OR_RETURN(ObjectReader labels, reader.RequiredObject("id2label"));
     model.classes = static_cast<int64_t>(labels.Keys().size());
   }
+  RETURN_IF_ERROR(CheckOtherConfigKeys(
+      document, reader, {"out_features", "out_indices", "stage_names"}));  // of a backbone
   RETURN_IF_ERROR(CheckResNet(net));
   return model;
 }

@@ -51,9 +51,9 @@ bool IsText(const std::string& path) {
 
 using SharedTokenizer = std::shared_ptr<const Tokenizer>;
 
-// Null: none is named.
+// Null: none is named, or bytes are.
 absl::StatusOr<SharedTokenizer> LoadTokenizer(const TokenOptions& options) {
-  if (options.tokenizer.empty()) return nullptr;
+  if (options.tokenizer.empty() || options.tokenizer == kBytesTokenizer) return nullptr;
   return Tokenizer::Load(options.tokenizer);
 }
 
@@ -137,13 +137,29 @@ absl::StatusOr<TwoParts> MapParts(const std::string& path, const TokenOptions& o
   return TwoParts{all.Part(0, trained), all.Part(trained, all.size() - trained), encoding};
 }
 
+// Ids of another vocabulary are hardly bytes, and a model that knows them learned other texts.
+absl::Status CheckMayBeBytes(const std::string& path, const TokenOptions& options) {
+  if (options.tokenizer == kBytesTokenizer || options.vocabulary == 0 ||
+      options.vocabulary == kBytesVocabulary) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": each of its bytes would be a token, but the vocabulary is of ", options.vocabulary,
+      ": name the model's tokenizer with --tokenizer FILE, or say --tokenizer bytes"));
+}
+
 absl::StatusOr<TwoParts> LoadParts(const std::string& path, const TokenOptions& options) {
   ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(options));
   if (IsText(path)) {
     if (tokenizer != nullptr) return EncodeParts(path, *tokenizer, options);
+    RETURN_IF_ERROR(CheckMayBeBytes(path, options));
     ASSIGN_OR_RETURN(TwoParts parts, MapParts(path, options, {}));
     parts.encoding = {.vocabulary = kBytesVocabulary, .tokens_are_bytes = true};
     return parts;
+  }
+  if (options.tokenizer == kBytesTokenizer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ids of tokens: bytes are tokens of text alone"));
   }
   ASSIGN_OR_RETURN(const TokenInfo info, InfoOf(path, tokenizer));
   return MapParts(path, options, info);
@@ -224,6 +240,8 @@ bool HoldsTokens(const std::string& path, bool has_tokenizer) {
   const bool is_path = !path.empty() && !absl::StartsWith(path, "synthetic:");
   return has_tokenizer && is_path && !base::IsFolder(path);
 }
+
+bool HoldsText(const std::string& path) { return HoldsTokens(path, true) && IsText(path); }
 
 absl::StatusOr<TrainTest> LoadTokens(const std::string& path, const TokenOptions& options) {
   if (!(options.test_fraction > 0 && options.test_fraction < 1)) {

@@ -47,6 +47,8 @@ class TokenDataset final : public Dataset {
 
 inline constexpr int64_t kDefaultContext = 256;
 inline constexpr double kDefaultTestFraction = 0.1;
+// In the place of a tokenizer's file: each byte of text is a token, whatever the vocabulary.
+inline constexpr char kBytesTokenizer[] = "bytes";
 
 struct TokenOptions {
   Sets sets = Sets::kBoth;
@@ -56,8 +58,9 @@ struct TokenOptions {
   // 0: that of the tokenizer, or of TokenInfo; else of a text 256, and one more than the largest id
   // of what is loaded for ids.
   int64_t vocabulary = 0;
-  // A file (Tokenizer::Load) by which text becomes ids, or by which ids were made; "": each byte of
-  // text is a token, and ids are by what their TokenInfo says.
+  // A file (Tokenizer::Load) by which text becomes ids, or by which ids were made, or
+  // kBytesTokenizer, for text; "": each byte of text is a token, if the vocabulary is that of bytes
+  // or not said, and ids are by what their TokenInfo says.
   std::string tokenizer;
 };
 
@@ -65,13 +68,17 @@ struct TokenOptions {
 // TokenFormat), or a directory that holds train.bin and val.bin, or train.npy and val.npy. With a
 // tokenizer, any other file is text.
 bool HoldsTokens(const std::string& path, bool has_tokenizer = false);
+// Whether text is there, if there is a tokenizer.
+bool HoldsText(const std::string& path);
 
 // Of a directory, the training and the test set are its two files; a file is cut in two, the
 // training set being all but test_fraction, rounded down to whole tokens, or, of a text for a
 // tokenizer, up to the end of a line (TrainingBytes in engine/data/prepare.h); its ids are kept in
 // memory. Errors: those of TokenIds::Map, TokenDataset::Create, Tokenizer::Load and
 // Tokenizer::Encode; FailedPrecondition: ids of another tokenizer; InvalidArgument: files that are
-// not what their TokenInfo says. Pre-condition: HoldsTokens, with a tokenizer if one is named.
+// not what their TokenInfo says, text without a tokenizer for another vocabulary than that of
+// bytes, or ids that are said to be bytes. Pre-condition: HoldsTokens, with a tokenizer if one is
+// named.
 absl::StatusOr<TrainTest> LoadTokens(const std::string& path, const TokenOptions& options);
 
 // Sequences for a model that was trained on data encoded so, of that vocabulary: all of a file, or

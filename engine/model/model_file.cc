@@ -137,6 +137,16 @@ absl::StatusOr<ModelTokens> ReadTokens(ObjectReader& reader) {
   };
   RETURN_IF_ERROR(read("context", tokens.context, {.min = 1, .max = kMaxFileOutputs}));
   RETURN_IF_ERROR(read("vocabulary", tokens.vocabulary, {.min = 2, .max = kMaxFileOutputs}));
+  constexpr base::Int64Range kIds = {.min = 0, .max = kMaxFileOutputs - 1};
+  if (reader.Has("end_of_text")) {
+    ASSIGN_OR_RETURN(const base::ArrayReader ends, reader.RequiredArray("end_of_text"));
+    for (size_t i = 0; i < ends.size(); ++i) {
+      ASSIGN_OR_RETURN(tokens.end_of_text.emplace_back(), ends.Int64(i, kIds));
+    }
+  }
+  if (reader.Has("begin_of_text")) {
+    RETURN_IF_ERROR(read("begin_of_text", tokens.begin_of_text.emplace(), kIds));
+  }
   return tokens;
 }
 
@@ -169,7 +179,7 @@ class ModelParser {
     Model model{.input = data_.vocabulary > 0 ? data_.input : Shape{data_.input.elements()},
                 .vocabulary = data_.vocabulary};
     RETURN_IF_ERROR(ReadTokens(reader).status());
-    for (const char* const key : {"context", "vocabulary"}) {
+    for (const char* const key : {"context", "vocabulary", "end_of_text", "begin_of_text"}) {
       if (reader.Has(key) && data_.vocabulary == 0) {
         return reader.Error(key, "is for a model of tokens, but the data has numbers");
       }
@@ -295,7 +305,13 @@ class ModelParser {
     ASSIGN_OR_RETURN(options.vocabulary, ParseCount(entry, "vocabulary", reader));
     ASSIGN_OR_RETURN(options.features,
                      reader.RequiredInt64("features", {.min = 1, .max = kMaxFileOutputs}));
-    ASSIGN_OR_RETURN(options.positions, reader.OptionalBool("positions", options.positions));
+    if (reader.Has("positions") && entry["positions"].is_number()) {
+      ASSIGN_OR_RETURN(options.table_positions,
+                       reader.RequiredInt64("positions", {.min = 1, .max = kMaxFileOutputs}));
+      options.positions = true;
+    } else {
+      ASSIGN_OR_RETURN(options.positions, reader.OptionalBool("positions", options.positions));
+    }
     for (const auto& [key, deviation] :
          {std::pair("token_deviation", &options.token_deviation),
           std::pair("position_deviation", &options.position_deviation)}) {

@@ -2,7 +2,9 @@
 #define STAGECOACH_ENGINE_MODEL_MODEL_FILE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -18,6 +20,8 @@ namespace stagecoach::engine {
 //   context = 1024                      # of a model of tokens: how many a sample is to have, and
 //   vocabulary = 50257                  # of how many kinds, for those who load its data by
 //                                       # ParseModelTokens; the model itself is for the data given
+//   end_of_text = [50256]               # tokens that each end a text, and one that begins it, for
+//   begin_of_text = 50256               # those who generate texts
 //
 //   input = [3, 32, 32]                 # the shape of a sample, of as many numbers as the data
 //                                       # has; or "image": that of the data's images or, if the
@@ -47,7 +51,8 @@ namespace stagecoach::engine {
 //
 //   { type = "embedding", vocabulary = 50257, features = 768, positions = false,
 //     token_deviation = 0.02, position_deviation = 0.02 }   # layers/embedding.h; a vocabulary may
-//                                                           # be "classes"
+//                                                           # be "classes"; positions true, or as
+//                                                           # many as its table has
 //   { type = "sequence", layers = [...] }                   # those, one after the other, between
 //                                                           # which a cut may fall: to be repeated
 //   { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0 }  # layers/attention.h; heads
@@ -115,6 +120,8 @@ absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64
 struct ModelTokens {
   int64_t context = 0;
   int64_t vocabulary = 0;
+  std::vector<int64_t> end_of_text;
+  std::optional<int64_t> begin_of_text;
 };
 absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml);
 

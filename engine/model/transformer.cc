@@ -92,6 +92,22 @@ std::string BlockText(const Transformer& model) {
   return absl::StrCat(first_half, ",\n", second_half, ",\n");
 }
 
+std::string TokensText(const Transformer& model) {
+  std::string text;
+  if (!model.end_of_text.empty()) {
+    absl::StrAppend(&text, "\nend_of_text = [", absl::StrJoin(model.end_of_text, ", "), "]");
+  }
+  if (model.begin_of_text.has_value()) {
+    absl::StrAppend(&text, "\nbegin_of_text = ", *model.begin_of_text);
+  }
+  return text;
+}
+
+std::string PositionsText(const Transformer& model) {
+  if (model.family != TransformerFamily::kGpt2) return "false";
+  return model.positions == 0 ? "true" : absl::StrCat(model.positions);
+}
+
 // What of a document tells the extents, at the places where ModelFileOf puts them.
 std::optional<Transformer> ExtentsOf(const json& document) {
   const auto at = [&](const std::string& pointer) -> const json* {
@@ -125,6 +141,13 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     model.rotary_base = base->get<double>();
     if (!integer(attention + "/2/kv_heads", model.kv_heads)) return std::nullopt;
   }
+  integer("/layer/0/positions", model.positions);
+  if (const json* const ends = at("/end_of_text"); ends != nullptr && ends->is_array()) {
+    for (const json& id : *ends) {
+      if (id.is_number_integer()) model.end_of_text.push_back(id.get<int64_t>());
+    }
+  }
+  if (int64_t begin = 0; integer("/begin_of_text", begin)) model.begin_of_text = begin;
   const json* const tied = at("/layer/3/tied");
   model.is_tied = tied != nullptr && *tied == true;
   return model;
@@ -221,6 +244,13 @@ absl::Status CheckTransformer(const Transformer& model) {
                                                    model.kv_heads, " keys and values",
                                                    is_gpt2 ? ": in GPT-2 each has its own" : ""));
   }
+  if (model.positions != 0 &&
+      (!is_gpt2 || model.positions < model.context || model.positions > kMaxTransformerExtent)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("positions is ", model.positions, ", expected ",
+                     is_gpt2 ? absl::StrCat("at least the context, ", model.context)
+                             : "0: Llama has no table of them"));
+  }
   if (!(model.norm_epsilon > 0.0 && model.norm_epsilon < 1.0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("norm_epsilon is ", model.norm_epsilon, ", expected one in (0, 1)"));
@@ -259,9 +289,9 @@ std::string ModelFileOf(const Transformer& model) {
   const bool is_gpt2 = model.family == TransformerFamily::kGpt2;
   return absl::StrCat(
       "# ", is_gpt2 ? "GPT-2" : "Llama", ": ", model.blocks, " blocks of width ", model.width,
-      ".\ncontext = ", model.context, "\nvocabulary = ", model.vocabulary,
+      ".\ncontext = ", model.context, "\nvocabulary = ", model.vocabulary, TokensText(model),
       "\n\n[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = ", model.width,
-      "\npositions = ", is_gpt2 ? "true" : "false", "\ntoken_deviation = ", Number(kDeviation),
+      "\npositions = ", PositionsText(model), "\ntoken_deviation = ", Number(kDeviation),
       "\n\n[[layer]]\ntype = \"sequence\"\nrepeat = ", model.blocks, "\nlayers = [\n",
       BlockText(model), "]\n\n[[layer]]\ntype = \"", is_gpt2 ? "layer_norm" : "rms_norm",
       "\"\nepsilon = ", Number(model.norm_epsilon), "\n\n[[layer]]\ntype = \"head\"\n",

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_MODEL_TRANSFORMER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct Transformer {
   double norm_epsilon = 1e-5;
   double rotary_base = 0.0;  // kLlama's; 0 for kGpt2
   bool is_tied = true;       // the head's weight is the embedding's table
+  // Of kGpt2's table of positions, of which a sample has the first; 0: as many as the context.
+  int64_t positions = 0;
+  // Tokens with a meaning: each of the one ends a text, and the other begins it.
+  std::vector<int64_t> end_of_text;
+  std::optional<int64_t> begin_of_text;
 
   friend bool operator==(const Transformer&, const Transformer&) = default;
 };

@@ -126,6 +126,30 @@ TEST_F(GenerateCommandTest, RefusesModelsAndTokenizersThatDoNotGoTogether) {
                 "it is another model's");
 }
 
+// As generation_config.json says, or else config.json, or else the tokenizer; and an empty prompt
+// is a text that begins.
+TEST_F(GenerateCommandTest, EndsAndBeginsTextsAsTheModelSays) {
+  const std::string init = Path("init");
+  const Finished exported =
+      RunStagecoach({"checkpoint", "export", Path("run"), "--format", "hf", "--output", init});
+  ASSERT_EQ(exported.exit_status, 0) << exported.err;
+  const auto text = [&](const Arguments& more) {
+    const Finished run = RunStagecoach(
+        Joined({"generate", "--init", init, "--tokenizer", "bytes", "--temperature", "0", "--json"},
+               more));
+    EXPECT_EQ(run.exit_status, 0) << run.err;
+    return run.Events().back()["text"].get<std::string>();
+  };
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(init + "/config.json"));
+  config["eos_token_id"] = {'z', 'g'};
+  config["bos_token_id"] = 'b';
+  std::ofstream(init + "/config.json") << config;
+  EXPECT_EQ(text({"--prompt", "abcdefgh abc"}), "def");
+  EXPECT_EQ(text({"--prompt", ""}), "cdef");
+  std::ofstream(init + "/generation_config.json") << R"({"eos_token_id": 102})";  // f
+  EXPECT_EQ(text({"--prompt", "abcdefgh abc"}), "de");
+}
+
 TEST_F(GenerateCommandTest, TakesTheTokenizerOfTheRun) {
   std::ofstream(Path("m.toml")) << "context = 16\n[[layer]]\ntype = \"embedding\"\nvocabulary = "
                                    "\"classes\"\nfeatures = 8\n[[layer]]\ntype = \"linear\"\n"

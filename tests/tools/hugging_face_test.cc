@@ -1,10 +1,16 @@
 // Parameters from and to Hugging Face's files, as a user has it.
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/model/resnet.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +23,23 @@ namespace {
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+const char* const kGpt2Tokenizer = STAGECOACH_TOKENIZER_FIXTURES "/gpt2.json";
+
+// Of a folder with one file.
+std::vector<float> TensorIn(const std::string& folder, const std::string& name) {
+  const std::string bytes = base::ReadFile(folder + "/model.safetensors", int64_t{1} << 24).value();
+  const engine::SafetensorsHeader header =
+      engine::ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())).value();
+  for (const engine::SafetensorsEntry& entry : header.tensors) {
+    if (entry.name != name) continue;
+    std::vector<float> values(static_cast<size_t>(entry.shape.elements()));
+    std::memcpy(values.data(), bytes.data() + entry.begin, values.size() * sizeof(float));
+    return values;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return {};
+}
 
 class HuggingFaceCommand : public ::testing::Test {
  protected:
@@ -146,6 +169,118 @@ TEST_F(HuggingFaceCommand, AModelThatTransformersDoesNotKnowIsRefused) {
   EXPECT_EQ(refused.exit_status, kStatusBadData);
   ExpectOneLine(refused.err, HasSubstr("are not those of GPT-2 or Llama"));
   EXPECT_FALSE(std::filesystem::exists(PathOf("out")));
+}
+
+// What a run does not reach of a model with more positions comes back as it was, and so do its
+// tokens with a meaning; a tokenizer that was in the folder is used, saved and exported.
+TEST_F(HuggingFaceCommand, AShorterContextKeepsWhatTheModelHas) {
+  const std::string init = PathOf("init"), out = PathOf("out");
+  ParametersOf(Train({"--model", "gpt2:blocks=1,width=16,heads=2,context=16,vocabulary=701",
+                      "--tokenizer", kGpt2Tokenizer, "--checkpoint", PathOf("first")}));
+  const auto exported = [&](const std::string& run, const std::string& to) {
+    const Finished done =
+        RunStagecoach({"checkpoint", "export", run, "--format", "hf", "--output", to});
+    EXPECT_EQ(done.exit_status, 0) << done.err;
+    EXPECT_EQ(done.err, "");
+    return nlohmann::json::parse(std::ifstream(to + "/config.json"));
+  };
+  EXPECT_EQ(exported(PathOf("first"), init)["eos_token_id"], 0);  // the tokenizer's
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(init + "/config.json"));
+  config["eos_token_id"] = {3, 5};
+  config["bos_token_id"] = 7;
+  std::ofstream(init + "/config.json") << config;
+  std::string hash;
+  for (const Arguments& more :
+       {Arguments{"--stages", "1"}, Arguments{"--stages", "3"},
+        Arguments{"--model", "gpt2:blocks=1,width=16,heads=2,context=6,vocabulary=701"}}) {
+    const std::string trained =
+        ParametersOf(Train(Joined({"--init", init, "--context", "6", "--checkpoint", run_}, more)));
+    if (hash.empty()) hash = trained;
+    EXPECT_EQ(trained, hash);
+    config = exported(run_, out);
+    EXPECT_EQ(config["n_positions"], 16);
+    EXPECT_EQ(config["eos_token_id"], (nlohmann::json{3, 5}));
+    EXPECT_EQ(config["bos_token_id"], 7);
+    const std::vector<float> before = TensorIn(init, "transformer.wpe.weight");
+    const std::vector<float> after = TensorIn(out, "transformer.wpe.weight");
+    ASSERT_EQ(after.size(), before.size());
+    const auto reached = static_cast<std::ptrdiff_t>(6 * 16);
+    EXPECT_TRUE(std::equal(before.begin() + reached, before.end(), after.begin() + reached));
+    EXPECT_FALSE(std::equal(before.begin(), before.begin() + reached, after.begin()));
+    for (const char* const file : {"/tokenizer.json", "/tokenizer_config.json"}) {
+      EXPECT_TRUE(std::filesystem::exists(out + file)) << file;
+    }
+    // It goes on with all of that, and needs the folder no longer.
+    EXPECT_EQ(Train({"--checkpoint", run_, "--resume", "--epochs", "2"}).exit_status, 0);
+    std::filesystem::remove_all(run_);
+    std::filesystem::remove_all(out);
+  }
+  const Finished longer = Train({"--init", init, "--context", "17"});
+  EXPECT_EQ(longer.exit_status, kStatusBadData);
+  ExpectOneLine(longer.err, HasSubstr("a context of 17 tokens, but the model in " + init));
+}
+
+TEST_F(HuggingFaceCommand, AShorterContextKeepsThePositionsOfALlama) {
+  const std::string init = STAGECOACH_TRANSFORMER_FIXTURES "/llama", out = PathOf("out");
+  std::ofstream(text_) << std::string(400, '\x07');
+  const Arguments bytes = {"--init", init, "--tokenizer", "bytes"};
+  ParametersOf(Train(Joined(bytes, {"--context", "4", "--checkpoint", run_})));
+  ASSERT_EQ(
+      RunStagecoach({"checkpoint", "export", run_, "--format", "hf", "--output", out}).exit_status,
+      0);
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(out + "/config.json"))["max_position_embeddings"],
+            8);
+  const Finished longer = Train(Joined(bytes, {"--context", "9"}));
+  EXPECT_EQ(longer.exit_status, kStatusBadData);
+  ExpectOneLine(longer.err, HasSubstr("a context of 9 tokens, but the model in "));
+}
+
+TEST_F(HuggingFaceCommand, BytesAreTokensOfAModelOfOthersOnlyIfThatIsSaid) {
+  const Arguments model = {"--model", "gpt2:blocks=1,width=16,heads=2,context=16,vocabulary=300"};
+  const Finished refused = Train(model);
+  EXPECT_EQ(refused.exit_status, kStatusBadData);
+  ExpectOneLine(refused.err, AllOf(HasSubstr("the vocabulary is of 300"),
+                                   HasSubstr("or say --tokenizer bytes")));
+  ParametersOf(Train(Joined(model, {"--tokenizer", "bytes", "--checkpoint", run_})));
+  const Finished generated = RunStagecoach({"generate", "--checkpoint", run_, "--prompt", "to",
+                                            "--tokens", "2", "--tokenizer", "bytes"});
+  EXPECT_EQ(generated.exit_status, 0) << generated.err;
+}
+
+// And a line says so.
+TEST_F(HuggingFaceCommand, TheSecondTokenizerOfAFolderStandsInForOneThatIsRefused) {
+  ParametersOf(
+      Train({"--model", "llama:blocks=1,width=16,heads=2,context=16,vocabulary=500", "--tokenizer",
+             STAGECOACH_TOKENIZER_FIXTURES "/spm.model", "--checkpoint", run_}));
+  const std::string out = PathOf("out");
+  const Finished exported =
+      RunStagecoach({"checkpoint", "export", run_, "--format", "hf", "--output", out});
+  ASSERT_EQ(exported.exit_status, 0) << exported.err;
+  EXPECT_TRUE(std::filesystem::exists(out + "/tokenizer.model"));
+  std::ofstream(out + "/tokenizer.json") << R"({"version": "1.0", "model": {"type": "Unheard"}})";
+  const Finished run = Train({"--init", out});
+  EXPECT_EQ(run.exit_status, 0);
+  ExpectOneLine(run.err, AllOf(HasSubstr("takes the tokenizer " + out + "/tokenizer.model, since"),
+                               HasSubstr("\"Unheard\" is not supported")));
+}
+
+// And not what would then be wrong with the data: 145 tokens are too few for a context of 256.
+TEST_F(HuggingFaceCommand, EveryCommandTellsWhatIsWrongWithAConfig) {
+  const std::string init = PathOf("init"), few = PathOf("few.txt");
+  std::filesystem::create_directory(init);
+  std::ofstream(few) << std::string(145, 'x');
+  nlohmann::json config =
+      nlohmann::json::parse(std::ifstream(STAGECOACH_TRANSFORMER_FIXTURES "/llama/config.json"));
+  config["attention_bias"] = true;
+  std::ofstream(init + "/config.json") << config;
+  for (const Arguments& command :
+       {Arguments{"train", "--data", few}, Arguments{"plan"}, Arguments{"plan", "--data", few},
+        Arguments{"profile", "--output", PathOf("p.json")},
+        Arguments{"generate", "--prompt", "a"}}) {
+    const Finished run = RunStagecoach(Joined(command, {"--init", init}));
+    EXPECT_EQ(run.exit_status, kStatusBadData);
+    ExpectOneLine(run.err, HasSubstr("init/config.json:1:20: $.attention_bias: is true"));
+  }
 }
 
 TEST_F(HuggingFaceCommand, AFolderWithoutAModelIsBadData) {

@@ -25,6 +25,7 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/json_line.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/tensor_difference.h"
 #include "tools/cli/terminal.h"
@@ -44,6 +45,7 @@ struct CheckpointCommandOptions {
   std::string path, other;
   std::string output;
   std::string format = "safetensors";  // or "hf", "torchvision"
+  std::string tokenizer;               // for "hf"; "": where the run had it
   bool json = false;
 };
 
@@ -156,16 +158,35 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
   return status;
 }
 
+// Where the tokenizer of a run is; "": it has none, or its file is gone, and then a line says so.
+std::string TokenizerToExport(const CheckpointCommandOptions& options, const Manifest& manifest) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
+  const engine::DataEncoding& encoding = manifest.encoding;
+  if (encoding.vocabulary == 0 || encoding.tokens_are_bytes) return "";
+  for (const engine::SavedOption& option : manifest.options) {
+    if (option.name != "--tokenizer") continue;
+    if (base::Exists(option.value)) return option.value;
+    PrintNotice(absl::StrCat("the tokenizer is not written, since there is no ", option.value,
+                             " any more: say where it is with --tokenizer"));
+  }
+  return "";
+}
+
 absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
   const bool makes_folder = options.format == "hf";
   if (!makes_folder) {
     RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(options.output)));
   }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
-  const absl::Status status = makes_folder ? ExportToHuggingFace(checkpoint, options.output)
-                              : options.format == "torchvision"
-                                  ? ExportToTorchvision(checkpoint, options.output)
-                                  : ExportParameters(checkpoint, options.output);
+  if (!makes_folder && !options.tokenizer.empty()) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError("--tokenizer is for --format hf, which writes it"));
+  }
+  const absl::Status status =
+      makes_folder ? ExportToHuggingFace(checkpoint, options.output, engine::kHuggingFaceFileBytes,
+                                         TokenizerToExport(options, checkpoint.manifest()))
+      : options.format == "torchvision" ? ExportToTorchvision(checkpoint, options.output)
+                                        : ExportParameters(checkpoint, options.output);
   const bool is_of_data = absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
   if (absl::IsAlreadyExists(status)) return From(Origin::kUsage, status);
   RETURN_IF_ERROR(From(is_of_data ? Origin::kData : Origin::kOutput, status));
@@ -219,6 +240,8 @@ Command AddCheckpointCommand(CLI::App& app) {
   AddFlag(*options->export_parameters, "--format", "FORMAT", options->format,
           "safetensors, hf (GPT-2, Llama, ResNet) or torchvision (ResNet) [safetensors]",
           ParseExportFormat);
+  AddFlag(*options->export_parameters, "--tokenizer", "FILE", options->tokenizer,
+          "Its tokenizer, for hf [where the run had it]", ParseFile);
   return {flags, [options] { return RunCheckpoint(*options); }};
 }
 

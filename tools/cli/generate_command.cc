@@ -89,7 +89,7 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   AddFlag(app, "--init", "DIR", options.initial_parameters,
           "Instead: a folder of Hugging Face's, of GPT-2 or Llama", ParseFolder);
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
-          "Its tokenizer [where the run had it, or in the folder]", ParseFile);
+          "Its tokenizer, or bytes [where the run had it, or in the folder]", ParseFile);
   app.add_option("--prompt", options.prompt, "The text to go on from")->option_text("TEXT");
   AddFlag(app, "--prompt-file", "FILE", options.prompt_file,
           "Instead: a file that has it, or - for standard input", ParseInput);

@@ -108,12 +108,20 @@ class GenerationOutput {
   const bool json_;
 };
 
+// How many ids of a model may follow. It may have more than its tokenizer; those stand for nothing,
+// unless they end a text.
+int64_t KnownIds(const GenerationModel& model, const TokenText& text) {
+  int64_t most = text.vocabulary();
+  for (const int32_t end : model.end_of_text) most = std::max<int64_t>(most, end + 1);
+  return std::min(model.model.vocabulary, most);
+}
+
 // Continues the text of the prompt.
 class Continuation {
  public:
-  Continuation(const GenerateOptions& options, engine::Generator& generator, TokenText& text,
-               const GenerationOutput& output)
-      : options_(options), generator_(generator), text_(text), output_(output) {}
+  Continuation(const GenerateOptions& options, const GenerationModel& model,
+               engine::Generator& generator, TokenText& text, const GenerationOutput& output)
+      : options_(options), model_(model), generator_(generator), text_(text), output_(output) {}
 
   absl::StatusOr<Generation> Run(absl::Span<const int32_t> prompt) {
     done_.prompt.tokens = std::ssize(prompt);
@@ -131,8 +139,7 @@ class Continuation {
   }
 
   absl::Status Draw(absl::Span<const int32_t> prompt) {
-    // A model may have more ids than its tokenizer; those stand for nothing.
-    const auto known = static_cast<size_t>(text_.vocabulary());
+    const auto known = static_cast<size_t>(KnownIds(model_, text_));
     ASSIGN_OR_RETURN(absl::Span<const float> logits, generator_.Append(prompt));
     while (true) {
       ASSIGN_OR_RETURN(const int32_t id,
@@ -152,7 +159,8 @@ class Continuation {
     } else {
       ++done_.own.tokens;
     }
-    if (text_.end_of_text() == id) {
+    const std::vector<int32_t>& ends = model_.end_of_text;
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
       done_.ended_by = "end of text";
       return false;
     }
@@ -173,6 +181,7 @@ class Continuation {
   }
 
   const GenerateOptions& options_;
+  const GenerationModel& model_;
   engine::Generator& generator_;
   TokenText& text_;
   const GenerationOutput& output_;
@@ -237,7 +246,10 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(RunOption
 absl::StatusOr<int> GenerateText(const GenerateOptions& options, const GenerationModel& model,
                                  absl::string_view prompt) {
   TokenText text(model.tokenizer);
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, From(Origin::kData, text.Encode(prompt)));
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, From(Origin::kData, text.Encode(prompt)));
+  if (model.begin_of_text.has_value() && (ids.empty() || model.begins_prompts)) {
+    ids.insert(ids.begin(), *model.begin_of_text);
+  }
   const int64_t context = model.model.cached_positions;
   if (ids.empty()) {
     return From(Origin::kData, absl::InvalidArgumentError("the prompt has no token to go on from"));
@@ -250,15 +262,14 @@ absl::StatusOr<int> GenerateText(const GenerateOptions& options, const Generatio
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
                    MakeGenerationTrainer(options.run, model.model, std::ssize(ids)));
   RETURN_IF_ERROR(From(Origin::kData, model.load(*trainer)));
-  ASSIGN_OR_RETURN(engine::Generator generator,
-                   From(Origin::kConfiguration,
-                        engine::Generator::Create(
-                            *trainer, std::min(model.model.vocabulary, text.vocabulary()))));
+  ASSIGN_OR_RETURN(
+      engine::Generator generator,
+      From(Origin::kConfiguration, engine::Generator::Create(*trainer, KnownIds(model, text))));
   StopOnSignals();
   const GenerationOutput output(options.run.json);
   output.Start(prompt, std::ssize(ids), generator, *trainer);
   for (const int32_t id : ids) text.Append(id);
-  ASSIGN_OR_RETURN(Generation done, Continuation(options, generator, text, output).Run(ids));
+  ASSIGN_OR_RETURN(Generation done, Continuation(options, model, generator, text, output).Run(ids));
   const std::string last = text.Finish();
   absl::StrAppend(&done.text, last);
   ASSIGN_OR_RETURN(const std::vector<engine::DeviceReport> devices, trainer->Devices());

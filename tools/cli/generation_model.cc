@@ -5,14 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/data/tokenizer/folder_tokenizer.h"
+#include "engine/data/tokens.h"
 #include "engine/model/model_file.h"
 #include "engine/model/transformer.h"
 #include "engine/train/generator.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/saved_run.h"
 
 namespace stagecoach::tools {
@@ -45,7 +47,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const engine::Manif
                                                              std::string path) {
   const engine::DataEncoding& encoding = manifest.encoding;
   if (encoding.tokens_are_bytes) {
-    if (path.empty()) return nullptr;
+    if (path.empty() || path == engine::kBytesTokenizer) return nullptr;
     return absl::FailedPreconditionError(
         "the model was trained on bytes of text: leave out --tokenizer");
   }
@@ -66,6 +68,16 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const engine::Manif
   return tokenizer;
 }
 
+// Which tokens end and begin texts: as the model says, or else the tokenizer.
+void SetMeanings(const std::vector<int64_t>& ends, std::optional<int64_t> begin,
+                 GenerationModel& model) {
+  for (const int64_t id : ends) model.end_of_text.push_back(static_cast<int32_t>(id));
+  if (ends.empty() && model.tokenizer != nullptr && model.tokenizer->end_of_text().has_value()) {
+    model.end_of_text.push_back(*model.tokenizer->end_of_text());
+  }
+  if (begin.has_value()) model.begin_of_text = static_cast<int32_t>(*begin);
+}
+
 absl::StatusOr<GenerationModel> OfCheckpoint(const engine::Checkpoint& checkpoint,
                                              const std::string& tokenizer) {
   const engine::Manifest& manifest = checkpoint.manifest();
@@ -83,26 +95,42 @@ absl::StatusOr<GenerationModel> OfCheckpoint(const engine::Checkpoint& checkpoin
   ASSIGN_OR_RETURN(result.model, ModelOfText(manifest.model_source, manifest.input,
                                              manifest.encoding.vocabulary));
   ASSIGN_OR_RETURN(result.tokenizer, TokenizerOf(manifest, tokenizer));
+  ASSIGN_OR_RETURN(const engine::ModelTokens tokens,
+                   engine::ParseModelTokens(manifest.model_source));
+  SetMeanings(tokens.end_of_text, tokens.begin_of_text, result);
   result.load = [path = checkpoint.path()](engine::Trainer& trainer) {
     return trainer.Restore(path).status();
   };
   return result;
 }
 
-absl::StatusOr<GenerationModel> OfFolder(const std::string& folder, std::string tokenizer) {
+// The one that is named, or else that of the folder.
+absl::Status SetTokenizer(const std::string& folder, const std::string& named,
+                          const engine::Transformer& transformer, GenerationModel& model) {
+  if (named == engine::kBytesTokenizer) return absl::OkStatus();
+  std::string path = named;
+  if (path.empty()) {
+    const absl::StatusOr<engine::FolderTokenizer> found = engine::LoadFolderTokenizer(folder);
+    if (absl::IsNotFound(found.status())) {
+      return absl::NotFoundError(absl::StrCat(found.status().message(), ": ", kNameTokenizer));
+    }
+    RETURN_IF_ERROR(found.status());
+    if (!found->notice.empty()) PrintNotice(found->notice);
+    path = found->path;
+  }
+  ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(path, transformer.vocabulary));
+  model.begins_prompts = engine::AddsBeginOfText(path);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GenerationModel> OfFolder(const std::string& folder, const std::string& tokenizer) {
   ASSIGN_OR_RETURN(const engine::Transformer transformer,
                    engine::ReadHuggingFaceConfigFile(folder));
   GenerationModel result;
   ASSIGN_OR_RETURN(result.model, ModelOfText(ModelFileOf(transformer), Shape{transformer.context},
                                              transformer.vocabulary));
-  for (const char* const name : {"/tokenizer.json", "/tokenizer.model"}) {
-    if (tokenizer.empty() && base::Exists(folder + name)) tokenizer = folder + name;
-  }
-  if (tokenizer.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, " has no tokenizer.json and no tokenizer.model: ", kNameTokenizer));
-  }
-  ASSIGN_OR_RETURN(result.tokenizer, LoadTokenizer(tokenizer, transformer.vocabulary));
+  RETURN_IF_ERROR(SetTokenizer(folder, tokenizer, transformer, result));
+  SetMeanings(transformer.end_of_text, transformer.begin_of_text, result);
   ASSIGN_OR_RETURN(const engine::HuggingFaceFolder parameters,
                    engine::HuggingFaceFolder::Open(folder, transformer));
   result.load = [parameters](engine::Trainer& trainer) {

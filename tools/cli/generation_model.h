@@ -1,9 +1,12 @@
 #ifndef STAGECOACH_TOOLS_CLI_GENERATION_MODEL_H_
 #define STAGECOACH_TOOLS_CLI_GENERATION_MODEL_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +20,9 @@ namespace stagecoach::tools {
 struct GenerationModel {
   engine::Model model;                                 // of ModelForGeneration
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // null: its tokens are bytes
+  std::vector<int32_t> end_of_text;                    // any of them ends a text
+  std::optional<int32_t> begin_of_text;                // in front of an empty prompt
+  bool begins_prompts = false;                         // and of all others
   std::function<absl::Status(engine::Trainer&)> load;  // its parameters
 };
 

@@ -71,7 +71,8 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
           CountIn(2, engine::kMaxVocabulary))
       ->group("Data");
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
-          "tokenizer.json or .model, by which text becomes tokens [its bytes are]", ParseFile)
+          "tokenizer.json or .model, or bytes, that makes text tokens [--init's, or bytes]",
+          ParseFile)
       ->group("Data");
 }
 

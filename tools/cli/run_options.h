@@ -45,7 +45,7 @@ struct RunOptions {
   std::optional<int64_t> rows;
   // Of tokens; unset: the model's own (ParseModelTokens), or else TokenOptions'.
   std::optional<int64_t> context, vocabulary;
-  std::string tokenizer;  // file by which text is, or ids were, made tokens; "": none
+  std::string tokenizer;  // file by which text is, or ids were, made tokens, or "bytes"; "": none
 
   std::string model_file;  // or a name (ModelFileNamed); "": the default network
   std::string model_text;  // that of a checkpoint; instead of the file's
@@ -242,6 +242,11 @@ struct Workload {
   std::string model_text;  // what it was read from; "": it is the default network
   engine::Optimizer optimizer;
 };
+
+// The tokenizer in the folder of --init, where --data is text and no tokenizer is named; "": there
+// is none. A line says why it is not the folder's first, unless `is_silent`. Errors are marked with
+// their origin.
+absl::StatusOr<std::string> FindFolderTokenizer(const RunOptions& options, bool is_silent);
 
 // Loads the data and makes or reads the model. Errors are marked with their origin
 // (tools/cli/exit_status.h).

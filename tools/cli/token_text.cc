@@ -15,10 +15,6 @@ int64_t TokenText::vocabulary() const {
   return tokenizer_ == nullptr ? engine::kBytesVocabulary : tokenizer_->vocabulary();
 }
 
-std::optional<int32_t> TokenText::end_of_text() const {
-  return tokenizer_ == nullptr ? std::nullopt : tokenizer_->end_of_text();
-}
-
 absl::StatusOr<std::vector<int32_t>> TokenText::Encode(absl::string_view text) const {
   if (tokenizer_ != nullptr) return tokenizer_->Encode(text);
   std::vector<int32_t> ids;

@@ -20,7 +20,6 @@ class TokenText {
   explicit TokenText(std::shared_ptr<const engine::Tokenizer> tokenizer);
 
   int64_t vocabulary() const;
-  std::optional<int32_t> end_of_text() const;
   // Errors of Tokenizer::Encode.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
   // What follows: the characters that this token completes (TextDecoder), or its byte as it is.

@@ -125,6 +125,13 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, const std::optional<engine:
   return true;
 }
 
+// A run that begins takes it as if it were on the command line, so that it is saved.
+absl::Status TakeFolderTokenizer(CLI::App& flags, const RunOptions& options, bool is_silent) {
+  ASSIGN_OR_RETURN(const std::string tokenizer, FindFolderTokenizer(options, is_silent));
+  if (tokenizer.empty()) return absl::OkStatus();
+  return TakeSavedOption(flags, {.name = "--tokenizer", .value = tokenizer});
+}
+
 absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
                    From(Origin::kUsage, engine::FindLaunch()));
@@ -132,8 +139,12 @@ absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   absl::StatusOr<std::optional<base::FileLock>> lock = std::nullopt;
   // First, so that what is found does not change.
   if (!launch.has_value() || launch->rank == 0) lock = LockCheckpoints(options.checkpoints);
-  const absl::StatusOr<bool> resumes =
-      lock.ok() ? FindCheckpoint(flags, launch, options) : lock.status();
+  absl::StatusOr<bool> resumes = lock.ok() ? FindCheckpoint(flags, launch, options) : lock.status();
+  if (resumes.ok() && !*resumes) {
+    const absl::Status taken =
+        TakeFolderTokenizer(flags, options, launch.has_value() && launch->rank > 0);
+    if (!taken.ok()) resumes = taken;
+  }
   const std::unique_ptr<engine::Supervisor> supervisor = engine::Supervisor::Find();
   TrainingProcess process(flags, resumes.ok() && *resumes,
                           lock.ok() ? *std::move(lock) : std::nullopt, supervisor.get());

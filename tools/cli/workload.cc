@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -18,11 +19,13 @@
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/load.h"
+#include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/model/model_file.h"
 #include "engine/model/presets.h"
 #include "engine/model/transformer.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/slow_notice.h"
 
@@ -113,7 +116,7 @@ absl::Status CheckTokensHaveData(const RunOptions& options, const engine::ModelT
 absl::StatusOr<engine::ModelData> ShapesOf(const RunOptions& options,
                                            const engine::ModelTokens& model) {
   engine::TokenOptions tokens = TokensOf(options, model);
-  if (!tokens.tokenizer.empty()) {
+  if (!tokens.tokenizer.empty() && tokens.tokenizer != engine::kBytesTokenizer) {
     ASSIGN_OR_RETURN(const auto tokenizer,
                      From(Origin::kData, engine::Tokenizer::Load(tokens.tokenizer)));
     const int64_t known = tokenizer->vocabulary();
@@ -187,6 +190,35 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
   return data;
 }
 
+// A sample may not have more positions than the model that --init names.
+absl::Status CheckContext(const RunOptions& options, int64_t context,
+                          const engine::Transformer& initial) {
+  if (context <= initial.context) return absl::OkStatus();
+  return From(Origin::kData, absl::InvalidArgumentError(absl::StrCat(
+                                 "a context of ", context, " tokens, but the model in ",
+                                 options.initial_parameters, " has ", initial.context)));
+}
+
+// Of a model that is named, and starts from another's parameters: with what these are more than its
+// layers say, the whole table of positions and the tokens with a meaning.
+absl::StatusOr<std::string> WithInitial(const RunOptions& options, std::string text) {
+  const std::string& folder = options.initial_parameters;
+  if (folder.empty() || engine::IsStateDict(folder)) return text;
+  absl::StatusOr<engine::Transformer> named = engine::TransformerOf(text);
+  if (!named.ok()) return text;
+  const absl::StatusOr<engine::HuggingFaceModel> model = engine::ReadHuggingFaceModelFile(folder);
+  if (absl::IsNotFound(model.status())) return text;  // a run that goes on does not need it
+  RETURN_IF_ERROR(From(Origin::kData, model.status()));
+  const auto* const initial = std::get_if<engine::Transformer>(&*model);
+  if (initial == nullptr || initial->family != named->family) return text;
+  RETURN_IF_ERROR(CheckContext(options, options.context.value_or(named->context), *initial));
+  named->positions = initial->positions;
+  named->context = std::min(named->context, initial->context);
+  named->end_of_text = initial->end_of_text;
+  named->begin_of_text = initial->begin_of_text;
+  return engine::ModelFileOf(*named);
+}
+
 absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
   if (!options.model_text.empty()) return options.model_text;
   if (options.model_file.empty() && !options.initial_parameters.empty()) {
@@ -199,13 +231,18 @@ absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
     ASSIGN_OR_RETURN(
         const engine::HuggingFaceModel model,
         From(Origin::kData, engine::ReadHuggingFaceModelFile(options.initial_parameters)));
+    if (const auto* const initial = std::get_if<engine::Transformer>(&model)) {
+      RETURN_IF_ERROR(CheckContext(options, options.context.value_or(0), *initial));
+    }
     return engine::ModelFileOf(model);
   }
   if (options.model_file.empty()) return std::string();
   absl::StatusOr<std::string> named = engine::ModelFileNamed(options.model_file);
+  if (named.ok()) return WithInitial(options, *std::move(named));
   if (!absl::IsNotFound(named.status())) return From(Origin::kUsage, named);
   absl::StatusOr<std::string> text =
       From(Origin::kData, base::ReadInput(options.model_file, engine::kMaxModelFileBytes));
+  if (text.ok()) return WithInitial(options, *std::move(text));
   if (!absl::IsNotFound(text.status())) return text;
   return From(Origin::kData,
               absl::NotFoundError(absl::StrCat(text.status().message(), "; models with a name are ",
@@ -289,9 +326,9 @@ absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::st
 absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
   Workload workload;
   ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
-  const absl::StatusOr<std::string> text = From(Origin::kConfiguration, ModelTextOf(options));
-  // What is wrong with the data is told first.
-  const absl::StatusOr<engine::ModelTokens> parsed = ModelTokensOf(options, text.value_or(""));
+  ASSIGN_OR_RETURN(workload.model_text, From(Origin::kConfiguration, ModelTextOf(options)));
+  // Of a model that can be read, what is wrong with the data is told first.
+  const absl::StatusOr<engine::ModelTokens> parsed = ModelTokensOf(options, workload.model_text);
   const engine::ModelTokens tokens = parsed.value_or(engine::ModelTokens());
   RETURN_IF_ERROR(CheckTokensHaveData(options, tokens));
   if (engine::HoldsTokens(DataOf(options), !options.tokenizer.empty())) {
@@ -299,7 +336,6 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
   }
   ASSIGN_OR_RETURN(workload.data,
                    From(Origin::kData, LoadRows(options, TokensOf(options, tokens))));
-  ASSIGN_OR_RETURN(workload.model_text, text);
   ASSIGN_OR_RETURN(
       workload.model,
       From(Origin::kConfiguration, MakeModel(options, workload.model_text,
@@ -316,6 +352,19 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
   return workload;
 }
 
+absl::StatusOr<std::string> FindFolderTokenizer(const RunOptions& options, bool is_silent) {
+  const std::string& folder = options.initial_parameters;
+  if (folder.empty() || engine::IsStateDict(folder) || !options.tokenizer.empty() ||
+      !options.data.has_value() || !engine::HoldsText(*options.data)) {
+    return std::string();
+  }
+  const absl::StatusOr<engine::FolderTokenizer> found = engine::LoadFolderTokenizer(folder);
+  if (absl::IsNotFound(found.status())) return std::string();
+  RETURN_IF_ERROR(From(Origin::kData, found.status()));
+  if (!found->notice.empty() && !is_silent) PrintNotice(found->notice);
+  return found->path;
+}
+
 absl::StatusOr<PlannedModel> PrepareModel(const RunOptions& options) {
   if (!options.data.has_value()) {
     ASSIGN_OR_RETURN(const std::string text, From(Origin::kConfiguration, ModelTextOf(options)));
@@ -330,7 +379,11 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunOptions& options) {
       return planned;
     }
   }
-  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+  RunOptions own = options;
+  if (own.tokenizer.empty()) {
+    ASSIGN_OR_RETURN(own.tokenizer, FindFolderTokenizer(options, /*is_silent=*/false));
+  }
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(own));
   return PlannedModel{std::move(workload.model), workload.optimizer};
 }
 

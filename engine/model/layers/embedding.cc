@@ -52,6 +52,21 @@ class EmbeddingLayer final : public Layer {
       spec.parameters.push_back({"positions", Shape{rows, features},
                                  Init::Normal(0.0F, options_.position_deviation), true});
     }
+    if (options_.table_positions > 0) {
+      if (options_.table_positions < rows) {
+        return absl::InvalidArgumentError(absl::StrCat("embedding: has vectors for ",
+                                                       options_.table_positions,
+                                                       " positions, but a sample has ", rows));
+      }
+      later_positions_ = options_.table_positions - rows;
+    }
+    if (later_positions_ > 0) {
+      elementwise_ = &context.device.ops().elementwise();
+      // An average of which each step keeps all.
+      spec.parameters.push_back({"later_positions", Shape{later_positions_, features},
+                                 Init::Normal(0.0F, options_.position_deviation), false,
+                                 UpdateRule::MovingAverage(0.0F)});
+    }
     spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
     const auto elements = static_cast<double>(context.rows * positions * features);
@@ -72,6 +87,10 @@ class EmbeddingLayer final : public Layer {
   absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
+    if (later_positions_ > 0) {
+      // Any finite statistic will do.
+      RETURN_IF_ERROR(elementwise_->Copy(args.stream, args.parameters[2], args.gradients[2]));
+    }
     return op_->BackwardWeight(args.stream, args.x, args.dy, args.gradients[0],
                                PositionsOf(args.gradients), args.accumulate, args.workspace);
   }
@@ -85,6 +104,8 @@ class EmbeddingLayer final : public Layer {
   std::unique_ptr<kernels::EmbeddingOp> op_;
   // With LayerContext::cached_positions and vectors of positions.
   bool is_sequence_ = false;
+  int64_t later_positions_ = 0;
+  kernels::ElementwiseOps* elementwise_ = nullptr;
 };
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -277,6 +279,15 @@ TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
   EXPECT_THAT(exact.Read("layer 1: 9.weight", {}), StatusIs(absl::StatusCode::kNotFound));
 }
 
+// The config.json of a fixture with one key of another value.
+std::string ConfigWith(const std::string& fixture, const std::string& key,
+                       const std::string& value) {
+  nlohmann::json config =
+      nlohmann::json::parse(base::ReadFile(Fixture(fixture) + "/config.json", 1 << 20).value());
+  config[key] = nlohmann::json::parse(value);
+  return config.dump();
+}
+
 // A copy of a fixture's folder, to be damaged.
 class DamagedFolder : public ::testing::Test {
  protected:
@@ -325,6 +336,34 @@ TEST_F(DamagedFolder, BothShapesAreTold) {
                                                    "[32, 16]")));
 }
 
+// Of the values of the table it may be a copy.
+TEST_F(DamagedFolder, ATiedHeadWithValuesOfItsOwnIsRefused) {
+  std::ofstream(path() + "/config.json") << ConfigWith("llama", "tie_word_embeddings", "true");
+  const Transformer model = ReadHuggingFaceConfigFile(path()).value();
+  EXPECT_THAT(HuggingFaceFolder::Open(path(), model),
+              StatusIs(kInvalidArgument, HasSubstr("\"lm_head.weight\" has other values than")));
+  const std::string file = path() + "/model.safetensors";
+  std::string bytes = base::ReadFile(file, 1 << 24).value();
+  const SafetensorsHeader header =
+      ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())).value();
+  const auto begin_of = [&](absl::string_view name) {
+    return std::find_if(header.tensors.begin(), header.tensors.end(),
+                        [&](const SafetensorsEntry& entry) { return entry.name == name; });
+  };
+  const auto head = begin_of("lm_head.weight"), table = begin_of("model.embed_tokens.weight");
+  std::memcpy(&bytes[static_cast<size_t>(head->begin)], &bytes[static_cast<size_t>(table->begin)],
+              static_cast<size_t>(head->bytes()));
+  std::ofstream(file, std::ios::binary) << bytes;
+  EXPECT_OK(HuggingFaceFolder::Open(path(), model));
+}
+
+TEST_F(DamagedFolder, ParametersInAPickleAreToBeConverted) {
+  std::filesystem::rename(path() + "/model.safetensors", path() + "/pytorch_model.bin");
+  EXPECT_THAT(Open(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("pytorch_model.bin and no model.safetensors: convert it")));
+}
+
 TEST_F(DamagedFolder, AHeaderThatLiesIsRefused) {
   Replace("[16,24]", "[16,25]");
   EXPECT_THAT(Open(), StatusIs(kInvalidArgument, HasSubstr("model.safetensors")));
@@ -348,27 +387,76 @@ TEST(HuggingFaceConfig, TellsTheDropoutThatItAsksFor) {
               StatusIs(kInvalidArgument, HasSubstr("$.attention_dropout")));
 }
 
+struct ConfigRefusal {
+  const char* fixture;
+  const char* key;
+  const char* value;
+  const char* message;
+};
+
 TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
-  const auto refused = [](const std::string& fixture, const std::string& key,
-                          const std::string& value) {
-    std::string text = base::ReadFile(Fixture(fixture) + "/config.json", 1 << 20).value();
-    text.insert(text.rfind('}'), absl::StrCat(", \"", key, "\": ", value));
-    const size_t first = text.find(absl::StrCat("\"", key, "\":"));
-    if (first != text.rfind(absl::StrCat("\"", key, "\":"))) {
-      text.erase(first, text.find(',', first) + 1 - first);
-    }
-    return ReadHuggingFaceConfig(text).status();
+  const ConfigRefusal refusals[] = {
+      {"gpt2", "model_type", "\"bert\"", "$.model_type: is \"bert\""},
+      {"gpt2", "activation_function", "\"relu\"", "$.activation_function"},
+      {"gpt2", "scale_attn_weights", "false", "$.scale_attn_weights: is false"},
+      {"gpt2", "add_cross_attention", "true", "$.add_cross_attention"},
+      {"gpt2", "pruned_heads", "{\"0\": [1]}", "$.pruned_heads: is {\"0\":[1]}"},
+      {"gpt2", "rope_theta", "1e4", "unknown key \"rope_theta\""},
+      {"gpt2", "surprise", "0", "it may change what the model computes"},
+      {"llama", "attention_bias", "true", "$.attention_bias"},
+      {"llama", "rope_scaling", "{\"type\": \"linear\"}", "$.rope_scaling.type: is \"linear\""},
+      {"llama", "rope_parameters", "{\"type\": \"linear\", \"factor\": 2.0}",
+       "$.rope_parameters.type: is \"linear\", expected \"default\""},
+      {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", "$.rope_parameters.rope_type"},
+      {"llama", "rope_parameters", "{\"factor\": 2.0}", "unknown key \"factor\""},
+      {"llama", "rope_parameters", "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor"},
+      {"llama", "partial_rotary_factor", "0.5", "$.partial_rotary_factor"},
+      {"llama", "head_dim", "8", "$.head_dim: is 8"},
+      {"llama", "quantization_config", "{}", "unknown key \"quantization_config\""},
+      {"llama", "sliding_window", "4096", "unknown key \"sliding_window\""},
+      {"llama", "eos_token_id", "\"</s>\"", "$.eos_token_id"},
+      {"llama", "bos_token_id", "[1, 3]", "$.bos_token_id: has several ids"},
+      {"llama", "num_key_value_heads", "3", "4 heads cannot share 3"}};
+  for (const auto& [fixture, key, value, message] : refusals) {
+    EXPECT_THAT(ReadHuggingFaceConfig(ConfigWith(fixture, key, value)),
+                StatusIs(kInvalidArgument, HasSubstr(message)))
+        << key << " " << value;
+  }
+}
+
+TEST(HuggingFaceConfig, WhatChangesNothingIsTaken) {
+  const Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
+  const std::pair<const char*, const char*> keys[] = {
+      {"surprise", "null"},
+      {"temperature", "0.5"},
+      {"task_specific_params", "{\"a\": 1}"},
+      {"pruned_heads", "{}"},
+      {"rope_scaling", "{\"rope_type\": \"default\", \"factor\": null}"},
+      {"sliding_window", "null"}};
+  for (const auto& [key, value] : keys) {
+    EXPECT_EQ(ReadHuggingFaceConfig(ConfigWith("llama", key, value)).value(), model) << key;
+  }
+}
+
+// A number, a list, or what the family has where the key is not there; ids that the model has not
+// do not occur.
+TEST(HuggingFaceConfig, SaysWhichTokensEndAndBeginTexts) {
+  const auto ends = [](const char* fixture, const char* value) {
+    return ReadHuggingFaceConfig(ConfigWith(fixture, "eos_token_id", value)).value().end_of_text;
   };
-  EXPECT_THAT(refused("gpt2", "model_type", "\"bert\""),
-              StatusIs(kInvalidArgument, HasSubstr("$.model_type: is \"bert\"")));
-  EXPECT_THAT(refused("gpt2", "activation_function", "\"relu\""),
-              StatusIs(kInvalidArgument, HasSubstr("$.activation_function")));
-  EXPECT_THAT(refused("llama", "attention_bias", "true"),
-              StatusIs(kInvalidArgument, HasSubstr("$.attention_bias")));
-  EXPECT_THAT(refused("llama", "rope_scaling", "{\"type\": \"linear\"}"),
-              StatusIs(kInvalidArgument, HasSubstr("$.rope_scaling")));
-  EXPECT_THAT(refused("llama", "num_key_value_heads", "3"),
-              StatusIs(kInvalidArgument, HasSubstr("4 heads cannot share 3")));
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(ends("llama", "5"), Ids{5});
+  EXPECT_EQ(ends("llama", "[5, 36, 37, -1]"), (Ids{5, 36}));
+  EXPECT_EQ(ends("llama", "null"), Ids{});
+  const std::string json = ConfigWith("llama", "bos_token_id", "3");
+  Transformer model = ReadHuggingFaceConfig(json).value();
+  EXPECT_EQ(model.begin_of_text, 3);
+  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+  ASSERT_OK(ReadHuggingFaceGeneration(R"({"eos_token_id": [7, 8], "top_k": 3})", model));
+  EXPECT_EQ(model.end_of_text, (Ids{7, 8}));
+  EXPECT_EQ(model.begin_of_text, 3);
+  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+  EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
 }
 
 }  // namespace
