@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "engine/data/tokenizer/byte_level_bpe.h"
+#include "engine/data/tokenizer/text_pipeline.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -9,7 +9,7 @@ namespace stagecoach::fuzz {
 // A tokenizer.json. What it makes of a text is within its vocabulary, and can be decoded.
 absl::Status Try(absl::string_view input) {
   constexpr char kText[] = "I'm 1234\u00a0\u4e2d\u6587  <|endoftext|>\n\n \U0001f600x";
-  const auto tokenizer = engine::ParseByteLevelBpe(input);
+  const auto tokenizer = engine::ParsePipeline(input);
   if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<std::vector<int32_t>> ids = (*tokenizer)->Encode(kText);
   if (!ids.ok()) return ids.status();  // the pattern takes too long

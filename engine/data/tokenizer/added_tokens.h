@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -16,26 +17,38 @@ namespace stagecoach::engine {
 // added.
 class AddedTokens {
  public:
+  struct Token {
+    int32_t id = 0;
+    bool single_word = false;  // neither in front of a character of a word nor behind one
+    bool strips_left = false;  // the white space in front of it is a part of it
+    bool strips_right = false;
+  };
   // Pre-condition: `content` is not empty. Of the same content twice, the first counts.
-  void Add(const std::string& content, int32_t id);
-  bool empty() const { return ids_.empty(); }
+  void Add(const std::string& content, const Token& token);
+  bool empty() const { return tokens_.empty(); }
 
   struct Found {
     size_t begin = absl::string_view::npos;  // npos: there is none
     size_t bytes = 0;
     int32_t id = 0;
   };
-  // The leftmost in `text`, and of several there the longest.
-  Found Find(absl::string_view text) const;
+  // The leftmost in `text`, and of several there the longest. `follows_word`: in front of `text` is
+  // a character of a word.
+  Found Find(absl::string_view text, bool follows_word) const;
 
-  // The first place from which on all of `text` begins a token and is not all of it; text.size() if
-  // there is none. What Find gives before it does not depend on what follows.
+  // The first place from which on all of `text` may be a part of a token whose end, or whose
+  // neighbor, is not in it; text.size() if there is none. What Find gives before it does not depend
+  // on what follows.
   size_t OpenAt(absl::string_view text) const;
 
  private:
-  absl::flat_hash_map<std::string, int32_t> ids_;
+  // The longest at the front of `text`; null: there is none.
+  const std::pair<const std::string, Token>* LongestAt(absl::string_view text) const;
+
+  absl::flat_hash_map<std::string, Token> tokens_;
   std::vector<size_t> lengths_;  // those that occur, the longest first
   std::array<bool, 256> begins_ = {};
+  bool has_single_words_ = false, strips_left_ = false, strips_right_ = false;
 };
 
 }  // namespace stagecoach::engine

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "engine/data/tokenizer/piece_model.h"
 #include "engine/data/tokenizer/sentencepiece/model.h"
 
 namespace stagecoach::engine {
@@ -29,15 +30,6 @@ std::string SentencePieceBytes(const SentencePieceModel& model, int32_t id) {
     return {static_cast<char>(byte)};
   }
   return absl::StrReplaceAll(piece, {{kSpace, " "}});
-}
-
-// Whether a token goes on behind a word.
-bool CrossesWords(absl::string_view piece) {
-  for (size_t at = piece.find(kSpace, 1); at != absl::string_view::npos;
-       at = piece.find(kSpace, at + kSpace.size())) {
-    if (!absl::EndsWith(piece.substr(0, at), kSpace)) return true;
-  }
-  return false;
 }
 
 // Whether a letter or digit is there that is no mark on what precedes it, and stands for no space:
@@ -108,7 +100,11 @@ class SentencePieceTokenizer::PieceEncoder final : public Encoder {
     std::vector<int32_t> part_ids;
     const std::string problem = model_.Encode(Std(part), part_ids);
     if (!problem.empty()) return absl::InternalError(absl::StrCat("SentencePiece: ", problem));
-    ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+    if (part_ids.empty()) return absl::OkStatus();
+    // The library makes one of several that it does not know in a row.
+    const bool goes_on = ends_unknown_ && model_.IsUnknown(part_ids.front());
+    ids.insert(ids.end(), part_ids.begin() + (goes_on ? 1 : 0), part_ids.end());
+    ends_unknown_ = model_.IsUnknown(part_ids.back());
     return absl::OkStatus();
   }
 
@@ -124,6 +120,7 @@ class SentencePieceTokenizer::PieceEncoder final : public Encoder {
   const SentencePieceModel& model_;
   const bool can_divide_;
   bool has_begun_ = false;
+  bool ends_unknown_ = false;
 };
 
 std::unique_ptr<Tokenizer::Encoder> SentencePieceTokenizer::MakeEncoder() const {
@@ -143,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ParseSentencePiece(absl::string_view 
   bool crosses_words = false;
   for (int32_t id = 0; id < library->size(); ++id) {
     tokens.push_back(SentencePieceBytes(*library, id));
-    crosses_words = crosses_words || CrossesWords(library->Piece(id));
+    crosses_words = crosses_words || CrossesWords(library->Piece(id), kSpace);
   }
   std::vector<int32_t> ids;
   if (!library->Encode("a", ids).empty() || ids.empty()) {

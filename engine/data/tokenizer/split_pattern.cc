@@ -4,12 +4,14 @@
 #include <pcre2.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/data/tokenizer/characters.h"
 
 namespace stagecoach::engine {
 
@@ -17,6 +19,53 @@ const char kGpt2Pattern[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
+
+// Of these ranges, the characters that a newer Unicode than PCRE2's has in that category, as what a
+// class has.
+std::string FindNewer(const char* category, const std::vector<CharacterRange>& ranges) {
+  int error = 0;
+  size_t offset = 0;
+  const std::string pattern = absl::StrCat("\\p{", category, "}+");
+  pcre2_code_8* const code =
+      pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(pattern.data()), pattern.size(),
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
+  pcre2_match_data_8* const data = pcre2_match_data_create_8(1, nullptr);
+  std::string newer;
+  for (const auto& [first, last] : ranges) {
+    std::string text;
+    for (char32_t c = first; c <= last; ++c) AppendCharacter(c, text);
+    char32_t begin = first;  // of those that are not known
+    char32_t next = first;
+    for (size_t at = 0; at <= text.size();) {
+      const int result = at == text.size()
+                             ? 0
+                             : pcre2_match_8(code, reinterpret_cast<PCRE2_SPTR8>(text.data()),
+                                             text.size(), at, PCRE2_NO_UTF_CHECK, data, nullptr);
+      if (result < 0) {
+        next = NextCharacter(text, at) + 1;
+        continue;
+      }
+      if (next > begin) {
+        absl::StrAppend(&newer, "\\x{", absl::Hex(uint32_t{begin}), "}-\\x{",
+                        absl::Hex(uint32_t{next - 1}), "}");
+      }
+      if (at == text.size()) break;
+      const size_t end = pcre2_get_ovector_pointer_8(data)[1];
+      while (at < end) next = NextCharacter(text, at) + 1;
+      begin = next;
+    }
+  }
+  pcre2_match_data_free_8(data);
+  pcre2_code_free_8(code);
+  return newer;
+}
+
+// "": there are none, or the category is another than letters and numbers.
+absl::string_view NewerOf(absl::string_view category) {
+  static const std::string* const letters = new std::string(FindNewer("L", LettersOfPatterns()));
+  static const std::string* const numbers = new std::string(FindNewer("N", NumbersOfPatterns()));
+  return category == "L" ? *letters : category == "N" ? *numbers : absl::string_view();
+}
 
 // Rewrites a pattern for PCRE2, or refuses it.
 class PatternTranslator {
@@ -74,7 +123,11 @@ class PatternTranslator {
     for (const char letter : name) {
       if (!absl::ascii_isalpha(static_cast<unsigned char>(letter))) return Refuse(end + 1);
     }
-    absl::StrAppend(&translated_, rest_.substr(0, 3), name.size() > 2 ? "sc:" : "", name, "}");
+    const absl::string_view newer = rest_[1] == 'p' || !in_class_ ? NewerOf(name) : "";
+    const bool is_class = !newer.empty() && !in_class_;
+    if (is_class) absl::StrAppend(&translated_, rest_[1] == 'p' ? "[" : "[^");
+    absl::StrAppend(&translated_, "\\", is_class ? "p" : rest_.substr(1, 1), "{",
+                    name.size() > 2 ? "sc:" : "", name, "}", newer, is_class ? "]" : "");
     rest_.remove_prefix(end + 1);
     return absl::OkStatus();
   }
@@ -100,8 +153,12 @@ class PatternTranslator {
         }
         return Refuse(3);
       case '^':
-      case '$':
         return Refuse(1);
+      case '$':
+        // The end of a line, to Oniguruma.
+        absl::StrAppend(&translated_, "(?m:$)");
+        rest_.remove_prefix(1);
+        return absl::OkStatus();
       case '}':
         if (absl::StartsWith(rest_, "}+")) return Refuse(2);
         break;

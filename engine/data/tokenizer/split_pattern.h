@@ -22,8 +22,10 @@ extern const char kGpt2Pattern[];
 //   characters, and \r \n \t \f and those in front of punctuation; \s \S \d \D; \p and \P of
 //   a category {Lu} or a script {Han}; classes, without classes in them; groups (...) (?:...)
 //   (?i:...) (?>...); alternatives;
-//   (?=...) and (?!...); the quantifiers ? * + {n,m}, also followed by ?, or by + but for {}
-// \s is Unicode's White_Space. Case is folded by single characters. Immutable and thread-safe.
+//   (?=...) and (?!...); $, which is the end of a line; the quantifiers ? * + {n,m}, also followed
+//   by ?, or by + but for {}
+// \s is Unicode's White_Space, and letters and numbers, \p{L} and \p{N}, are those of characters.h.
+// Case is folded by single characters. Immutable and thread-safe.
 class SplitPattern {
  public:
   // InvalidArgument names what of the pattern is not taken; so does one that can match nothing.

@@ -9,8 +9,8 @@
 #include "base/line.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
-#include "engine/data/tokenizer/byte_level_bpe.h"
 #include "engine/data/tokenizer/sentencepiece_tokenizer.h"
+#include "engine/data/tokenizer/text_pipeline.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -22,7 +22,7 @@ constexpr size_t kWindowBytes = size_t{256} << 10;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTokenizer(const std::string& path,
                                                           absl::string_view contents) {
-  if (absl::EndsWith(path, ".json")) return ParseByteLevelBpe(contents);
+  if (absl::EndsWith(path, ".json")) return ParsePipeline(contents);
   if (absl::EndsWith(path, ".model")) return ParseSentencePiece(contents);
   return absl::InvalidArgumentError(
       "expected the name of a tokenizer.json or of SentencePiece's .model");

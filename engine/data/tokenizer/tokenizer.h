@@ -20,18 +20,23 @@ namespace stagecoach::engine {
 // Turns text into ids of tokens, as a file says that was made elsewhere, and ids into text.
 // Immutable and thread-safe.
 //
-// A name that ends in ".json": Hugging Face's tokenizer.json of a byte-level BPE, as GPT-2's and
-// Llama 3's are. Encode gives the ids that the library `tokenizers` does, in all of this:
-//   model           BPE, with a symbol for each byte; ignore_merges. No dropout, byte_fallback,
-//                   prefix or suffix. unk_token and fuse_unk make no difference to it
-//   pre_tokenizer   ByteLevel, or a Sequence of Splits by a Regex (Isolated, not inverted) that may
-//                   end in ByteLevel; patterns as in split_pattern.h; add_prefix_space of the first
-//   added_tokens    special or not, found in the text before all else, the leftmost first and of
-//                   those the longest. No single_word, lstrip or rstrip
-//   post_processor  none, ByteLevel, or a TemplateProcessing that puts tokens before a text, which
-//                   Encode then does
-//   normalizer      none
-//   decoder         ByteLevel
+// A name that ends in ".json": Hugging Face's tokenizer.json, as GPT-2, Llama 2 and 3, Mistral,
+// Qwen 2.5, SmolLM and BERT have one. Encode gives the ids that the library `tokenizers` does, in
+// all of this:
+//   model           BPE of bytes, where the pre-tokenizer ends in ByteLevel, or of characters, with
+//                   byte_fallback, unk_token and fuse_unk; ignore_merges; no dropout, prefix or
+//                   suffix. Unigram, with byte_fallback. WordPiece
+//   normalizer      NFC, NFD, Lowercase, StripAccents, Prepend, Replace of a String, BertNormalizer,
+//                   or a Sequence
+//   pre_tokenizer   ByteLevel, add_prefix_space where it is the first; Split by a Regex or String
+//                   (Isolated; or Removed and inverted), patterns as in split_pattern.h; Digits;
+//                   Metaspace; BertPreTokenizer; or a Sequence
+//   added_tokens    special or not, normalized or not, single_word, lstrip, rstrip; the leftmost
+//                   first and of those the longest. An id that the library would not give is refused
+//   post_processor  none, ByteLevel, BertProcessing or TemplateProcessing, or a Sequence: Encode puts
+//                   tokens before and behind a text
+//   decoder         none, ByteLevel, Metaspace, WordPiece without its cleanup, or a Sequence of
+//                   Replace by a space, ByteFallback, Fuse, and Strip of the first space
 // What else the file asks for is refused by its name; "truncation" and "padding", which are about
 // examples and not about text, are not read.
 //

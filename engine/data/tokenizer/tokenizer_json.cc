@@ -1,254 +1,138 @@
+// How a tokenizer.json says what the header of Tokenizer has. Where an option is null, it is as if
+// it were not there.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "base/json.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
-#include "engine/data/token_ids.h"
-#include "engine/data/tokenizer/byte_level_bpe.h"
+#include "engine/data/tokenizer/text_pipeline.h"
+#include "engine/data/tokenizer/tokenizer_json_model.h"
 
-// How a tokenizer.json says what the header has. Where an option is null, it is as if it were not
-// there.
 namespace stagecoach::engine {
 
+using base::ArrayReader;
 using base::ObjectReader;
 using nlohmann::json;
 
 namespace {
 
-// The character by which the vocabulary writes a byte (GPT-2's bytes_to_unicode): itself, if it is
-// printable and no space in Latin-1; the others are those from U+0100 on, in order.
-std::array<int, 256> CharactersOfBytes() {
-  std::array<int, 256> characters = {};
-  int next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool is_printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-    characters[static_cast<size_t>(byte)] = is_printable ? byte : next++;
-  }
-  return characters;
-}
+constexpr char kUsualSpace[] = "\xE2\x96\x81";  // U+2581
 
-// All of these characters are below U+0800: one byte or two.
-std::string Utf8Of(int character) {
-  if (character < 0x80) return {static_cast<char>(character)};
-  return {static_cast<char>(0xC0 | character >> 6), static_cast<char>(0x80 | (character & 0x3F))};
-}
-
-// The inverse of CharactersOfBytes, for whole tokens.
-class ByteAlphabet {
- public:
-  ByteAlphabet() {
-    bytes_.fill(-1);
-    for (size_t byte = 0; byte < characters_.size(); ++byte) {
-      bytes_[static_cast<size_t>(characters_[byte])] = static_cast<int>(byte);
-    }
-  }
-
-  std::string SymbolOf(size_t byte) const { return Utf8Of(characters_[byte]); }
-
-  // The bytes that a token is; nullopt if it has other characters.
-  std::optional<std::string> BytesOf(absl::string_view token) const {
-    std::string bytes;
-    while (!token.empty()) {
-      const auto lead = static_cast<uint8_t>(token[0]);
-      size_t character = lead;
-      if (lead >= 0x80) {
-        if (lead >= 0xE0 || token.size() < 2) return std::nullopt;
-        character = size_t{lead & 0x1FU} << 6 | (static_cast<uint8_t>(token[1]) & 0x3FU);
-      }
-      if (character >= bytes_.size() || bytes_[character] < 0) return std::nullopt;
-      bytes.push_back(static_cast<char>(bytes_[character]));
-      token.remove_prefix(lead < 0x80 ? 1 : 2);
-    }
-    return bytes;
-  }
-
- private:
-  const std::array<int, 256> characters_ = CharactersOfBytes();
-  std::array<int, 0x200> bytes_;
+// What tokens stand for.
+struct Decoding {
+  bool of_bytes = false;  // ByteLevel's
+  std::string space;      // what stands for one; "": nothing does
+  bool falls_back = false;
+  std::optional<std::string> word_prefix;  // of tokens that go on in a word; others begin one
 };
 
-absl::Status ErrorAt(absl::string_view path, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", message));
+void EraseNullsInside(json& value) {
+  if (value.is_object()) EraseNulls(value);
+  if (!value.is_structured()) return;
+  for (json& inner : value) EraseNullsInside(inner);
 }
 
-std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::Utf8SafeCHexEscape(text), "\"");
-}
-
-void EraseNulls(json& object) {
-  for (auto item = object.begin(); item != object.end();) {
-    item = item->is_null() ? object.erase(item) : std::next(item);
+// A text as a pattern.
+std::string PatternOf(absl::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (absl::ascii_ispunct(static_cast<unsigned char>(c))) pattern.push_back('\\');
+    pattern.push_back(c);
   }
-}
-
-// Ids are below it: few of them are unused, so that a small file makes no large vocabulary.
-size_t EndOfIds(size_t tokens) {
-  constexpr size_t kMostUnused = size_t{1} << 16;
-  return std::min(tokens + kMostUnused, static_cast<size_t>(kMaxVocabulary));
-}
-
-// Fails if the key is there with another value.
-absl::Status RequireBool(ObjectReader& reader, absl::string_view key, bool expected,
-                         bool if_missing) {
-  ASSIGN_OR_RETURN(const bool value, reader.OptionalBool(key, if_missing));
-  if (value == expected) return absl::OkStatus();
-  return reader.Error(key, absl::StrCat(value ? "true" : "false", " is not supported"));
-}
-
-absl::Status Unsupported(const ObjectReader& reader, absl::string_view type) {
-  return reader.Error("type", absl::StrCat(Quoted(type), " is not supported"));
+  return pattern;
 }
 
 class TokenizerJsonReader {
  public:
-  absl::StatusOr<ByteLevelBpe> Read(json& root) {
+  absl::StatusOr<TextPipeline> Read(json& root) {
     if (root.is_object()) EraseNulls(root);
+    for (const char* const key : {"normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
+      if (root.is_object() && root.contains(key)) EraseNullsInside(root[key]);
+    }
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(root));
     ASSIGN_OR_RETURN(const std::string version, reader.RequiredString("version"));
     if (version != "1.0") {
       return reader.Error("version", absl::StrCat(Quoted(version), ", expected \"1.0\""));
     }
+    RETURN_IF_ERROR(reader.RequiredObject("model").status());
+    ASSIGN_OR_RETURN(std::optional<ObjectReader> pre_tokenizer,
+                     reader.OptionalObject("pre_tokenizer"));
     // The model's type first: it tells best what is wrong with the file.
-    RETURN_IF_ERROR(ReadModel(root, reader));
+    ASSIGN_OR_RETURN(model_, ReadTokenizerJsonModel(root.at("model"), IsByteLevel(root)));
+    pipeline_.model = std::move(model_.model);
     ASSIGN_OR_RETURN(std::optional<ObjectReader> normalizer, reader.OptionalObject("normalizer"));
-    if (normalizer.has_value()) {
-      ASSIGN_OR_RETURN(const std::string type, normalizer->RequiredString("type"));
-      return Unsupported(*normalizer, type);
+    if (normalizer.has_value()) RETURN_IF_ERROR(ReadNormalizer(*std::move(normalizer)));
+    ASSIGN_OR_RETURN(std::optional<ObjectReader> decoder, reader.OptionalObject("decoder"));
+    Decoding decoding;
+    if (!decoder.has_value()) {
+      decoding.word_prefix = "";
+      pipeline_.drops_first_space = true;
+    } else {
+      RETURN_IF_ERROR(ReadDecoder(*std::move(decoder), decoding));
     }
+    SetTokens(decoding);
     RETURN_IF_ERROR(ReadAddedTokens(reader));
-    ASSIGN_OR_RETURN(ObjectReader pre_tokenizer, reader.RequiredObject("pre_tokenizer"));
-    RETURN_IF_ERROR(ReadPreTokenizer(std::move(pre_tokenizer)));
+    if (pre_tokenizer.has_value()) RETURN_IF_ERROR(ReadPreTokenizer(*std::move(pre_tokenizer)));
     ASSIGN_OR_RETURN(std::optional<ObjectReader> post, reader.OptionalObject("post_processor"));
     if (post.has_value()) RETURN_IF_ERROR(ReadPostProcessor(*std::move(post)));
-    ASSIGN_OR_RETURN(ObjectReader decoder, reader.RequiredObject("decoder"));
-    ASSIGN_OR_RETURN(const std::string decoder_type, decoder.RequiredString("type"));
-    if (decoder_type != "ByteLevel") return Unsupported(decoder, decoder_type);
     reader.Has("truncation");
     reader.Has("padding");
     RETURN_IF_ERROR(reader.Finish());
-    return std::move(bpe_);
+    DivideWords();
+    return std::move(pipeline_);
   }
 
  private:
-  void SetToken(int64_t id, std::string bytes) {
-    const auto index = static_cast<size_t>(id);
-    if (index >= bpe_.tokens.size()) bpe_.tokens.resize(index + 1);
-    bpe_.tokens[index] = std::move(bytes);
+  // Whether the last step makes bytes of the characters.
+  static bool IsByteLevel(const json& root) {
+    const auto is_one = [](const json& step) {
+      return step.is_object() && step.contains("type") && step["type"] == "ByteLevel";
+    };
+    if (!root.contains("pre_tokenizer")) return false;
+    const json& steps = root["pre_tokenizer"];
+    if (!steps.contains("pretokenizers")) return is_one(steps);
+    const json& list = steps["pretokenizers"];
+    return list.is_array() && !list.empty() && is_one(list.back());
   }
 
-  absl::Status ReadModel(json& root, ObjectReader& reader) {
-    RETURN_IF_ERROR(reader.RequiredObject("model").status());
-    json& model = root.at("model");
-    EraseNulls(model);
-    ASSIGN_OR_RETURN(ObjectReader options, ObjectReader::Create(model, "$.model"));
-    // Files of GPT-2's time have no type.
-    ASSIGN_OR_RETURN(const std::string type, options.OptionalString("type", "BPE"));
-    if (type != "BPE") return Unsupported(options, type);
-    RETURN_IF_ERROR(options.RequiredObject("vocab").status());
-    RETURN_IF_ERROR(options.RequiredArray("merges").status());
-    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      ASSIGN_OR_RETURN(const std::string text, options.OptionalString(key, ""));
-      if (!text.empty()) {
-        return options.Error(key, absl::StrCat(Quoted(text), " is not supported"));
-      }
-    }
-    ASSIGN_OR_RETURN(const double dropout, options.OptionalDouble("dropout", 0.0));
-    if (dropout != 0.0) return options.Error("dropout", "is not supported");
-    RETURN_IF_ERROR(RequireBool(options, "byte_fallback", false, false));
-    RETURN_IF_ERROR(options.OptionalString("unk_token", "").status());
-    RETURN_IF_ERROR(options.OptionalBool("fuse_unk", false).status());
-    ASSIGN_OR_RETURN(const bool ignores_merges, options.OptionalBool("ignore_merges", false));
-    RETURN_IF_ERROR(options.Finish());
-    RETURN_IF_ERROR(ReadVocabulary(model.at("vocab"), ignores_merges));
-    return ReadMerges(model.at("merges"));
+  void SetTokens(const Decoding& decoding) {
+    decoding_ = decoding;
+    for (const std::string& token : model_.tokens) pipeline_.tokens.push_back(TextOf(token));
   }
 
-  // Not by an ObjectReader: a vocabulary may have 256,000 entries.
-  absl::Status ReadVocabulary(const json& vocabulary, bool ignores_merges) {
-    const auto& entries = vocabulary.get_ref<const json::object_t&>();
-    ids_.reserve(entries.size());
-    bpe_.tokens.reserve(entries.size());
-    const size_t end = EndOfIds(entries.size());
-    std::vector<bool> is_taken(end);
-    for (const auto& [token, value] : entries) {
-      if (!value.is_number_unsigned() || value.get<uint64_t>() >= end) {
-        return ErrorAt("$.model.vocab",
-                       absl::StrCat("the id of ", Quoted(token), " is none from 0 to ", end - 1));
-      }
-      const auto id = value.get<int64_t>();
-      const auto index = static_cast<size_t>(id);
-      if (is_taken[index]) {
-        return ErrorAt("$.model.vocab", absl::StrCat("the id ", id, " is there twice"));
-      }
-      is_taken[index] = true;
-      ids_.emplace(token, static_cast<int32_t>(id));
-      std::optional<std::string> bytes = alphabet_.BytesOf(token);
-      if (ignores_merges && bytes.has_value()) {
-        bpe_.whole_pieces.emplace(*bytes, static_cast<int32_t>(id));
-      }
-      SetToken(id, bytes.has_value() ? *std::move(bytes) : token);
+  // What a token stands for, with a space in front where it begins a word.
+  std::string TextOf(const std::string& token) const {
+    if (decoding_.of_bytes) return BytesOfByteLevelToken(token).value_or(token);
+    unsigned byte = 0;
+    if (decoding_.falls_back && token.size() == 6 && token.starts_with("<0x") &&
+        token.ends_with(">") && absl::SimpleHexAtoi(token.substr(3, 2), &byte)) {
+      return {static_cast<char>(byte)};
     }
-    for (size_t byte = 0; byte < bpe_.symbols.size(); ++byte) {
-      const auto found = ids_.find(alphabet_.SymbolOf(byte));
-      if (found == ids_.end()) {
-        return ErrorAt("$.model.vocab",
-                       absl::StrCat("has no symbol ", Quoted(alphabet_.SymbolOf(byte)),
-                                    " for the byte ", byte));
-      }
-      bpe_.symbols[byte] = found->second;
+    if (decoding_.word_prefix.has_value()) {
+      const std::string& prefix = *decoding_.word_prefix;
+      const bool goes_on = !prefix.empty() && token.starts_with(prefix);
+      return goes_on ? token.substr(prefix.size()) : " " + token;
     }
-    return absl::OkStatus();
+    if (decoding_.space.empty()) return token;
+    return absl::StrReplaceAll(token, {{decoding_.space, " "}});
   }
 
-  // "a b" or ["a", "b"]. Likewise.
-  absl::Status ReadMerges(const json& merges) {
-    bpe_.merges.Reserve(merges.size());
-    std::string merged;
-    for (size_t rank = 0; rank < merges.size(); ++rank) {
-      const json& merge = merges[rank];
-      const auto fail = [rank](absl::string_view message) {
-        return ErrorAt(absl::StrCat("$.model.merges[", rank, "]"), message);
-      };
-      absl::string_view left, right;
-      if (merge.is_string()) {
-        const absl::string_view both = merge.get_ref<const std::string&>();
-        const size_t space = both.find(' ');
-        left = both.substr(0, space);
-        if (space != absl::string_view::npos) right = both.substr(space + 1);
-      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
-                 merge[1].is_string()) {
-        left = merge[0].get_ref<const std::string&>();
-        right = merge[1].get_ref<const std::string&>();
-      }
-      if (left.empty() || right.empty()) {
-        return fail("expected two tokens, as \"a b\" or [\"a\", \"b\"]");
-      }
-      merged.assign(left.data(), left.size());
-      merged.append(right.data(), right.size());
-      int32_t ids[3];
-      const absl::string_view parts[3] = {left, right, merged};
-      for (int i = 0; i < 3; ++i) {
-        const auto found = ids_.find(parts[i]);
-        if (found == ids_.end()) {
-          return fail(absl::StrCat(Quoted(parts[i]), " is not in the vocabulary"));
-        }
-        ids[i] = found->second;
-      }
-      bpe_.merges.Add(ids[0], ids[1], static_cast<int32_t>(rank), ids[2]);
-    }
-    return absl::OkStatus();
-  }
-
+  // The library does not read the ids of added tokens, but counts on from those of the model.
   absl::Status ReadAddedTokens(ObjectReader& reader) {
-    ASSIGN_OR_RETURN(const std::optional<base::ArrayReader> tokens,
-                     reader.OptionalArray("added_tokens"));
+    ASSIGN_OR_RETURN(const std::optional<ArrayReader> tokens, reader.OptionalArray("added_tokens"));
     const size_t count = tokens.has_value() ? tokens->size() : 0;
-    const auto end = static_cast<int64_t>(EndOfIds(bpe_.tokens.size() + count));
+    const auto end = static_cast<int64_t>(EndOfIds(pipeline_.tokens.size() + count));
+    const auto known = static_cast<int32_t>(model_.ids.size());
+    int32_t next = known;
+    absl::flat_hash_map<std::string, int32_t> added;
     for (size_t i = 0; i < count; ++i) {
       ASSIGN_OR_RETURN(ObjectReader token, tokens->Object(i));
       ASSIGN_OR_RETURN(const int64_t id, token.RequiredInt64("id", {.min = 0, .max = end - 1}));
@@ -256,33 +140,98 @@ class TokenizerJsonReader {
       if (content.empty()) return token.Error("content", "is empty");
       ASSIGN_OR_RETURN(const bool is_special, token.OptionalBool("special", false));
       ASSIGN_OR_RETURN(const bool is_normalized, token.OptionalBool("normalized", !is_special));
-      for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-        RETURN_IF_ERROR(RequireBool(token, key, false, false));
-      }
+      AddedTokens::Token read = {.id = static_cast<int32_t>(id)};
+      ASSIGN_OR_RETURN(read.single_word, token.OptionalBool("single_word", false));
+      ASSIGN_OR_RETURN(read.strips_left, token.OptionalBool("lstrip", false));
+      ASSIGN_OR_RETURN(read.strips_right, token.OptionalBool("rstrip", false));
       RETURN_IF_ERROR(token.Finish());
-      bpe_.added[is_normalized ? 1 : 0].Add(content, static_cast<int32_t>(id));
-      added_ids_.emplace(content, static_cast<int32_t>(id));
-      SetToken(id, content);
+      const auto [place, is_new] = added.try_emplace(content, next);
+      const auto in_model = model_.ids.find(content);
+      if (is_new && in_model != model_.ids.end()) place->second = in_model->second;
+      if (place->second != id) {
+        return token.Error(
+            "id", absl::StrCat("is ", id, ", but the library tokenizers gives ", Quoted(content),
+                               " the id ", place->second, ", whatever the file says"));
+      }
+      next = std::max(next, place->second + 1);
+      const std::string text =
+          is_normalized ? pipeline_.normalizer.Apply(content, /*is_front=*/true) : content;
+      if (!text.empty()) pipeline_.added[is_normalized ? 1 : 0].Add(text, read);
+      const auto index = static_cast<size_t>(id);
+      if (index >= pipeline_.tokens.size()) pipeline_.tokens.resize(index + 1);
+      pipeline_.tokens[index] = decoding_.of_bytes ? content : TextOf(content);
     }
     for (const char* name : {"</s>", "<|end_of_text|>", "<|endoftext|>"}) {
-      const auto found = added_ids_.find(name);
-      if (found != added_ids_.end()) bpe_.end_of_text = found->second;
+      const auto found = added.find(name);
+      if (found != added.end()) pipeline_.end_of_text = found->second;
     }
     return absl::OkStatus();
   }
 
-  absl::Status AddPattern(const ObjectReader& where, absl::string_view key,
-                          absl::string_view pattern) {
-    absl::StatusOr<SplitPattern> compiled = SplitPattern::Compile(pattern);
-    if (!compiled.ok()) return where.Error(key, compiled.status().message());
-    bpe_.patterns.push_back(*std::move(compiled));
+  absl::Status ReadNormalizer(ObjectReader reader) {
+    using Step = Normalizer::Step;
+    using Kind = Step::Kind;
+    ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("type"));
+    if (type == "Sequence") {
+      ASSIGN_OR_RETURN(const ArrayReader steps, reader.RequiredArray("normalizers"));
+      for (size_t i = 0; i < steps.size(); ++i) {
+        ASSIGN_OR_RETURN(ObjectReader step, steps.Object(i));
+        RETURN_IF_ERROR(ReadNormalizer(std::move(step)));
+      }
+      return reader.Finish();
+    }
+    const std::pair<const char*, Kind> plain[] = {{"NFC", Kind::kNfc},
+                                                  {"NFD", Kind::kNfd},
+                                                  {"Lowercase", Kind::kLowercase},
+                                                  {"StripAccents", Kind::kStripAccents}};
+    for (const auto& [name, kind] : plain) {
+      if (type != name) continue;
+      pipeline_.normalizer.Add({.kind = kind});
+      return reader.Finish();
+    }
+    if (type == "BertNormalizer") return ReadBertNormalizer(reader);
+    Step step = {.kind = Kind::kPrepend};
+    if (type == "Prepend") {
+      ASSIGN_OR_RETURN(step.to, reader.RequiredString("prepend"));
+    } else if (type == "Replace") {
+      step.kind = Kind::kReplace;
+      ASSIGN_OR_RETURN(step.from, ReadText(reader));
+      ASSIGN_OR_RETURN(step.to, reader.RequiredString("content"));
+    } else {
+      return Unsupported(reader, type);
+    }
+    pipeline_.normalizer.Add(std::move(step));
+    return reader.Finish();
+  }
+
+  // Of {"pattern": {"String": "a"}}.
+  static absl::StatusOr<std::string> ReadText(ObjectReader& reader) {
+    ASSIGN_OR_RETURN(ObjectReader pattern, reader.RequiredObject("pattern"));
+    ASSIGN_OR_RETURN(const std::string text, pattern.RequiredString("String"));
+    if (text.empty()) return pattern.Error("String", "is empty");
+    RETURN_IF_ERROR(pattern.Finish());
+    return text;
+  }
+
+  absl::Status ReadBertNormalizer(ObjectReader& reader) {
+    using Kind = Normalizer::Step::Kind;
+    ASSIGN_OR_RETURN(const bool cleans, reader.OptionalBool("clean_text", true));
+    ASSIGN_OR_RETURN(const bool chinese, reader.OptionalBool("handle_chinese_chars", true));
+    ASSIGN_OR_RETURN(const bool lowers, reader.OptionalBool("lowercase", true));
+    ASSIGN_OR_RETURN(const bool strips, reader.OptionalBool("strip_accents", lowers));
+    RETURN_IF_ERROR(reader.Finish());
+    if (cleans) pipeline_.normalizer.Add({.kind = Kind::kCleanText});
+    if (chinese) pipeline_.normalizer.Add({.kind = Kind::kSpaceChinese});
+    if (strips) pipeline_.normalizer.Add({.kind = Kind::kNfd});
+    if (strips) pipeline_.normalizer.Add({.kind = Kind::kStripBertAccents});
+    if (lowers) pipeline_.normalizer.Add({.kind = Kind::kLowercase});
     return absl::OkStatus();
   }
 
   absl::Status ReadPreTokenizer(ObjectReader reader) {
     ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("type"));
     if (type != "Sequence") return ReadStep(std::move(reader), type, true, true);
-    ASSIGN_OR_RETURN(const base::ArrayReader steps, reader.RequiredArray("pretokenizers"));
+    ASSIGN_OR_RETURN(const ArrayReader steps, reader.RequiredArray("pretokenizers"));
     RETURN_IF_ERROR(reader.Finish());
     for (size_t i = 0; i < steps.size(); ++i) {
       ASSIGN_OR_RETURN(ObjectReader step, steps.Object(i));
@@ -292,85 +241,214 @@ class TokenizerJsonReader {
     return steps.size() > 0 ? absl::OkStatus() : reader.Error("pretokenizers", "is empty");
   }
 
-  // The last one must be ByteLevel, which makes bytes of the characters.
   absl::Status ReadStep(ObjectReader reader, const std::string& type, bool is_first, bool is_last) {
-    if (type != "ByteLevel" && type != "Split") return Unsupported(reader, type);
-    if (is_last != (type == "ByteLevel")) {
-      return reader.Error("type", "the last step is to be ByteLevel, and no other");
+    if (type == "ByteLevel") return ReadByteLevel(reader, is_first, is_last);
+    if (type == "Split") return ReadSplit(reader);
+    if (type == "Metaspace") return ReadMetaspace(reader);
+    SplitStep step = {.kind = SplitStep::Kind::kWhiteSpace};
+    if (type == "Digits") {
+      step.kind = SplitStep::Kind::kDigits;
+      ASSIGN_OR_RETURN(step.is_single, reader.OptionalBool("individual_digits", false));
+    } else if (type != "BertPreTokenizer") {
+      return Unsupported(reader, type);
     }
-    if (type == "ByteLevel") {
-      ASSIGN_OR_RETURN(bpe_.adds_prefix_space, reader.OptionalBool("add_prefix_space", true));
-      if (bpe_.adds_prefix_space && !is_first) {
-        return reader.Error("add_prefix_space", "true is not supported behind a Split");
-      }
-      ASSIGN_OR_RETURN(const bool uses_regex, reader.OptionalBool("use_regex", true));
-      RETURN_IF_ERROR(reader.OptionalBool("trim_offsets", true).status());
-      RETURN_IF_ERROR(reader.Finish());
-      return uses_regex ? AddPattern(reader, "use_regex", kGpt2Pattern) : absl::OkStatus();
+    pipeline_.splits.push_back(std::move(step));
+    return reader.Finish();
+  }
+
+  // It makes bytes of the characters.
+  absl::Status ReadByteLevel(ObjectReader& reader, bool is_first, bool is_last) {
+    if (!is_last) return reader.Error("type", "ByteLevel is to be the last step");
+    ASSIGN_OR_RETURN(pipeline_.adds_prefix_space, reader.OptionalBool("add_prefix_space", true));
+    if (pipeline_.adds_prefix_space && !is_first) {
+      return reader.Error("add_prefix_space", "true is not supported behind another step");
     }
+    ASSIGN_OR_RETURN(const bool uses_regex, reader.OptionalBool("use_regex", true));
+    RETURN_IF_ERROR(reader.OptionalBool("trim_offsets", true).status());
+    RETURN_IF_ERROR(reader.Finish());
+    if (!uses_regex) return absl::OkStatus();
+    return AddPattern(reader, "use_regex", kGpt2Pattern, SplitStep::Kind::kPattern);
+  }
+
+  absl::Status ReadSplit(ObjectReader& reader) {
     ASSIGN_OR_RETURN(ObjectReader pattern, reader.RequiredObject("pattern"));
-    ASSIGN_OR_RETURN(const std::string regex, pattern.RequiredString("Regex"));
+    const bool is_text = pattern.Has("String");
+    const char* const key = is_text ? "String" : "Regex";
+    ASSIGN_OR_RETURN(const std::string text, pattern.RequiredString(key));
     RETURN_IF_ERROR(pattern.Finish());
     ASSIGN_OR_RETURN(const std::string behavior, reader.RequiredString("behavior"));
-    if (behavior != "Isolated") {
+    ASSIGN_OR_RETURN(const bool inverts, reader.OptionalBool("invert", false));
+    RETURN_IF_ERROR(reader.Finish());
+    // To isolate what is between matches is to isolate these.
+    const bool keeps_matches = behavior == "Removed" && inverts;
+    if (behavior != "Isolated" && !keeps_matches) {
       return reader.Error("behavior", absl::StrCat(Quoted(behavior), " is not supported"));
     }
-    RETURN_IF_ERROR(RequireBool(reader, "invert", false, false));
-    RETURN_IF_ERROR(reader.Finish());
-    return AddPattern(pattern, "Regex", regex);
+    return AddPattern(pattern, key, is_text ? PatternOf(text) : text,
+                      keeps_matches ? SplitStep::Kind::kMatches : SplitStep::Kind::kPattern);
+  }
+
+  absl::Status AddPattern(const ObjectReader& where, absl::string_view key,
+                          absl::string_view pattern, SplitStep::Kind kind) {
+    absl::StatusOr<SplitPattern> compiled = SplitPattern::Compile(pattern);
+    if (!compiled.ok()) return where.Error(key, compiled.status().message());
+    pipeline_.splits.push_back({.kind = kind, .pattern = *std::move(compiled)});
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadMetaspace(ObjectReader& reader) {
+    SplitStep step = {.kind = SplitStep::Kind::kSpaces};
+    ASSIGN_OR_RETURN(step.prepends, ReadPrepends(reader));
+    ASSIGN_OR_RETURN(step.space, ReadReplacement(reader));
+    ASSIGN_OR_RETURN(step.is_single, reader.OptionalBool("split", true));
+    pipeline_.splits.push_back(std::move(step));
+    return reader.Finish();
+  }
+
+  // As it is for files that are older, and have whether in place of where.
+  static absl::StatusOr<SplitStep::Prepends> ReadPrepends(ObjectReader& reader) {
+    using Prepends = SplitStep::Prepends;
+    ASSIGN_OR_RETURN(const bool adds, reader.OptionalBool("add_prefix_space", true));
+    ASSIGN_OR_RETURN(const std::string scheme,
+                     reader.OptionalString("prepend_scheme", adds ? "always" : "never"));
+    if (scheme == "always") return Prepends::kInSections;
+    if (scheme == "first") return Prepends::kInText;
+    if (scheme == "never") return Prepends::kNever;
+    return reader.Error("prepend_scheme", absl::StrCat(Quoted(scheme), " is not supported"));
+  }
+
+  static absl::StatusOr<std::string> ReadReplacement(ObjectReader& reader) {
+    RETURN_IF_ERROR(reader.OptionalString("str_rep", kUsualSpace).status());
+    ASSIGN_OR_RETURN(const std::string space, reader.OptionalString("replacement", kUsualSpace));
+    if (space.empty()) return reader.Error("replacement", "is empty");
+    return space;
+  }
+
+  absl::Status ReadDecoder(ObjectReader reader, Decoding& decoding) {
+    ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("type"));
+    if (type == "ByteLevel") {
+      decoding.of_bytes = true;
+      return absl::OkStatus();
+    }
+    if (type == "Sequence") {
+      ASSIGN_OR_RETURN(const ArrayReader steps, reader.RequiredArray("decoders"));
+      for (size_t i = 0; i < steps.size(); ++i) {
+        ASSIGN_OR_RETURN(ObjectReader step, steps.Object(i));
+        RETURN_IF_ERROR(ReadDecoder(std::move(step), decoding));
+      }
+      return reader.Finish();
+    }
+    if (type == "Fuse") return reader.Finish();
+    if (type == "ByteFallback") {
+      decoding.falls_back = true;
+    } else if (type == "Metaspace") {
+      ASSIGN_OR_RETURN(decoding.space, ReadReplacement(reader));
+      ASSIGN_OR_RETURN(const SplitStep::Prepends prepends, ReadPrepends(reader));
+      pipeline_.drops_first_space = prepends != SplitStep::Prepends::kNever;
+      RETURN_IF_ERROR(reader.OptionalBool("split", true).status());
+    } else if (type == "WordPiece") {
+      ASSIGN_OR_RETURN(decoding.word_prefix, reader.OptionalString("prefix", "##"));
+      RETURN_IF_ERROR(reader.OptionalBool("cleanup", true).status());
+      pipeline_.drops_first_space = true;
+    } else if (type == "Replace") {
+      ASSIGN_OR_RETURN(decoding.space, ReadText(reader));
+      ASSIGN_OR_RETURN(const std::string content, reader.RequiredString("content"));
+      if (content != " ") {
+        return reader.Error("content", absl::StrCat(Quoted(content), ", expected a space"));
+      }
+    } else if (type == "Strip") {
+      ASSIGN_OR_RETURN(const std::string content, reader.RequiredString("content"));
+      ASSIGN_OR_RETURN(const int64_t start, reader.RequiredInt64("start"));
+      ASSIGN_OR_RETURN(const int64_t stop, reader.RequiredInt64("stop"));
+      if (content != " " || start < 0 || start > 1 || stop != 0) {
+        return reader.Error("type", "Strip is supported for the first space alone");
+      }
+      pipeline_.drops_first_space = start == 1;
+    } else {
+      return Unsupported(reader, type);
+    }
+    return reader.Finish();
   }
 
   absl::Status ReadPostProcessor(ObjectReader reader) {
     ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("type"));
     if (type == "ByteLevel") return absl::OkStatus();  // it is about offsets alone
-    if (type == "TemplateProcessing") return ReadTemplate(reader);
+    const bool has_template = !pipeline_.before_text.empty() || !pipeline_.behind_text.empty();
+    if (type == "TemplateProcessing" && !has_template) return ReadTemplate(reader);
+    if (type == "BertProcessing" && !has_template) return ReadBertProcessing(reader);
     if (type != "Sequence") return Unsupported(reader, type);
-    ASSIGN_OR_RETURN(const base::ArrayReader steps, reader.RequiredArray("processors"));
+    ASSIGN_OR_RETURN(const ArrayReader steps, reader.RequiredArray("processors"));
     for (size_t i = 0; i < steps.size(); ++i) {
       ASSIGN_OR_RETURN(ObjectReader step, steps.Object(i));
-      ASSIGN_OR_RETURN(const std::string step_type, step.RequiredString("type"));
-      if (step_type == "ByteLevel") continue;
-      if (step_type != "TemplateProcessing" || !bpe_.before_text.empty()) {
-        return Unsupported(step, step_type);
-      }
-      RETURN_IF_ERROR(ReadTemplate(step));
+      RETURN_IF_ERROR(ReadPostProcessor(std::move(step)));
     }
     return absl::OkStatus();
   }
 
-  // Of the template for one text: what stands before it.
+  base::Int64Range Known() const {
+    return {.min = 0, .max = static_cast<int64_t>(pipeline_.tokens.size()) - 1};
+  }
+
+  // Of the template for one text: what stands before and behind it.
   absl::Status ReadTemplate(ObjectReader& reader) {
-    ASSIGN_OR_RETURN(const base::ArrayReader parts, reader.RequiredArray("single"));
+    ASSIGN_OR_RETURN(const ArrayReader parts, reader.RequiredArray("single"));
     ASSIGN_OR_RETURN(ObjectReader known, reader.RequiredObject("special_tokens"));
     bool is_behind_text = false;
     for (size_t i = 0; i < parts.size(); ++i) {
       ASSIGN_OR_RETURN(ObjectReader part, parts.Object(i));
-      if (is_behind_text) return parts.Error(i, "tokens behind the text are not supported");
-      is_behind_text = part.Has("Sequence");
-      if (is_behind_text) continue;
+      if (part.Has("Sequence")) {
+        if (is_behind_text) return parts.Error(i, "the text is there twice");
+        is_behind_text = true;
+        continue;
+      }
       ASSIGN_OR_RETURN(ObjectReader token, part.RequiredObject("SpecialToken"));
       ASSIGN_OR_RETURN(const std::string name, token.RequiredString("id"));
       ASSIGN_OR_RETURN(ObjectReader special, known.RequiredObject(name));
-      ASSIGN_OR_RETURN(const base::ArrayReader ids, special.RequiredArray("ids"));
-      const auto most = static_cast<int64_t>(bpe_.tokens.size()) - 1;
+      ASSIGN_OR_RETURN(const ArrayReader ids, special.RequiredArray("ids"));
       for (size_t k = 0; k < ids.size(); ++k) {
-        ASSIGN_OR_RETURN(const int64_t id, ids.Int64(k, {.min = 0, .max = most}));
-        bpe_.before_text.push_back(static_cast<int32_t>(id));
+        ASSIGN_OR_RETURN(const int64_t id, ids.Int64(k, Known()));
+        (is_behind_text ? pipeline_.behind_text : pipeline_.before_text)
+            .push_back(static_cast<int32_t>(id));
       }
     }
     if (is_behind_text) return absl::OkStatus();
     return reader.Error("single", "has no place for the text");
   }
 
-  const ByteAlphabet alphabet_;
-  absl::flat_hash_map<absl::string_view, int32_t> ids_;  // of the model; by the file's own names
-  absl::flat_hash_map<std::string, int32_t> added_ids_;
-  ByteLevelBpe bpe_;
+  absl::Status ReadBertProcessing(ObjectReader& reader) {
+    for (const auto& [key, to] :
+         {std::pair("cls", &pipeline_.before_text), std::pair("sep", &pipeline_.behind_text)}) {
+      ASSIGN_OR_RETURN(const ArrayReader token, reader.RequiredArray(key));
+      if (token.size() != 2) return reader.Error(key, "expected a token and its id");
+      ASSIGN_OR_RETURN(const int64_t id, token.Int64(1, Known()));
+      to->push_back(static_cast<int32_t>(id));
+    }
+    return reader.Finish();
+  }
+
+  // A text that nothing else divides is one piece, however long. Where no token goes on from one
+  // word to the next, its words are.
+  void DivideWords() {
+    const std::vector<SplitStep>& splits = pipeline_.splits;
+    const bool is_one_piece =
+        splits.empty() ||
+        (splits.size() == 1 && splits[0].kind == SplitStep::Kind::kSpaces && !splits[0].is_single);
+    const std::string space = splits.empty() ? kUsualSpace : splits[0].space;
+    if (!model_.is_bpe || !is_one_piece || !model_.ids.contains(space)) return;
+    for (const std::string& token : model_.tokens) {
+      if (CrossesWords(token, space)) return;
+    }
+    pipeline_.splits.push_back({.kind = SplitStep::Kind::kWords, .space = space});
+  }
+
+  TokenizerJsonModel model_;
+  Decoding decoding_;
+  TextPipeline pipeline_;
 };
 
 }  // namespace
 
-absl::StatusOr<ByteLevelBpe> ParseTokenizerJson(absl::string_view text) {
+absl::StatusOr<TextPipeline> ParseTokenizerJson(absl::string_view text) {
   ASSIGN_OR_RETURN(json root, base::ParseJson(text));
   return TokenizerJsonReader().Read(root);
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "engine/data/tokenizer/bpe_merges.h"
+#include "engine/data/tokenizer/characters.h"
 #include "engine/data/tokenizer/split_pattern.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -126,6 +128,103 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerOfAFile,
                            const std::string file = name.param;
                            return file.substr(0, file.find('.'));
                          });
+
+// FNV-1a over the numbers, as make.py has it.
+std::string HashOf(const IdList& ids) {
+  uint64_t hash = 14695981039346656037U;
+  for (const int32_t id : ids) hash = (hash ^ static_cast<uint64_t>(id)) * 1099511628211U;
+  return absl::StrCat(absl::Hex(hash));
+}
+
+// As make.py has it: each of 4096 code points.
+std::string CodePointText(uint32_t block) {
+  std::string text;
+  for (uint32_t point = block * 4096; point < (block + 1) * 4096; ++point) {
+    if (point >= 0xD800 && point < 0xE000) continue;
+    std::string character;
+    AppendCharacter(point, character);
+    absl::StrAppend(&text, character, " a", character, "b\n");
+  }
+  return text;
+}
+
+class TokenizerLikeAPublishedOne : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibrary) {
+  const auto tokenizer = LoadFixture(GetParam());
+  const json all = FixtureJson("cases.json");
+  for (const json& one : all[GetParam()]) {
+    EXPECT_EQ(tokenizer->Encode(one[0].get<std::string>()).value(), one[1].get<IdList>()) << one[0];
+  }
+  const json& hashes = all[absl::StrCat(GetParam(), ": odd")];
+  ASSERT_EQ(hashes.size(), 500);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const std::string text = all["odd"][i];
+    EXPECT_EQ(HashOf(tokenizer->Encode(text).value()), hashes[i]) << all["odd"][i];
+  }
+}
+
+TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibraryForAllCodePoints) {
+  const auto tokenizer = LoadFixture(GetParam());
+  const json hashes = FixtureJson("cases.json")[absl::StrCat(GetParam(), ": code points")];
+  ASSERT_EQ(hashes.size(), 272);
+  for (uint32_t block = 0; block < 272; ++block) {
+    EXPECT_EQ(HashOf(tokenizer->Encode(CodePointText(block)).value()), hashes[block])
+        << absl::Hex(block * 4096);
+  }
+}
+
+TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibraryForALongText) {
+  const auto tokenizer = LoadFixture(GetParam());
+  // As make.py has it.
+  const std::vector<std::string> words = {
+      "the",        "e\u0301",       "\u4e2d", "12", "zzq", "<|a|>", "I'm",
+      "\U0001f600", "\u1e9b\u0323x", "``",     " ",  "\n",  "</s>"};
+  std::string text;
+  for (size_t i = 0; i < 200'000; ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " ", words[(i * i + i / 7) % words.size()]);
+  }
+  IdList ids;
+  int parts = 0;
+  ASSERT_OK(tokenizer->Encode(text, [&](absl::Span<const int32_t> some, size_t /*bytes*/) {
+    ++parts;
+    ids.insert(ids.end(), some.begin(), some.end());
+    return absl::OkStatus();
+  }));
+  EXPECT_GT(parts, 2);
+  EXPECT_EQ(HashOf(ids), FixtureJson("cases.json")[absl::StrCat(GetParam(), ": long")][0]);
+}
+
+TEST_P(TokenizerLikeAPublishedOne, DecodesWhatItEncodes) {
+  const auto tokenizer = LoadFixture(GetParam());
+  const std::string text = "the king and the queen";
+  EXPECT_EQ(tokenizer->Decode(EncodeInside(*tokenizer, text)).substr(0, text.size()), text);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerLikeAPublishedOne,
+                         ::testing::Values("qwen2.json", "smollm.json", "llama2.json",
+                                           "mistral.json", "bert.json", "unigram.json", "odd.json"),
+                         [](const auto& name) {
+                           const std::string file = name.param;
+                           return file.substr(0, file.find('.'));
+                         });
+
+// Also where it is divided between two of them.
+TEST(SentencePieceOfWords, MakesOneOfUnknownWordsInARow) {
+  const auto tokenizer = LoadFixture("words.model");
+  const json all = FixtureJson("cases.json");
+  for (const json& one : all["words.model"]) {
+    EXPECT_EQ(tokenizer->Encode(one[0].get<std::string>()).value(), one[1].get<IdList>()) << one[0];
+  }
+  std::string texts[3];
+  for (int i = 0; i < 3000; ++i) texts[0] += "zzq ";
+  for (int i = 0; i < 800; ++i) texts[1] += "zzq qqz the zzq qqz the zzq ";
+  for (int i = 0; i < 700; ++i) texts[2] += "the zzq zzq ";
+  texts[2] += "the";
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(HashOf(tokenizer->Encode(texts[i]).value()), all["words.model: long"][i]) << i;
+  }
+}
 
 class LongText : public ::testing::TestWithParam<const char*> {};
 
@@ -270,6 +369,8 @@ TEST(TokenizerJson, MergesTheWholePieceOnlyIfItSaysSo) {
   ASSERT_EQ(file["model"]["ignore_merges"], true);
   // A token that no merge leads to.
   file["model"]["vocab"]["zyx"] = 620;
+  file["added_tokens"] = json::array();
+  file["post_processor"] = nullptr;
   ASSERT_OK_AND_ASSIGN(const auto whole, LoadJson(file));
   EXPECT_EQ(EncodeInside(*whole, "zyx"), IdList{620});
   file["model"]["ignore_merges"] = false;
@@ -315,29 +416,62 @@ TEST(TokenizerJson, RefusesByNameWhatItDoesNotKnow) {
   ExpectRefusals(
       "gpt2.json",
       {{"/version", "2.0", "$.version: \"2.0\", expected \"1.0\""},
-       {"/model/type", "Unigram", "$.model.type: \"Unigram\" is not supported"},
+       {"/model/type", "WordLevel", "$.model.type: \"WordLevel\" is not supported"},
+       {"/model/type", "Unigram", "$.model.type: \"Unigram\" is not supported"},  // of bytes
        {"/model/dropout", 0.1, "$.model.dropout: is not supported"},
-       {"/model/byte_fallback", true, "$.model.byte_fallback: true is not supported"},
        {"/model/end_of_word_suffix", "</w>", "end_of_word_suffix: \"</w>\" is not supported"},
        {"/model/surprise", 1, "unknown key \"surprise\""},
        {"/surprise", 1, "unknown key \"surprise\""},
-       {"/normalizer", {{"type", "NFC"}}, "$.normalizer.type: \"NFC\" is not supported"},
-       {"/decoder/type", "Metaspace", "$.decoder.type: \"Metaspace\" is not supported"},
+       {"/normalizer", {{"type", "NFKC"}}, "$.normalizer.type: \"NFKC\" is not supported"},
+       {"/normalizer", {{"type", "NFC"}, {"x", 1}}, "unknown key \"x\""},
+       {"/normalizer",
+        {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}},
+        "missing key \"String\""},
+       {"/decoder/type", "CTC", "$.decoder.type: \"CTC\" is not supported"},
+       {"/decoder",
+        {{"type", "Strip"}, {"content", " "}, {"start", 2}, {"stop", 0}},
+        "Strip is supported for the first space alone"},
        {"/pre_tokenizer/type", "Whitespace", "type: \"Whitespace\" is not supported"},
-       {"/post_processor/type", "BertProcessing", "\"BertProcessing\" is not supported"},
-       {"/added_tokens/0/lstrip", true, "$.added_tokens[0].lstrip: true is not supported"},
+       {"/post_processor/type", "RobertaProcessing", "\"RobertaProcessing\" is not supported"},
        {"/added_tokens/0/content", "", "$.added_tokens[0].content: is empty"},
        {"/added_tokens/0/id", 10'000'000, "$.added_tokens[0].id: must be from 0"}});
   ExpectRefusals(
       "llama3.json",
       {{"/pre_tokenizer/pretokenizers/0/behavior", "Removed", "\"Removed\" is not supported"},
-       {"/pre_tokenizer/pretokenizers/0/invert", true, "invert: true is not supported"},
        {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\bx", "\"\\b\" is not supported"},
-       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "behind a Split"},
-       {"/pre_tokenizer/pretokenizers/1/type", "Digits", "\"Digits\" is not supported"},
-       {"/post_processor/processors/1/single/2",
-        {{"SpecialToken", {{"id", "x"}}}},
-        "single[2]: tokens behind the text are not supported"}});
+       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "behind another step"},
+       {"/pre_tokenizer/pretokenizers/0/type", "Whitespace", "\"Whitespace\" is not supported"},
+       {"/pre_tokenizer/pretokenizers/0", {{"type", "ByteLevel"}}, "is to be the last step"}});
+  ExpectRefusals("mistral.json",
+                 {{"/pre_tokenizer/prepend_scheme", "last", "\"last\" is not supported"},
+                  {"/model/unk_token", "<none>", "$.model.unk_token: \"<none>\" is not in the"}});
+  ExpectRefusals("unigram.json",
+                 {{"/model/unk_id", 100'000, "$.model.unk_id: must be from 0"},
+                  {"/model/vocab/3", "a", "$.model.vocab[3]: expected a token and its score"}});
+  ExpectRefusals("bert.json", {{"/model/unk_token", "<none>", "\"<none>\" is not in the"}});
+}
+
+// The library gives an added token the id that the model has for it, or else the next that is free.
+TEST(TokenizerJson, RefusesAddedTokensWhoseIdsTheLibraryDoesNotTake) {
+  const auto load = [](const std::vector<std::pair<const char*, int>>& added) {
+    json file = FixtureJson("gpt2.json");
+    for (const auto& [content, id] : added) {
+      file["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
+    }
+    return LoadJson(file);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto in_order, load({{"<|a|>", 701}, {"<|b|>", 702}}));
+  EXPECT_EQ(in_order->Encode("Hello <|a|>user<|b|> bar").value(),
+            (IdList{40, 409, 79, 221, 701, 389, 273, 702, 269, 285}));
+  const std::pair<std::vector<std::pair<const char*, int>>, const char*> refusals[] = {
+      {{{"<|a|>", 711}, {"<|b|>", 712}}, "[2].id: is 711, but the library tokenizers gives"},
+      {{{"<|b|>", 702}, {"<|a|>", 701}}, "\"<|b|>\" the id 701, whatever the file says"},
+      {{{"<|a|>", 5}, {"<|b|>", 6}}, "\"<|a|>\" the id 701"},
+      {{{"a", 701}}, "\"a\" the id 66"},
+      {{{"<extra>", 701}}, "\"<extra>\" the id 700"}};
+  for (const auto& [added, message] : refusals) {
+    EXPECT_THAT(load(added), StatusIs(kInvalidArgument, HasSubstr(message)));
+  }
 }
 
 TEST(TokenizerJson, RefusesWhatContradictsItself) {
@@ -365,8 +499,8 @@ TEST(Tokenizer, RefusesFilesThatAreNone) {
 
 TEST(SplitPattern, RefusesWhatMeansSomethingElseToOniguruma) {
   for (const char* pattern :
-       {"^a", "a$", "\\bx", "\\w+", "(?<=a)b", "(?m:a)", "a{1,2}+", "[[a]b]", "[a&&b]", "[]a]",
-        "(*UTF)x", "\\Kx", "(a)\\1", "\\p{Alphabetic}", "\\pL", "a\\"}) {
+       {"^a", "\\bx", "\\w+", "(?<=a)b", "(?m:a)", "a{1,2}+", "[[a]b]", "[a&&b]", "[]a]", "(*UTF)x",
+        "\\Kx", "(a)\\1", "\\p{Alphabetic}", "\\pL", "a\\"}) {
     EXPECT_THAT(SplitPattern::Compile(pattern), StatusIs(kInvalidArgument)) << pattern;
   }
   EXPECT_THAT(SplitPattern::Compile("a*"), StatusIs(kInvalidArgument, HasSubstr("nothing")));
