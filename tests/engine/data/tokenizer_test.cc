@@ -170,7 +170,7 @@ TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibraryForAllCodePoints) {
   ASSERT_EQ(hashes.size(), 272);
   for (uint32_t block = 0; block < 272; ++block) {
     EXPECT_EQ(HashOf(tokenizer->Encode(CodePointText(block)).value()), hashes[block])
-        << absl::Hex(block * 4096);
+        << "block " << block;
   }
 }
 
@@ -198,7 +198,7 @@ TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibraryForALongText) {
 TEST_P(TokenizerLikeAPublishedOne, DecodesWhatItEncodes) {
   const auto tokenizer = LoadFixture(GetParam());
   const std::string text = "the king and the queen";
-  EXPECT_EQ(tokenizer->Decode(EncodeInside(*tokenizer, text)).substr(0, text.size()), text);
+  EXPECT_THAT(tokenizer->Decode(tokenizer->Encode(text).value()), HasSubstr(text));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerLikeAPublishedOne,
@@ -426,7 +426,7 @@ TEST(TokenizerJson, RefusesByNameWhatItDoesNotKnow) {
        {"/normalizer", {{"type", "NFC"}, {"x", 1}}, "unknown key \"x\""},
        {"/normalizer",
         {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}},
-        "missing key \"String\""},
+        "the key \"String\" is missing"},
        {"/decoder/type", "CTC", "$.decoder.type: \"CTC\" is not supported"},
        {"/decoder",
         {{"type", "Strip"}, {"content", " "}, {"start", 2}, {"stop", 0}},
@@ -467,7 +467,7 @@ TEST(TokenizerJson, RefusesAddedTokensWhoseIdsTheLibraryDoesNotTake) {
       {{{"<|a|>", 711}, {"<|b|>", 712}}, "[2].id: is 711, but the library tokenizers gives"},
       {{{"<|b|>", 702}, {"<|a|>", 701}}, "\"<|b|>\" the id 701, whatever the file says"},
       {{{"<|a|>", 5}, {"<|b|>", 6}}, "\"<|a|>\" the id 701"},
-      {{{"a", 701}}, "\"a\" the id 66"},
+      {{{"a", 701}}, "\"a\" the id 65"},
       {{{"<extra>", 701}}, "\"<extra>\" the id 700"}};
   for (const auto& [added, message] : refusals) {
     EXPECT_THAT(load(added), StatusIs(kInvalidArgument, HasSubstr(message)));
