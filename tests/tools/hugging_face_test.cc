@@ -89,7 +89,7 @@ TEST_F(HuggingFaceCommand, WhatIsExportedIsWhatAnotherRunStartsFrom) {
   EXPECT_EQ(turned.exit_status, kStatusBadData);
   ExpectOneLine(turned.err, HasSubstr("is of another model than the one to train: heads 2 and 4"));
   const Finished other =
-      Train({"--init", out, "--model", "gpt2:blocks=1,width=32,heads=2,context=16"});
+      Train({"--init", out, "--model", "gpt2:blocks=1,width=32,heads=2,context=16,vocabulary=256"});
   EXPECT_EQ(other.exit_status, kStatusBadData);
   ExpectOneLine(other.err, AllOf(HasSubstr("has the shape"), HasSubstr("and the model's")));
 }
@@ -279,7 +279,7 @@ TEST_F(HuggingFaceCommand, EveryCommandTellsWhatIsWrongWithAConfig) {
         Arguments{"generate", "--prompt", "a"}}) {
     const Finished run = RunStagecoach(Joined(command, {"--init", init}));
     EXPECT_EQ(run.exit_status, kStatusBadData);
-    ExpectOneLine(run.err, HasSubstr("init/config.json:1:20: $.attention_bias: is true"));
+    ExpectOneLine(run.err, HasSubstr("$.attention_bias: is true, which"));
   }
 }
 

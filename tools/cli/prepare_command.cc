@@ -145,8 +145,8 @@ absl::StatusOr<int> RunPrepare(const PrepareCommandOptions& options) {
 Command AddPrepareCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("prepare", "Make files of tokens of a text");
   flags->footer(
-      "The text may be larger than memory. A tokenizer is a byte-level BPE in a tokenizer.json,\n"
-      "such as GPT-2's or Llama 3's, or a model of SentencePiece (docs/data.md).\n"
+      "The text may be larger than memory. A tokenizer is a tokenizer.json, as GPT-2, Llama, Qwen\n"
+      "and others have one, or a model of SentencePiece (docs/data.md).\n"
       "Then: stagecoach train --data DIR");
   const auto options = std::make_shared<PrepareCommandOptions>();
   engine::PrepareOptions& prepare = options->prepare;
