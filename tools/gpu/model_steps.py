@@ -124,7 +124,8 @@ class ModelSteps:
             prompt.write_text(words[:generation.prompt])
             self.check.run(log, self.check.train_command(
                 1, "--precision", "bf16", "--model", model.model, "--context", model.context,
-                "--data", text, "--batch", model.batch // 4, "--microbatches", "1", "--steps", "2",
+                "--data", text, "--tokenizer", "bytes", "--batch", model.batch // 4,
+                "--microbatches", "1", "--steps", "2",
                 "--eval-rows", "1", "--clip-norm", "1", "--checkpoint", run))
             _, printed = self.check.run(log, [
                 self.check.stagecoach, "generate", "--json", *self.check.on_gpus(1),
