@@ -117,7 +117,7 @@ absl::Status WriteTensors(const ExportedFile& file, const HuggingFaceModel& mode
   for (const ExportedTensor& tensor : file) {
     if (tensor.piece->first_row > 0) continue;
     header.tensors.push_back({.name = HuggingFaceTensorName(model, tensor.piece->tensor),
-                              .shape = Shape(absl::MakeConstSpan(tensor.piece->shape))});
+                              .shape = kernels::Shape(absl::MakeConstSpan(tensor.piece->shape))});
   }
   std::vector<std::string> counters;
   if (batches.has_value()) counters = HuggingFaceCountersOf(model);
