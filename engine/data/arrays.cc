@@ -78,7 +78,30 @@ absl::StatusOr<std::vector<T>> ReadElements(const std::string& path, const NpyAr
   return elements;
 }
 
-absl::Status CheckSamples(const std::string& path, const NpyArray& array) {
+// Brings samples of so many places (rows and columns) from (places, channels) into the order
+// (channels, places).
+template <typename T>
+void PutChannelsFirst(int64_t places, int64_t channels, std::vector<T>& elements) {
+  std::vector<T> sample(static_cast<size_t>(places * channels));
+  for (auto begin = elements.begin(); begin != elements.end(); begin += std::ssize(sample)) {
+    std::copy_n(begin, sample.size(), sample.begin());
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t place = 0; place < places; ++place) {
+        begin[channel * places + place] = sample[static_cast<size_t>(place * channels + channel)];
+      }
+    }
+  }
+}
+
+// Whether a sample has the shape of an image whose channels come last. It may still be one of a
+// small width.
+bool LooksChannelsLast(absl::Span<const int64_t> sample) {
+  const auto is_channels = [](int64_t extent) { return extent == 1 || extent == 3; };
+  return sample.size() == 3 && is_channels(sample[2]) && !is_channels(sample[0]);
+}
+
+absl::Status CheckSamples(const std::string& path, const NpyArray& array,
+                          const ArrayOptions& options) {
   const std::vector<int64_t>& shape = array.shape;
   const auto wrong = [&](absl::string_view expected) {
     return absl::InvalidArgumentError(
@@ -93,15 +116,21 @@ absl::Status CheckSamples(const std::string& path, const NpyArray& array) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": an array in Fortran's order, expected one in C's: save ascontiguousarray of it"));
   }
-  // A width of 1 or 3 is so rare that it is told from channels by the other end.
-  const auto is_channels = [](int64_t extent) { return extent == 1 || extent == 3; };
-  if (shape.size() == 4 && is_channels(shape[3]) && !is_channels(shape[1])) {
-    return wrong("(samples, channels, height, width): save transpose(0, 3, 1, 2) of it");
+  const auto sample = absl::MakeConstSpan(shape).subspan(1);
+  if (options.channels == ChannelOrder::kLast && sample.size() != 3) {
+    return wrong("(samples, height, width, channels), since channels are said to come last");
   }
-  return absl::OkStatus();
+  if (options.channels.has_value() || !LooksChannelsLast(sample) ||
+      options.model_input == kernels::Shape(sample)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": an array of shape ", NpyShape(shape),
+      " may be (samples, channels, height, width) or (samples, height, width, channels): say "
+      "which it is, with --channels first or --channels last (in C++, ArrayOptions::channels)"));
 }
 
-absl::StatusOr<ArraySamples> ReadSamples(const std::string& path) {
+absl::StatusOr<ArraySamples> ReadSamples(const std::string& path, const ArrayOptions& options) {
   ASSIGN_OR_RETURN(const MappedArray mapped, MapArray(path));
   const NpyArray& array = mapped.array;
   ArraySamples samples = {.are_pixels = array.type == "|u1"};
@@ -110,7 +139,7 @@ absl::StatusOr<ArraySamples> ReadSamples(const std::string& path) {
         absl::StrCat(path, ": an array of \"", array.type,
                      "\", expected pixels \"|u1\" or numbers \"<f4\" or \"<f8\""));
   }
-  RETURN_IF_ERROR(CheckSamples(path, array));
+  RETURN_IF_ERROR(CheckSamples(path, array, options));
   samples.shape.assign(array.shape.begin() + 1, array.shape.end());
   if (samples.are_pixels) {
     ASSIGN_OR_RETURN(samples.pixels, (ReadElements<uint8_t, uint8_t>(path, array)));
@@ -118,6 +147,12 @@ absl::StatusOr<ArraySamples> ReadSamples(const std::string& path) {
     ASSIGN_OR_RETURN(samples.values, (ReadElements<float, float>(path, array)));
   } else {
     ASSIGN_OR_RETURN(samples.values, (ReadElements<double, float>(path, array)));
+  }
+  if (options.channels == ChannelOrder::kLast) {
+    std::vector<int64_t>& shape = samples.shape;
+    PutChannelsFirst(shape[0] * shape[1], shape[2], samples.pixels);
+    PutChannelsFirst(shape[0] * shape[1], shape[2], samples.values);
+    shape = {shape[2], shape[0], shape[1]};
   }
   return samples;
 }
@@ -190,11 +225,12 @@ absl::Status ReadLabels(const std::string& path, LabelKind kind, ArraySamples& s
 
 // `part` is "train" or "test".
 absl::StatusOr<ArraySamples> ReadLabeledSamples(const std::string& directory,
-                                                absl::string_view part, LabelKind kind) {
+                                                absl::string_view part,
+                                                const ArrayOptions& options) {
   const std::string x = ArrayFile(directory, absl::StrCat("x_", part));
   const std::string y = ArrayFile(directory, absl::StrCat("y_", part));
-  ASSIGN_OR_RETURN(ArraySamples samples, ReadSamples(x));
-  RETURN_IF_ERROR(ReadLabels(y, kind, samples));
+  ASSIGN_OR_RETURN(ArraySamples samples, ReadSamples(x, options));
+  RETURN_IF_ERROR(ReadLabels(y, options.labels, samples));
   const int64_t elements = std::ssize(samples.pixels) + std::ssize(samples.values);
   const int64_t rows = elements / samples.features();
   const int64_t labels = std::ssize(samples.labels) + std::ssize(samples.numbers);
@@ -233,11 +269,11 @@ bool HoldsArrays(const std::string& path) {
   return base::Exists(ArrayFile(path, "x_train")) || base::Exists(ArrayFile(path, "x_test"));
 }
 
-absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets, LabelKind labels) {
-  ASSIGN_OR_RETURN(ArraySamples train, ReadLabeledSamples(directory, "train", labels));
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, const ArrayOptions& options) {
+  ASSIGN_OR_RETURN(ArraySamples train, ReadLabeledSamples(directory, "train", options));
   ArraySamples test;
-  if (sets == Sets::kBoth) {
-    ASSIGN_OR_RETURN(test, ReadLabeledSamples(directory, "test", labels));
+  if (options.sets == Sets::kBoth) {
+    ASSIGN_OR_RETURN(test, ReadLabeledSamples(directory, "test", options));
     if (train.shape != test.shape || train.are_pixels != test.are_pixels) {
       return absl::InvalidArgumentError(absl::StrCat(directory, ": test samples are ",
                                                      test.Describe(), ", expected ",
@@ -250,7 +286,7 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets, La
     encoding = {.mean = {statistics.mean}, .stddev = {statistics.stddev}};
   }
   int64_t classes = 0;
-  if (labels == LabelKind::kClasses) {
+  if (options.labels == LabelKind::kClasses) {
     classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   } else {
     const NumberStatistics statistics = MeasureNumbers(train.numbers);
@@ -260,7 +296,7 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets, La
   }
   auto train_set = DatasetOfArray(std::move(train), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
-  if (sets == Sets::kTraining) return TrainTest{*std::move(train_set), nullptr, encoding};
+  if (options.sets == Sets::kTraining) return TrainTest{*std::move(train_set), nullptr, encoding};
   auto test_set = DatasetOfArray(std::move(test), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
   return TrainTest{*std::move(train_set), *std::move(test_set), std::move(encoding)};
@@ -268,12 +304,15 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets, La
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::string& directory,
                                                                 const DataEncoding& encoding,
-                                                                int64_t classes) {
+                                                                int64_t classes,
+                                                                const ArrayOptions& options) {
   const bool has_labels = base::Exists(ArrayFile(directory, "y_test"));
   const bool are_numbers = encoding.labels_are_numbers();
-  const LabelKind kind = are_numbers ? LabelKind::kNumbers : LabelKind::kClasses;
-  ASSIGN_OR_RETURN(ArraySamples samples, has_labels ? ReadLabeledSamples(directory, "test", kind)
-                                                    : ReadSamples(ArrayFile(directory, "x_test")));
+  ArrayOptions own = options;
+  own.labels = are_numbers ? LabelKind::kNumbers : LabelKind::kClasses;
+  ASSIGN_OR_RETURN(ArraySamples samples, has_labels
+                                             ? ReadLabeledSamples(directory, "test", own)
+                                             : ReadSamples(ArrayFile(directory, "x_test"), own));
   const size_t means = samples.are_pixels ? 1 : 0;
   if (!encoding.columns.empty() || encoding.vocabulary > 0 || encoding.mean.size() != means) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,7 +13,9 @@ namespace stagecoach::engine {
 
 // Readers for samples in NumPy's .npy files (engine/data/npy.h): a directory with
 //   x_train.npy, x_test.npy  samples, row-major: (samples, features), (samples, height, width) or
-//                            (samples, channels, height, width). A data set has the elements of a
+//                            (samples, channels, height, width), or, with ChannelOrder::kLast,
+//                            (samples, height, width, channels), which is read into the former
+//                            order (ArrayOptions). A data set has the elements of a
 //                            sample in one row, as they lie. "|u1" are pixels, standardized by the
 //                            mean and standard deviation of all training pixels; "<f4", and "<f8"
 //                            rounded to it, are finite numbers, which are fed as they are.
@@ -26,7 +29,7 @@ namespace stagecoach::engine {
 // Errors name the file, what was found and what was expected: NotFound for a missing file, DataLoss
 // for one that is truncated or has bytes to spare, ResourceExhausted for one above the limit,
 // InvalidArgument for any other malformed content (another type, byte order, number of axes,
-// Fortran's order, channels that come last), or for files that do not fit together.
+// Fortran's order, channels that may come last), or for files that do not fit together.
 
 inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 34;  // of a file
 inline constexpr int64_t kMaxArrayClasses = int64_t{1} << 20;
@@ -34,15 +37,26 @@ inline constexpr int64_t kMaxArrayClasses = int64_t{1} << 20;
 // Whether that is a directory that has x_train.npy or x_test.npy.
 bool HoldsArrays(const std::string& path);
 
-absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets = Sets::kBoth,
-                                     LabelKind labels = LabelKind::kClasses);
+struct ArrayOptions {
+  Sets sets = Sets::kBoth;
+  LabelKind labels = LabelKind::kClasses;
+  // Unset: kFirst, unless the last axis has 1 or 3 elements and the second has neither, as images
+  // whose channels come last have them. These are refused, except where samples are of the shape
+  // that the model says it takes.
+  std::optional<ChannelOrder> channels;
+  kernels::Shape model_input;  // [] where the model does not say it
+};
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory,
+                                     const ArrayOptions& options = {});
 
 // The samples of x_test.npy, to predict, encoded as `encoding` says; with the labels of y_test.npy,
-// below `classes` unless the encoding says that they are numbers, if that is there.
-// FailedPrecondition: the encoding is of other data.
+// below `classes` unless the encoding says that they are numbers, if that is there. Of `options`,
+// only the order of channels and the model's input are read. FailedPrecondition: the encoding is of
+// other data.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::string& directory,
                                                                 const DataEncoding& encoding,
-                                                                int64_t classes);
+                                                                int64_t classes,
+                                                                const ArrayOptions& options = {});
 
 }  // namespace stagecoach::engine
 

@@ -62,6 +62,9 @@ class Dataset {
 // What the labels of a file are: classes to tell apart, or numbers to predict.
 enum class LabelKind : uint8_t { kClasses, kNumbers };
 
+// Where a file of images has their channels: before or after height and width.
+enum class ChannelOrder : uint8_t { kFirst, kLast };
+
 // Two sets of equal features() and classes(), standardized by the statistics of `train` alone.
 struct TrainTest {
   std::shared_ptr<const Dataset> train;

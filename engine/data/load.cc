@@ -40,6 +40,13 @@ absl::Status CheckMayBeNumbers(const DataSource& source) {
                    "or from arrays"));
 }
 
+ArrayOptions ArrayOptionsOf(const DataSource& source, Sets sets) {
+  return {.sets = sets,
+          .labels = source.labels,
+          .channels = source.channels,
+          .model_input = source.model_input};
+}
+
 // The tests of `spec` itself are read where there is no test_spec.
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
   RETURN_IF_ERROR(CheckMayBeNumbers(source));

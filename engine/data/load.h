@@ -27,6 +27,9 @@ struct DataSource {
   std::optional<double> test_fraction;
   std::string label_column = "label";      // of a .csv file
   LabelKind labels = LabelKind::kClasses;  // numbers: of a .csv file or arrays
+  // Of arrays (ArrayOptions): what the user says of the order, and what the model of its input.
+  std::optional<ChannelOrder> channels;
+  kernels::Shape model_input;
   // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
   // standardization stays that of the whole training set.
   int64_t train_rows = 0;

@@ -396,6 +396,19 @@ absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml) {
   return tokens;
 }
 
+Shape ParseModelInput(absl::string_view toml) {
+  const absl::StatusOr<json> document = base::ParseToml(toml);
+  if (!document.ok() || !document->contains("input")) return {};
+  const json& input = document->at("input");
+  if (!input.is_array() || input.size() >= Shape::kMaxRank) return {};
+  std::vector<int64_t> extents;
+  for (const json& extent : input) {
+    if (!extent.is_number_integer() || extent < 1) return {};
+    extents.push_back(extent);
+  }
+  return Shape(extents);
+}
+
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {
   return ParseModel(toml, ModelData::Features(features, classes));
 }

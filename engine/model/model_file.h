@@ -124,6 +124,9 @@ struct ModelTokens {
   std::optional<int64_t> begin_of_text;
 };
 absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml);
+// The shape that `toml` says its model takes, such as that of input = [3, 32, 32]; [] where it says
+// none, or that of the data. Whether it is well formed is for ParseModel to find.
+Shape ParseModelInput(absl::string_view toml);
 
 // The same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
 // base::ReadFile.

@@ -109,6 +109,41 @@ TEST_F(ArraysCommand, ImagesAreOfTheShapeThatTheModelTakes) {
   }
 }
 
+// Images of one channel are the same in both orders. What a run was told is what it predicts with.
+TEST_F(ArraysCommand, ChannelsMayComeLastIfThatIsSaid) {
+  const std::string run = folder_ + "/run";
+  const std::string trained = HashOf(Train(npy_));
+  for (const std::string set : {"train", "test"}) {
+    WriteTestFile(npy_, absl::StrCat("x_", set, ".npy"),
+                  NpyFile(PixelsHeader("(24, 8, 8, 1)"), pixels_));
+  }
+  EXPECT_EQ(HashOf(Train(npy_, {"--channels", "last", "--checkpoint", run})), trained);
+  const Arguments predict = {"predict", "--checkpoint", run, "--data", npy_};
+  EXPECT_EQ(RunStagecoach(predict).exit_status, 0);
+  const Finished other = RunStagecoach(Joined(predict, {"--channels", "first"}));
+  EXPECT_EQ(other.exit_status, kStatusBadData);
+  ExpectOneLine(other.err, HasSubstr("images of shape [8, 8, 1]; the model takes [1, 8, 8]"));
+  const Finished idx = Train(idx_, {"--channels", "last"});
+  EXPECT_EQ(idx.exit_status, kStatusUsage);
+  ExpectOneLine(idx.err, HasSubstr("--channels is for a directory of arrays"));
+}
+
+// As they are documented, since the model's file says that it takes them so.
+TEST_F(ArraysCommand, ANarrowImageIsWhatTheModelTakes) {
+  for (const std::string set : {"train", "test"}) {
+    WriteTestFile(npy_, absl::StrCat("x_", set, ".npy"),
+                  NpyFile(PixelsHeader("(24, 2, 32, 1)"), pixels_));
+  }
+  EXPECT_EQ(Train(npy_).exit_status, kStatusBadData);
+  WriteTestFile(folder_, "m.toml",
+                "input = [2, 32, 1]\n[[layer]]\ntype = \"flatten\"\n[[layer]]\ntype = \"linear\"\n"
+                "outputs = \"classes\"\n");
+  const std::string run = folder_ + "/run";
+  HashOf(Train(npy_, {"--checkpoint", run}));
+  const Finished predicted = RunStagecoach({"predict", "--checkpoint", run, "--data", npy_});
+  EXPECT_EQ(predicted.exit_status, 0) << predicted.err;
+}
+
 TEST_F(ArraysCommand, WhatIsNotAcceptedIsBadData) {
   const std::string good = PixelsHeader("(24, 1, 8, 8)");
   ExpectRefused("x_train.npy", NpyFile(good, pixels_.substr(1)), HasSubstr("is truncated"));
@@ -116,7 +151,7 @@ TEST_F(ArraysCommand, WhatIsNotAcceptedIsBadData) {
   ExpectRefused("x_train.npy", NpyFile(PixelsHeader("(24, 1, 8, 8)", "True"), pixels_),
                 HasSubstr("Fortran's order"));
   ExpectRefused("x_train.npy", NpyFile(PixelsHeader("(24, 8, 8, 1)"), pixels_),
-                HasSubstr("transpose(0, 3, 1, 2)"));
+                HasSubstr("--channels first or --channels last"));
   ExpectRefused("x_train.npy",
                 NpyFile("{'descr': '>f4', 'fortran_order': False, 'shape': (24, 16), }", pixels_),
                 HasSubstr("\">f4\""));

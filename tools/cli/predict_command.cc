@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/data/arrays.h"
 #include "engine/data/load.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
@@ -41,8 +42,8 @@ namespace {
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
 constexpr absl::string_view kTakenOptions[] = {
-    "--data",  "--label", "--test-data", "--test-fraction", "--model",    "--layers",
-    "--width", "--seed",  "--device",    "--precision",     "--tokenizer"};
+    "--data",   "--label", "--channels", "--test-data", "--test-fraction", "--model",
+    "--layers", "--width", "--seed",     "--device",    "--precision",     "--tokenizer"};
 
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;
@@ -100,10 +101,16 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
                                      .labels = manifest.encoding.labels_are_numbers()
                                                    ? engine::LabelKind::kNumbers
                                                    : engine::LabelKind::kClasses,
+                                     .channels = options.run.channels,
+                                     .model_input = manifest.input,
                                      .seed = options.run.seed,
                                      .tokens = {.context = manifest.input.elements(),
                                                 .vocabulary = manifest.encoding.vocabulary,
                                                 .tokenizer = options.run.tokenizer}};
+  if (IsGiven(flags, "--channels") && !engine::HoldsArrays(source.spec)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));
+  }
   PredictionTask task;
   const SlowNotice notice(DescribeReading(DataOf(options.run)));
   if (!IsGiven(flags, "--data")) {

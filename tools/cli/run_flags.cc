@@ -49,6 +49,16 @@ absl::StatusOr<engine::Recompute> ParseRecompute(const std::string& name) {
                                : engine::Recompute::kPlanned;
 }
 
+absl::StatusOr<engine::ChannelOrder> ParseChannels(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"first", "last"}).status());
+  return name == "first" ? engine::ChannelOrder::kFirst : engine::ChannelOrder::kLast;
+}
+
+CLI::Option* AddChannels(CLI::App& app, RunOptions& options, const std::string& otherwise) {
+  return AddFlag(app, "--channels", "first|last", options.channels,
+                 Describe("Where arrays of images have their channels", otherwise), ParseChannels);
+}
+
 void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--data", "SPEC", options.data,
           "IDX, npy, csv, text, ids, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
@@ -57,6 +67,7 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
                  Describe("Column of the labels in a .csv file", options.label))
       ->option_text("NAME")
       ->group("Data");
+  AddChannels(app, options, "first")->group("Data");
   AddFlag(app, "--loss", "NAME", options.loss,
           "cross-entropy, of classes; mse, of labels that are numbers [the model's]",
           Choice({"cross-entropy", "mse"}))
@@ -223,6 +234,7 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
   app.add_option("--label", run.label,
                  "Column of the labels in a .csv file, if it has them [the run's]")
       ->option_text("NAME");
+  AddChannels(app, run, "the run's");
   AddFlag(app, "--tokenizer", "FILE", run.tokenizer,
           "Where the tokenizer of the run is now [where it was]", ParseFile);
   AddFlag(app, "--outputs", "FILE", options.outputs,

@@ -29,7 +29,8 @@ namespace stagecoach::tools {
 struct RunOptions {
   std::optional<std::string> data;  // unset: the next
   std::string default_data = engine::kFashionMnistDirectory;
-  std::string label = "label";  // column of a .csv file
+  std::string label = "label";                   // column of a .csv file
+  std::optional<engine::ChannelOrder> channels;  // of arrays; unset: ArrayOptions'
   // "cross-entropy" or "mse", of which the second takes labels that are numbers; unset: that of the
   // model's file, or else cross-entropy.
   std::optional<std::string> loss;

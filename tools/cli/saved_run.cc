@@ -88,6 +88,10 @@ std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& opti
       options.steps.has_value()
           ? std::pair<std::string, std::string>("--steps", absl::StrCat(*options.steps))
           : std::pair<std::string, std::string>("--epochs", absl::StrCat(options.epochs)));
+  if (options.channels.has_value()) {
+    decisive.emplace_back("--channels",
+                          *options.channels == engine::ChannelOrder::kFirst ? "first" : "last");
+  }
   if (run.data.encoding.labels_are_numbers()) decisive.emplace_back("--loss", "mse");
   if (!options.test_data.empty()) decisive.emplace_back("--test-data", options.test_data);
   if (options.test_fraction.has_value()) {

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/data/arrays.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/load.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
@@ -141,18 +142,26 @@ absl::StatusOr<engine::ModelData> ShapesOf(const RunOptions& options,
 }
 
 absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
-                                           const engine::TokenOptions& tokens) {
+                                           const engine::TokenOptions& tokens,
+                                           const engine::Shape& model_input) {
   if (options.label != RunOptions().label && !absl::EndsWith(DataOf(options), ".csv")) {
     return From(Origin::kUsage,
                 absl::InvalidArgumentError(
                     absl::StrCat("--label is for a .csv file, and ", DataOf(options), " is none")));
+  }
+  if (options.channels.has_value() && !engine::HoldsArrays(DataOf(options)) &&
+      !engine::HoldsArrays(options.test_data)) {
+    return From(Origin::kUsage, absl::InvalidArgumentError(absl::StrCat(
+                                    "--channels is for a directory of arrays (x_train.npy), and ",
+                                    DataOf(options), " is none")));
   }
   const engine::DataSource source = {.spec = DataOf(options),
                                      .test_spec = options.test_data,
                                      .test_fraction = options.test_fraction,
                                      .label_column = options.label,
                                      .labels = LabelsOf(options),
-                                     .train_rows = options.rows.value_or(0),
+                                     .channels = options.channels,
+                                     .model_input = model_input,
                                      .seed = options.seed,
                                      .tokens = tokens};
   if (options.test_fraction.has_value() && !engine::IsDivided(source)) {
@@ -335,7 +344,8 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
     RETURN_IF_ERROR(parsed.status());
   }
   ASSIGN_OR_RETURN(workload.data,
-                   From(Origin::kData, LoadRows(options, TokensOf(options, tokens))));
+                   From(Origin::kData, LoadRows(options, TokensOf(options, tokens),
+                                                engine::ParseModelInput(workload.model_text))));
   ASSIGN_OR_RETURN(
       workload.model,
       From(Origin::kConfiguration, MakeModel(options, workload.model_text,

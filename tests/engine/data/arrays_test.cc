@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -130,7 +131,7 @@ TEST(Arrays, HaveLabelsThatAreNumbersIfAskedTo) {
     WriteTestFile(directory, "y_test.npy", Array("<i4", {1}, Elements<int32_t>({-3})));
     EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr("--loss mse")));
     ASSERT_OK_AND_ASSIGN(const TrainTest data,
-                         LoadArrays(directory, Sets::kBoth, LabelKind::kNumbers));
+                         LoadArrays(directory, {.labels = LabelKind::kNumbers}));
     EXPECT_EQ(data.encoding.label_mean, -0.5);
     EXPECT_EQ(data.encoding.label_stddev, 2.0);
     EXPECT_EQ(data.train->number(0), 1.0F);
@@ -144,7 +145,7 @@ TEST(Arrays, HaveLabelsThatAreNumbersIfAskedTo) {
 TEST(Arrays, RefusesLabelsThatAreNoFiniteNumbers) {
   const std::string directory = Images();
   WriteTestFile(directory, "y_train.npy", Array("<f4", {2}, Elements<float>({1.5F, NAN})));
-  EXPECT_THAT(LoadArrays(directory, Sets::kBoth, LabelKind::kNumbers),
+  EXPECT_THAT(LoadArrays(directory, {.labels = LabelKind::kNumbers}),
               StatusIs(kInvalidArgument, HasSubstr("y_train.npy: label of row 1 is nan")));
 }
 
@@ -165,7 +166,7 @@ TEST(Arrays, RefusesFilesThatDoNotFitTogether) {
   const std::string missing = Images();
   ASSERT_EQ(std::remove((missing + "/y_test.npy").c_str()), 0);
   EXPECT_THAT(LoadArrays(missing), StatusIs(kNotFound, HasSubstr("y_test.npy")));
-  EXPECT_OK(LoadArrays(missing, Sets::kTraining));
+  EXPECT_OK(LoadArrays(missing, {.sets = Sets::kTraining}));
 }
 
 TEST(Arrays, RefusesOtherSamples) {
@@ -181,7 +182,7 @@ TEST(Arrays, RefusesOtherSamples) {
   expect_refused(Array("|u1", {2, 3, 1, 2, 1}, twelve), kInvalidArgument, "(2, 3, 1, 2, 1)");
   expect_refused(Array("|u1", {0, 3, 1, 2}, ""), kInvalidArgument, "at least one element");
   expect_refused(Array("|u1", {2, 2, 1, 3}, twelve), kInvalidArgument,
-                 "save transpose(0, 3, 1, 2) of it");
+                 "--channels first or --channels last");
   expect_refused(Array("|u1", {2, 3, 1, 2}, twelve, "True"), kInvalidArgument, "Fortran's order");
   expect_refused(Array("<i2", {1, 6}, twelve), kInvalidArgument, "an array of \"<i2\"");
   expect_refused(Array(">f4", {1, 3}, twelve), kInvalidArgument, "an array of \">f4\"");
@@ -191,6 +192,65 @@ TEST(Arrays, RefusesOtherSamples) {
   constexpr int64_t kHalf = int64_t{1} << 32;
   expect_refused(Array("|u1", {kHalf, kHalf}, ""), kDataLoss, "is truncated");
   expect_refused(Array("<f8", {int64_t{1} << 61, 3}, ""), kDataLoss, "is truncated");
+}
+
+// Three sensors' images of two by two places, the number in each being 100 * channel + 10 * row +
+// column, in both orders; and such of a width of 1.
+TEST(Arrays, ChannelsAreWhereTheFlagOrTheModelSays) {
+  using enum ChannelOrder;
+  const std::string folder = TestDirectory();
+  const auto images = [&](const std::vector<int64_t>& extents, const std::vector<float>& sample) {
+    const std::string directory = absl::StrCat(folder, "/", absl::StrJoin(extents, "x"));
+    std::filesystem::create_directory(directory);
+    std::vector<float> two = sample;
+    for (const float value : sample) two.push_back(-value);
+    for (const char* set : {"train", "test"}) {
+      WriteTestFile(directory, absl::StrCat("x_", set, ".npy"),
+                    Array("<f4", {2, extents[0], extents[1], extents[2]}, Elements(two)));
+      WriteTestFile(directory, absl::StrCat("y_", set, ".npy"),
+                    Array("|u1", {2}, std::string("\0\1", 2)));
+    }
+    return directory;
+  };
+  const std::vector<float> first = {0, 1, 10, 11, 100, 101, 110, 111, 200, 201, 210, 211};
+  const std::vector<float> last = {0, 100, 200, 1, 101, 201, 10, 110, 210, 11, 111, 211};
+  const std::string ordered = images({3, 2, 2}, first), other = images({2, 2, 3}, last);
+  const std::string narrow = images({6, 2, 1}, first);
+  struct Case {
+    std::string directory;
+    std::optional<ChannelOrder> channels;
+    Shape model_input, shape;  // of the data: [] if it is refused
+  };
+  for (const auto& [directory, channels, model_input, shape] : std::vector<Case>{
+           {ordered, {}, {}, Shape{3, 2, 2}},
+           {ordered, kFirst, {}, Shape{3, 2, 2}},
+           {other, kLast, {}, Shape{3, 2, 2}},
+           {other, kLast, Shape{2, 2, 3}, Shape{3, 2, 2}},
+           {other, {}, {}, {}},
+           {other, {}, Shape{3, 2, 2}, {}},
+           {narrow, {}, {}, {}},
+           {narrow, {}, Shape{12}, {}},
+           {narrow, {}, Shape{6, 2, 1}, Shape{6, 2, 1}},
+           {narrow, kFirst, {}, Shape{6, 2, 1}},
+           {narrow, kFirst, Shape{1, 6, 2}, Shape{6, 2, 1}},
+       }) {
+    const DataSource source = {.spec = directory, .channels = channels, .model_input = model_input};
+    const auto data = LoadData(source);
+    if (shape.rank() == 0) {
+      EXPECT_THAT(data, StatusIs(kInvalidArgument, HasSubstr("--channels first or")));
+      EXPECT_THAT(LoadSamples(source, {}, 2), StatusIs(kInvalidArgument));
+      continue;
+    }
+    ASSERT_OK(data);
+    ASSERT_OK_AND_ASSIGN(const auto samples, LoadSamples(source, {}, 2));
+    for (const auto& set : {data->train, data->test, samples}) {
+      EXPECT_EQ(set->spec().inputs.front().shape, shape);
+      EXPECT_THAT(FeaturesOf(*set, 0), ::testing::ElementsAreArray(first));
+      EXPECT_EQ(FeaturesOf(*set, 1).back(), -first.back());
+    }
+  }
+  EXPECT_THAT(LoadArrays(Numbers(), {.channels = kLast}),
+              StatusIs(kInvalidArgument, HasSubstr("(samples, height, width, channels)")));
 }
 
 TEST(Arrays, RefusesNumbersThatAreNotFinite) {

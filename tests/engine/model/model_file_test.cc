@@ -406,6 +406,14 @@ TEST(ModelFile, SaysWhatTokensItIsFor) {
   }
 }
 
+TEST(ModelFile, SaysWhatShapeItTakesOrLeavesItToTheData) {
+  EXPECT_EQ(ParseModelInput(absl::StrCat("input = [9, 128, 1]\n", kHead)), (Shape{9, 128, 1}));
+  for (const char* input : {"", "input = \"image\"\n", "input = [0, 2]\n", "input = [1.5]\n",
+                            "input = [1, 2, 3, 4, 5]\n", "input = \n"}) {
+    EXPECT_EQ(ParseModelInput(absl::StrCat(input, kHead)), Shape()) << input;
+  }
+}
+
 TEST(ModelFile, IsForIdsWhereTheDataHasThem) {
   const SampleSpec spec = {
       .inputs = {{.type = kernels::DType::kInt32, .shape = Shape{5}, .vocabulary = 9}},
