@@ -53,6 +53,26 @@ absl::StatusOr<size_t> SkipLlmcHeader(const std::string& path, absl::string_view
   return form->token_bytes;
 }
 
+// Of a file without a header. Read as ids of 16 bits, wider ones have their upper halves, which are
+// small, at every second place. Ids of 16 bits are not so by chance: not where there are many.
+absl::Status CheckAre16Bits(const std::string& path, absl::string_view contents) {
+  constexpr size_t kFew = 256, kMany = size_t{1} << 20;
+  constexpr int kRatio = 16;  // at least, of ids below 2^20 and of those to kMaxVocabulary
+  const size_t count = std::min(contents.size() / sizeof(uint16_t), kMany);
+  if (count < kFew || contents.size() % sizeof(uint32_t) != 0) return absl::OkStatus();
+  int largest[2] = {0, 0};
+  for (size_t i = 0; i < count; ++i) {
+    const uint16_t id = ValueAt<uint16_t>(contents.data(), static_cast<int64_t>(i));
+    largest[i % 2] = std::max<int>(largest[i % 2], id);
+  }
+  if (largest[0] == 0 || largest[0] < kRatio * largest[1]) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: every second id of 16 bits is at most %d, and the others are up to %d, as if ids had 32 "
+      "bits, which a .bin file without a header has not; a .npy file says what it has: "
+      "numpy.save(\"ids.npy\", numpy.fromfile(\"ids.bin\", \"<u4\")), or \"<u2\" if they have 16",
+      path, largest[1], largest[0]));
+}
+
 }  // namespace
 
 template <typename F>
@@ -82,6 +102,7 @@ absl::StatusOr<TokenIds> TokenIds::OfContents(const std::string& path, TokenForm
   }
   if (format == TokenFormat::kBin) {
     ASSIGN_OR_RETURN(const size_t bytes, SkipLlmcHeader(path, contents));
+    if (std::ssize(contents) == size) RETURN_IF_ERROR(CheckAre16Bits(path, contents));
     if (contents.size() % bytes != 0) {
       return absl::DataLossError(absl::StrFormat(
           "%s: %d bytes, expected tokens of 2: the file is truncated", path, contents.size()));

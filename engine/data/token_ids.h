@@ -18,7 +18,8 @@ enum class TokenFormat : uint8_t {
   kText,
   // Little-endian uint16, and nothing else, as nanoGPT's prepare.py writes them; or behind the
   // header of llm.c, 256 little-endian int32, of which the first three are those of LlmcForm and
-  // the number of tokens. A file that starts with the first of these numbers has the header.
+  // the number of tokens. A file that starts with the first of these numbers has the header;
+  // one without it that looks as if its ids were wider is refused.
   kBin,
   // A one-dimensional array "<u2", "<u4", "<i4" or "<i8" (engine/data/npy.h).
   kNpy,

@@ -78,6 +78,27 @@ TEST(TokenIds, AreReadFromARawFile) {
                 "5 bytes, expected tokens of 2");
 }
 
+// What looks like ids of 32 bits, which scripts for large vocabularies write, and what does not.
+TEST(TokenIds, OfARawFileHave16Bits) {
+  const auto file = [](int64_t count, int64_t vocabulary, int bytes) {
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < count; ++i) ids.push_back(i * 7919 % vocabulary);
+    return LittleEndian(ids, bytes);
+  };
+  for (const int64_t vocabulary : {2, 300, 50'257, 128'000, 1'000'000, 1 << 24}) {
+    for (const int bytes : {4, 8}) {
+      ExpectRefused(file(3000, vocabulary, bytes), TokenFormat::kBin, kInvalidArgument,
+                    "every second id of 16 bits is at most");
+    }
+    EXPECT_OK(
+        MapText(LlmcTokens({}, 3000, 20240801, 7) + file(3000, vocabulary, 4), TokenFormat::kBin));
+  }
+  for (const int64_t vocabulary : {1, 2, 3, 65, 300, 50'257, 65'536}) {
+    EXPECT_OK(MapText(file(3000, vocabulary, 2), TokenFormat::kBin));
+  }
+  EXPECT_OK(MapText(file(100, 50'257, 4), TokenFormat::kBin));  // may be a chance
+}
+
 TEST(TokenIds, AreReadBehindAHeader) {
   ASSERT_OK_AND_ASSIGN(const TokenIds ids, MapText(LlmcTokens({7, 50256}, 2), TokenFormat::kBin));
   EXPECT_THAT(AllOfThem(ids), ElementsAre(7, 50256));
