@@ -185,6 +185,14 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path, int6
   return std::move(array.elements);
 }
 
+bool HoldsIdx(const std::string& directory) {
+  for (const char* const name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                 "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    if (FindFile(directory, name).ok()) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory, Sets sets) {
   RETURN_IF_ERROR(CheckDirectory(directory));
   ASSIGN_OR_RETURN(LabeledImages train, ReadLabeledImages(directory, "train"));

@@ -37,6 +37,9 @@ absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path, int64_t max_byt
 absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path,
                                                    int64_t max_bytes = kMaxIdxBytes);
 
+// Whether that is a directory that has one of the four files that LoadIdxDirectory reads.
+bool HoldsIdx(const std::string& directory);
+
 // Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
 // t10k-labels-idx1-ubyte, each plain or, where that is missing, with the suffix .gz.
 // The number of classes is one more than the largest training label. Both sets are standardized by

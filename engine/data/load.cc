@@ -1,8 +1,11 @@
 #include "engine/data/load.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -10,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
 #include "engine/data/arrays.h"
 #include "engine/data/cifar.h"
@@ -22,10 +26,45 @@ namespace {
 
 constexpr absl::string_view kSynthetic = "synthetic:";
 
+constexpr char kForms[] =
+    "a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, tokens in .bin or .npy files "
+    "or in a directory of them, any text with a tokenizer, or "
+    "\"synthetic:ROWSxFEATURESxCLASSES\"";
+
 absl::Status NoData() {
-  return absl::InvalidArgumentError(
-      "no data given, expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, "
-      "tokens in .bin or .npy files, or \"synthetic:ROWSxFEATURESxCLASSES\"");
+  return absl::InvalidArgumentError(absl::StrCat("no data given, expected ", kForms));
+}
+
+// With the file beside it that may be meant.
+absl::Status NotThere(const std::string& spec) {
+  const std::filesystem::path path(spec);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  const std::string nearest = base::Nearest(path.filename().string(), names);
+  return absl::NotFoundError(
+      absl::StrCat(spec, ": no such file or directory",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+// Of what has none of the other forms. `takes_file`: of images.
+absl::Status CheckMayBeIdx(const std::string& spec, bool takes_file) {
+  if (!base::Exists(spec)) {
+    return spec == kFashionMnistDirectory ? absl::OkStatus() : NotThere(spec);
+  }
+  const bool is_file = !base::IsFolder(spec);
+  if (is_file && takes_file) return absl::OkStatus();
+  if (is_file || !HoldsIdx(spec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec, is_file ? " is a file of no" : " is a directory without files of a",
+                     " known form, expected ", kForms));
+  }
+  return absl::OkStatus();
 }
 
 // Whether labels there may be numbers, and not only classes.
@@ -72,8 +111,9 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
     return LoadCsv(source.spec, options);
   }
   if (source.spec.empty()) return NoData();
-  if (HoldsArrays(source.spec)) return LoadArrays(source.spec, sets, source.labels);
+  if (HoldsArrays(source.spec)) return LoadArrays(source.spec, ArrayOptionsOf(source, sets));
   if (HoldsCifar(source.spec)) return LoadCifarDirectory(source.spec, sets);
+  RETURN_IF_ERROR(CheckMayBeIdx(source.spec, /*takes_file=*/false));
   return LoadIdxDirectory(source.spec, sets);
 }
 
@@ -105,14 +145,20 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& 
     return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
   }
   if (source.spec.empty()) return NoData();
-  if (!base::Exists(source.spec)) {
-    return absl::NotFoundError(absl::StrCat("there is no ", source.spec));
+  if (!base::Exists(source.spec)) return NotThere(source.spec);
+  if (HoldsArrays(source.spec)) {
+    return LoadArraySamples(source.spec, encoding, classes, ArrayOptionsOf(source, Sets::kBoth));
   }
-  if (HoldsArrays(source.spec)) return LoadArraySamples(source.spec, encoding, classes);
   RETURN_IF_ERROR(CheckEncoding(encoding.columns.empty() && encoding.mean.size() == 1, "images",
                                 "it is not known how to standardize pixels for it"));
   if (HoldsCifar(source.spec)) return LoadCifarImages(source.spec, encoding);
-  return LoadIdxImages(source.spec, encoding, classes);
+  RETURN_IF_ERROR(CheckMayBeIdx(source.spec, /*takes_file=*/true));
+  auto images = LoadIdxImages(source.spec, encoding, classes);
+  if (absl::IsInvalidArgument(images.status()) && !base::IsFolder(source.spec)) {
+    return base::WithMessage(images.status(),
+                             absl::StrCat(images.status().message(), "; other forms are ", kForms));
+  }
+  return images;
 }
 
 // To the caller of LoadData a file above its reader's limit is one more kind of bad content.

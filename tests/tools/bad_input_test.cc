@@ -151,11 +151,11 @@ TEST(Usage, OnlyTokensHaveAContextAndAVocabulary) {
 // Data.
 
 TEST(BadData, MissingDirectory) {
-  ExpectBadData("/no/such/place", HasSubstr("/no/such/place: no such directory"));
+  ExpectBadData("/no/such/place", HasSubstr("/no/such/place: no such file or directory"));
 }
 
-TEST(BadData, MissingFileInDirectory) {
-  ExpectBadData(TestDirectory(), HasSubstr("train-images-idx3-ubyte"));
+TEST(BadData, DirectoryOfOtherFiles) {
+  ExpectBadData(TestDirectory(), HasSubstr("expected a directory of IDX"));
 }
 
 // A directory of two training images and one for the test, of 2 x 2 pixels. Tests replace a file.

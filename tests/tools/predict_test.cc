@@ -226,7 +226,7 @@ TEST_F(PredictCommand, RefusesWhatCannotBe) {
   refuses({"--outputs", ""}, kStatusUsage, "--outputs: expected a file");
   refuses({"--data", table_, "--classes", table_}, kStatusUsage, "name another file");
   refuses({"--classes", table_}, kStatusUsage, "name another file");
-  refuses({"--data", Path("none")}, kStatusBadData, "there is no ");
+  refuses({"--data", Path("none")}, kStatusBadData, "none: no such file or directory");
   refuses({"--data", ""}, kStatusUsage, "--data: expected a file");
   refuses({"--outputs", Path("none/a.csv")}, kStatusCannotWrite, "No such file or directory");
   refuses({"--data", "synthetic:10x2x2"}, kStatusBadData, "was not trained on synthetic data");

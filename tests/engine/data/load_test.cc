@@ -13,6 +13,7 @@ namespace {
 
 using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::StatusIs;
@@ -69,7 +70,7 @@ TEST(LoadData, ReadsADirectoryOfIdxFiles) {
 
 TEST(LoadData, NamesAMissingDirectory) {
   EXPECT_THAT(LoadData(Source("/no/such/directory")),
-              StatusIs(kNotFound, HasSubstr("/no/such/directory: no such directory")));
+              StatusIs(kNotFound, HasSubstr("/no/such/directory: no such file or directory")));
 }
 
 TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
@@ -78,6 +79,33 @@ TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
       StatusIs(
           kInvalidArgument,
           HasSubstr("expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, ")));
+}
+
+TEST(LoadData, NamesTheFileThatMayBeMeant) {
+  const std::string folder = TestDirectory();
+  WriteTestFile(folder, "num.csv", "x,label\n1,a\n2,b\n");
+  EXPECT_THAT(LoadData(Source(folder + "/num.cvs")),
+              StatusIs(kNotFound, HasSubstr("/num.cvs: no such file or directory; did you mean "
+                                            "num.csv?")));
+}
+
+TEST(LoadData, ListsTheFormsForWhatIsInNone) {
+  const std::string folder = TestDirectory();
+  WriteTestFile(folder, "cat.png", "\x89PNG");
+  WriteTestFile(folder, "dog.png", "\x89PNG");
+  for (const char* name : {"", "/cat.png", "/a.jsonl", "/a.txt.gz", "/a.npz", "/a.md"}) {
+    const std::string data = folder + name;
+    if (*name != '\0') WriteTestFile(folder, name + 1, std::string(20, 'x'));
+    EXPECT_THAT(LoadData(Source(data)),
+                StatusIs(kInvalidArgument,
+                         AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
+                                                          "IDX, CIFAR-10 or .npy files"))));
+  }
+  const DataEncoding of_images = {.mean = {0}, .stddev = {1}};
+  EXPECT_THAT(LoadSamples(Source(folder), of_images, 2),
+              StatusIs(kInvalidArgument, HasSubstr("known form, expected")));
+  EXPECT_THAT(LoadSamples(Source(folder + "/cat.png"), of_images, 2),
+              StatusIs(kInvalidArgument, HasSubstr("other forms are a directory of IDX")));
 }
 
 // A file with a hole, which takes no room on the disk.
