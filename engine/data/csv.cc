@@ -208,10 +208,16 @@ absl::Status AppendRow(const Header& header, absl::Span<const CsvField> record, 
 // Adds all rows that follow the header.
 absl::Status ReadRows(CsvReader& reader, const Header& header, Table& table) {
   table.features = header.features;
-  std::vector<CsvField> record;
+  std::vector<CsvField> record, blank;
   while (true) {
     ASSIGN_OR_RETURN(const bool found, reader.Next(record));
     if (!found) return absl::OkStatus();
+    // Lines without anything are no rows at the end, and errors before others.
+    if (record.size() == 1 && record[0].text.empty()) {
+      if (blank.empty()) blank = record;
+      continue;
+    }
+    if (!blank.empty()) RETURN_IF_ERROR(AppendRow(header, blank, table));
     RETURN_IF_ERROR(AppendRow(header, record, table));
   }
 }

@@ -64,6 +64,21 @@ TEST_F(TestSet, RowsThatMakeNoBatchAreTold) {
   EXPECT_THAT(RunStagecoach(Train({"--data", csv_})).out, Not(HasSubstr("leaves out")));
 }
 
+TEST_F(TestSet, ClassesThatAreOnlyInItAreTold) {
+  const std::string train =
+      engine::WriteTestFile(folder_, "c.csv", "x,y,label\n1,2,a\n3,4,b\n5,6,c\n");
+  const std::string test = engine::WriteTestFile(folder_, "d.csv", "x,y,label\n5,6,c\n");
+  const auto errors = [&](const Arguments& more) {
+    return RunStagecoach(Train(Joined({"--batch", "2", "--microbatches", "1", "--data", train,
+                                       "--test-data", test},
+                                      more)))
+        .err;
+  };
+  EXPECT_THAT(errors({}), IsEmpty());
+  ExpectOneLine(errors({"--rows", "2"}),
+                HasSubstr("no row is trained on of the class \"c\", which the test set has"));
+}
+
 TEST_F(TestSet, OfDataThatDoNotHaveOneToBeDividedIsRefused) {
   for (const char* data : {"synthetic:40x4x2", "/usr"}) {
     ExpectRefused({"--data", data, "--test-fraction", "0.5"}, kStatusUsage,

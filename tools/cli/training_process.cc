@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
@@ -147,6 +148,33 @@ absl::StatusOr<engine::DataPosition> Resume(const RunOptions& options, const Run
   return restored.manifest.position;
 }
 
+// Says which classes a run does not see before it is tested with them.
+void NoteClassesOnlyTested(const engine::TrainTest& data) {
+  const engine::TargetSpec& target = data.train->spec().target;
+  if (target.kind != engine::TargetSpec::Kind::kClasses || target.shape.rank() > 0) return;
+  const auto classes_of = [&](const engine::Dataset& set) {
+    std::vector<bool> occurs(static_cast<size_t>(target.classes));
+    for (int64_t row = 0; row < set.rows(); ++row) {
+      occurs[static_cast<size_t>(set.label(row))] = true;
+    }
+    return occurs;
+  };
+  const std::vector<bool> trained = classes_of(*data.train), tested = classes_of(*data.test);
+  constexpr size_t kMostNamed = 5;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!tested[i] || trained[i]) continue;
+    names.push_back(absl::StrCat("\"", data.encoding.NameOf(static_cast<int32_t>(i)), "\""));
+  }
+  if (names.empty()) return;
+  const size_t more = names.size() - std::min(names.size(), kMostNamed);
+  names.resize(names.size() - more);
+  PrintNotice(
+      absl::StrCat("no row is trained on of the ", names.size() + more == 1 ? "class " : "classes ",
+                   absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "",
+                   ", which the test set has"));
+}
+
 }  // namespace
 
 absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meeting& meeting) {
@@ -182,6 +210,7 @@ absl::Status TrainingProcess::Begin(const RunOptions& options) {
   report_ = ReportFor(options, *run_);
   StopOnSignals();
   StopOnHangUps();
+  NoteClassesOnlyTested(run_->data);
   report_->Start(*run_);
   return absl::OkStatus();
 }

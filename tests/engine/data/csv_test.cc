@@ -209,6 +209,16 @@ TEST(Csv, RefusesARaggedRow) {
               StatusIs(kInvalidArgument, HasSubstr("a.csv:2:1: the row has 4 fields, expected 3")));
 }
 
+TEST(Csv, BlankLinesAtTheEndAreNoRows) {
+  for (const char* end : {"", "\n", "\n\n\n", "\r\n\n"}) {
+    const auto data = Load(CountingTable(20) + end);
+    ASSERT_OK(data);
+    EXPECT_EQ(data->train->rows() + data->test->rows(), 20);
+  }
+  EXPECT_THAT(Load(CountingTable(20) + "\n\n7,1\n"),
+              StatusIs(kInvalidArgument, HasSubstr("a.csv:22:1: the row has 1 fields")));
+}
+
 TEST(Csv, RefusesAnEmptyLine) {
   EXPECT_THAT(Load("x,label\n1,0\n\n2,1\n"),
               StatusIs(kInvalidArgument, HasSubstr("a.csv:3:1: the row has 1 fields, expected 2")));
