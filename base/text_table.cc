@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/utf8.h"
@@ -19,6 +20,10 @@ std::string Padded(absl::string_view cell, size_t width, TextTable::Align align)
                                           : absl::StrCat(padding, cell);
 }
 
+std::string OnOneLine(absl::string_view cell) {
+  return absl::StrReplaceAll(EscapeControls(cell), {{"\n", "\\n"}});
+}
+
 std::string Line(const std::vector<std::string>& cells, size_t gap) {
   std::string line = absl::StrJoin(cells, std::string(gap, ' '));
   line.erase(line.find_last_not_of(' ') + 1);
@@ -27,12 +32,17 @@ std::string Line(const std::vector<std::string>& cells, size_t gap) {
 
 }  // namespace
 
-TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {
+  for (Column& column : columns_) column.header = OnOneLine(column.header);
+}
 
 void TextTable::AddRow(std::vector<std::string> cells) {
   STAGECOACH_CHECK(cells.size() == columns_.size(),
                    absl::StrCat("a row of ", cells.size(), " cells in a table of ", columns_.size(),
                                 " columns"));
+  for (std::string& cell : cells) {
+    cell = OnOneLine(cell);
+  }
   rows_.push_back(std::move(cells));
 }
 

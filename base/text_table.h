@@ -12,7 +12,8 @@ namespace stagecoach::base {
 //   stage  memory
 //   -----  --------
 //       0  390.2 MB
-// Cells are UTF-8 and one code point is taken to be one column wide. Thread-compatible.
+// Cells are UTF-8 and one code point is taken to be one column wide. They may be names from files:
+// control characters, newlines among them, are shown as \x1b. Thread-compatible.
 class TextTable {
  public:
   enum class Align { kLeft, kRight };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -73,6 +75,21 @@ absl::Status NotUtf8(absl::string_view text, size_t offset) {
 absl::Status CheckUtf8(absl::string_view text) {
   const size_t offset = Utf8Prefix(text);
   return offset == text.size() ? absl::OkStatus() : NotUtf8(text, offset);
+}
+
+std::string EscapeControls(absl::string_view text) {
+  std::string escaped;
+  for (size_t bytes = 0; !text.empty(); text.remove_prefix(bytes)) {
+    const Utf8Front front = FrontOf(text);
+    bytes = front.kind == Utf8Front::Kind::kCharacter ? front.bytes : 1;
+    const absl::string_view character = text.substr(0, bytes);
+    // Those beyond ASCII are U+0080 to U+009F.
+    const bool is_control =
+        (bytes == 1 && character[0] != '\n' && !absl::ascii_isprint(character[0])) ||
+        (bytes == 2 && character[0] == '\xc2' && character[1] < '\xa0');
+    absl::StrAppend(&escaped, is_control ? absl::CHexEscape(character) : character);
+  }
+  return escaped;
 }
 
 size_t Width(absl::string_view text) {

@@ -33,6 +33,10 @@ absl::Status NotUtf8(absl::string_view text, size_t offset);
 // The same for the first such byte of `text`; OK if there is none.
 absl::Status CheckUtf8(absl::string_view text);
 
+// Text that may quote names and files, as a terminal may be given it: control characters other than
+// newlines, and bytes that are not UTF-8, are written as \x1b.
+std::string EscapeControls(absl::string_view text);
+
 // Columns of a text, one code point being one column wide.
 size_t Width(absl::string_view text);
 

@@ -35,6 +35,15 @@ TEST(TextTable, CountsCodePointsAndNotBytes) {
             "123 s  2\n");
 }
 
+TEST(TextTable, ShowsNamesThatWouldSteerATerminal) {
+  TextTable table({{"a\x1b[2J"}, {"b"}});
+  table.AddRow({"two\nlines", "\x1b]0;x\x07\xff"});
+  EXPECT_EQ(table.ToString(),
+            "a\\x1b[2J    b\n"
+            "----------  ----------------\n"
+            "two\\nlines  \\x1b]0;x\\x07\\xff\n");
+}
+
 TEST(TextTable, LeavesNoTrailingSpaces) {
   TextTable table({{"a"}, {"long header"}});
   table.AddRow({"1", ""});

@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class CheckpointCommand : public ::testing::Test {
  protected:
@@ -47,6 +48,20 @@ TEST_F(CheckpointCommand, InspectShowsWhatWasSaved) {
                     ContainsRegex("1  residual.*304 +1\\.[0-9] kB +3\\.[0-9] kB")));
   const Finished json = Run({"inspect", "--json", absl::StrCat(run_, "/step-00000002")});
   EXPECT_EQ(nlohmann::json::parse(json.out)["step"], 2);
+}
+
+// What a checkpoint says may have come from anywhere.
+TEST_F(CheckpointCommand, InspectDoesNotSteerTheTerminal) {
+  const std::string table = (folder_.path() / "\x1b[31mred.csv").string();
+  std::ofstream(table) << "x,label\n1,0\n2,1\n3,0\n4,1\n5,0\n6,1\n7,0\n8,1\n9,0\n10,1\n";
+  const std::string run = (folder_.path() / "other").string();
+  const Finished trained =
+      RunStagecoach({"train", "--data", table, "--layers", "2", "--width", "4", "--batch", "4",
+                     "--epochs", "1", "--stages", "1", "--checkpoint", run});
+  ASSERT_EQ(trained.exit_status, 0) << trained.err;
+  const Finished inspected = Run({"inspect", run});
+  EXPECT_EQ(inspected.exit_status, 0) << inspected.err;
+  EXPECT_THAT(inspected.out, AllOf(HasSubstr("/\\x1b[31mred.csv"), Not(HasSubstr("\x1b"))));
 }
 
 TEST_F(CheckpointCommand, VerifyFindsDamage) {

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/export.h"
@@ -95,27 +96,30 @@ absl::StatusOr<int> InspectCheckpoint(const CheckpointCommandOptions& options) {
   FileSums sums;
   for (const SavedFile& file : manifest.files) AddFile(file, sums);
   const partition::Plan& plan = manifest.plan.plan;
-  absl::PrintF("%s\n", checkpoint.path());
-  absl::PrintF("saved      %s by %s, on %s in %s\n", manifest.saved_at, manifest.program,
-               manifest.device, manifest.precision);
+  std::string text = absl::StrCat(checkpoint.path(), "\n");
+  absl::StrAppendFormat(&text, "saved      %s by %s, on %s in %s\n", manifest.saved_at,
+                        manifest.program, manifest.device, manifest.precision);
   // A position at the beginning of an epoch is the end of the one before.
   const engine::DataPosition& position = manifest.position;
   const bool is_at_end = position.rows == 0 && position.epoch > 1;
-  absl::PrintF("run        after step %s, %s epoch %d; plan %s over %s%s\n",
-               base::FormatCount(manifest.step), is_at_end ? "at the end of" : "in",
-               is_at_end ? position.epoch - 1 : position.epoch, plan.schedule.name,
-               plan.num_stages() == 1 ? "1 stage" : absl::StrCat(plan.num_stages(), " stages"),
-               plan.replicas() == 1 ? "" : absl::StrCat(", ", plan.replicas(), " replicas"));
-  absl::PrintF("model      %s parameters, loss %s\n", base::FormatCount(sums.parameters),
-               manifest.loss);
-  absl::PrintF("bytes      %s of values, %s of the optimizer's states\n",
-               base::FormatBytes(sums.parameter_bytes), base::FormatBytes(sums.optimizer_bytes));
+  absl::StrAppendFormat(
+      &text, "run        after step %s, %s epoch %d; plan %s over %s%s\n",
+      base::FormatCount(manifest.step), is_at_end ? "at the end of" : "in",
+      is_at_end ? position.epoch - 1 : position.epoch, plan.schedule.name,
+      plan.num_stages() == 1 ? "1 stage" : absl::StrCat(plan.num_stages(), " stages"),
+      plan.replicas() == 1 ? "" : absl::StrCat(", ", plan.replicas(), " replicas"));
+  absl::StrAppendFormat(&text, "model      %s parameters, loss %s\n",
+                        base::FormatCount(sums.parameters), manifest.loss);
+  absl::StrAppendFormat(&text, "bytes      %s of values, %s of the optimizer's states\n",
+                        base::FormatBytes(sums.parameter_bytes),
+                        base::FormatBytes(sums.optimizer_bytes));
   std::vector<std::string> given, defaults;
   for (const engine::SavedOption& option : manifest.options) {
     (option.is_given ? given : defaults).push_back(absl::StrCat(option.name, " ", option.value));
   }
-  absl::PrintF("given      %s\ndefaults   %s\n\n%s", absl::StrJoin(given, ", "),
-               absl::StrJoin(defaults, ", "), CheckpointTable(manifest));
+  absl::StrAppendFormat(&text, "given      %s\ndefaults   %s\n\n%s", absl::StrJoin(given, ", "),
+                        absl::StrJoin(defaults, ", "), CheckpointTable(manifest));
+  absl::PrintF("%s", base::EscapeControls(text));
   return kExitOk;
 }
 
@@ -152,9 +156,11 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
   }
   for (const auto& [names, path] : {std::pair(&difference.only_left, left.path()),
                                     std::pair(&difference.only_right, right.path())}) {
-    for (const std::string& name : *names) absl::PrintF("\"%s\" is only in %s\n", name, path);
+    for (const std::string& name : *names) {
+      absl::PrintF("\"%s\" is only in %s\n", base::EscapeControls(name), path);
+    }
   }
-  absl::PrintF("%s", DescribeTensors(difference));
+  absl::PrintF("%s", base::EscapeControls(DescribeTensors(difference)));
   return status;
 }
 

@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -43,17 +41,8 @@ std::string RankPrefix(absl::string_view message) {
 std::string Printable(absl::string_view text) {
   constexpr size_t kLongest = 2000, kEnd = 500;
   std::vector<std::string> lines;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    std::string& printable = lines.emplace_back();
-    for (size_t bytes = 0; !line.empty(); line.remove_prefix(bytes)) {
-      const base::Utf8Front front = base::FrontOf(line);
-      bytes = front.kind == base::Utf8Front::Kind::kCharacter ? front.bytes : 1;
-      const absl::string_view character = line.substr(0, bytes);
-      // Those beyond ASCII are U+0080 to U+009F.
-      const bool is_control = (bytes == 1 && !absl::ascii_isprint(character[0])) ||
-                              (bytes == 2 && character[0] == '\xc2' && character[1] < '\xa0');
-      absl::StrAppend(&printable, is_control ? absl::CHexEscape(character) : character);
-    }
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    std::string& printable = lines.emplace_back(base::EscapeControls(line));
     if (printable.size() <= kLongest) continue;
     const size_t begin = base::Utf8Prefix(absl::string_view(printable).substr(0, kLongest - kEnd));
     absl::string_view end = absl::string_view(printable).substr(printable.size() - kEnd);

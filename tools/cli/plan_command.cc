@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "partition/files/exports.h"
 #include "partition/files/plan_file.h"
 #include "partition/report/receipt_report.h"
@@ -94,24 +95,29 @@ absl::Status CheckPaths(const PlanCommandOptions& options) {
 
 absl::Status WriteFiles(const PlanCommandOptions& options, const Receipt& receipt,
                         const std::vector<ComparedPlan>& compared) {
-  if (!options.save.empty()) {
-    RETURN_IF_ERROR(partition::WritePlanFile(
-        options.save, {receipt.model, receipt.plan, receipt.parameter_bytes}));
-  }
+  // What cannot be written is found before anything is.
+  std::vector<std::string> texts;
   for (const Export& own : options.exports) {
     absl::StatusOr<std::string> text = ExportText(receipt, own.format);
     if (!text.ok()) {
       return From(Origin::kConfiguration,
                   base::Annotate(text.status(), absl::StrCat("--export ", own.format)));
     }
-    RETURN_IF_ERROR(base::WriteFileAtomically(own.path, *text));
+    texts.push_back(*std::move(text));
+  }
+  if (!options.save.empty()) {
+    RETURN_IF_ERROR(partition::WritePlanFile(
+        options.save, {receipt.model, receipt.plan, receipt.parameter_bytes}));
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    RETURN_IF_ERROR(base::WriteFileAtomically(options.exports[i].path, texts[i]));
   }
   if (options.html.empty()) return absl::OkStatus();
   return base::WriteFileAtomically(options.html, partition::ToHtml(receipt, compared));
 }
 
 void PrintText(const Receipt& receipt, const std::vector<ComparedPlan>& compared) {
-  absl::PrintF("%s", partition::ToText(receipt));
+  absl::PrintF("%s", base::EscapeControls(partition::ToText(receipt)));
   if (!compared.empty()) absl::PrintF("\n%s", ComparisonTable(receipt, compared));
   if (!receipt.simulation.trace.actions.empty() && receipt.plan.num_ranks() <= kMaxTimelineRows) {
     absl::PrintF("\none step, simulated with the times of the profile\n%s",

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "tools/cli/bars.h"
 #include "tools/cli/epoch_table.h"
 #include "tools/cli/explanation.h"
@@ -165,8 +166,9 @@ class TextReport final : public Report {
   void Start(const Run& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
-    absl::PrintF("%s\n", DescribeRun(run, measures_));
-    if (options_.explains) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
+    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(run, measures_)));
+    if (options_.explains)
+      absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
     const int columns = TerminalColumns();
     table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
                    columns == 0 ? base::TextTable::kPageColumns : columns);

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "engine/diagnosis/rings.h"
 #include "schedule/pictures/html.h"
 #include "schedule/pictures/timeline.h"
@@ -97,7 +98,7 @@ absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
   if (options.json) {
     PrintJsonLine(ToJson(diff));
   } else {
-    absl::PrintF("%s", ToText(diff));
+    absl::PrintF("%s", base::EscapeControls(ToText(diff)));
   }
   return kExitOk;
 }
@@ -142,8 +143,9 @@ absl::StatusOr<int> Show(const TraceCommandOptions& options) {
     PrintJsonLine(SummaryToJson(trace));
     return kExitOk;
   }
-  absl::PrintF("%s: step %s\n\n%s\nWhat each rank spends the step on (%s)\n%s", title, step,
-               schedule::ToTimeline(trace, TerminalTimeline()), times.unit, ToText(times));
+  absl::PrintF("%s: step %s\n\n%s\nWhat each rank spends the step on (%s)\n%s",
+               base::EscapeControls(title), step, schedule::ToTimeline(trace, TerminalTimeline()),
+               times.unit, ToText(times));
   return kExitOk;
 }
 
@@ -159,7 +161,8 @@ absl::StatusOr<int> Merge(const TraceCommandOptions& options) {
     PrintJsonLine({{"devices", stop.devices}, {"place", stop.place}, {"sentence", stop.sentence}});
     return kExitOk;
   }
-  absl::PrintF("%s\n", stop.sentence.empty() ? "no rank has begun a step" : stop.sentence);
+  absl::PrintF("%s\n", stop.sentence.empty() ? "no rank has begun a step"
+                                             : base::EscapeControls(stop.sentence));
   return kExitOk;
 }
 
