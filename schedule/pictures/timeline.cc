@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -14,9 +16,12 @@ namespace stagecoach::schedule {
 namespace {
 
 constexpr int kMinCells = 10;
+constexpr int kMinParted = 40;  // of a beginning and an end
 // Keeps times multiplied by a number of columns within int64.
 constexpr int kMaxCells = 500;
 constexpr int kIdle = -1;
+// What is left out.
+constexpr char kBetween[] = "\u2026";
 
 // How one kind of operation is drawn.
 struct Look {
@@ -63,6 +68,7 @@ struct Bar {
   const Look* look;
   std::string label;
   bool odd_chunk;
+  bool has_micro_batch;
   int64_t start_ns;
   int64_t end_ns;
 };
@@ -85,7 +91,8 @@ std::vector<Bar> BarsOf(const std::vector<TimedAction>& list, const std::vector<
     const bool odd = ChunkOf(action, chunks) % 2 == 1;
     const std::string label = LabelOf(action, odd);
     if (box.band != Band::kLower) {
-      bars.push_back({&LookOf(action.op), label, odd, box.timed.start_ns, box.timed.end_ns});
+      bars.push_back({&LookOf(action.op), label, odd, HasMicroBatch(action.op), box.timed.start_ns,
+                      box.timed.end_ns});
       continue;
     }
     Bar& bar = bars.back();
@@ -96,18 +103,44 @@ std::vector<Bar> BarsOf(const std::vector<TimedAction>& list, const std::vector<
   return bars;
 }
 
-// Time on `cells` columns: the column c is [c * step, (c + 1) * step) in units of 1 / cells ns.
+// A part of the step on `cells` columns: the column c is [c * time, (c + 1) * time) behind `start`,
+// in units of 1 / cells ns.
 struct Scale {
-  int64_t step_ns;
+  int64_t start_ns;
+  int64_t time_ns;
   int64_t cells;
 
-  int64_t ColumnAt(int64_t time_ns) const { return time_ns * cells / step_ns; }
+  // In those units.
+  int64_t StartOf(const Bar& bar) const { return (bar.start_ns - start_ns) * cells; }
+  int64_t EndOf(const Bar& bar) const { return (bar.end_ns - start_ns) * cells; }
   // How much of the column the bar takes.
   int64_t Share(const Bar& bar, int64_t column) const {
-    return std::min(bar.end_ns * cells, (column + 1) * step_ns) -
-           std::max(bar.start_ns * cells, column * step_ns);
+    return std::min(EndOf(bar), (column + 1) * time_ns) - std::max(StartOf(bar), column * time_ns);
   }
 };
+
+// All of the step, if three quarters of the bars of micro-batches have two columns or more;
+// otherwise as much of its beginning and of its end as leaves their letters and numbers room.
+std::vector<Scale> ScalesFor(const std::vector<std::vector<Bar>>& rows, int64_t step_ns,
+                             int64_t cells) {
+  std::vector<int64_t> times;
+  size_t columns = 2;
+  for (const std::vector<Bar>& row : rows) {
+    for (const Bar& bar : row) {
+      if (!bar.has_micro_batch) continue;
+      times.push_back(bar.end_ns - bar.start_ns);
+      if (bar.look != &kOverlapped) columns = std::max(columns, bar.label.size());
+    }
+  }
+  const Scale whole = {0, step_ns, cells};
+  if (times.empty() || cells < kMinParted) return {whole};
+  const auto quarter = times.begin() + std::ssize(times) / 4;
+  std::nth_element(times.begin(), quarter, times.end());
+  if (*quarter == 0 || *quarter * cells >= 2 * step_ns) return {whole};
+  const int64_t own = (cells - 1) / 2;  // one column is between them
+  const int64_t time_ns = std::max<int64_t>(1, *quarter * own / static_cast<int64_t>(columns));
+  return {{0, time_ns, own}, {step_ns - time_ns, time_ns, cells - 1 - own}};
+}
 
 bool SameLook(const Bar& a, const Bar& b) { return a.look == b.look && a.odd_chunk == b.odd_chunk; }
 
@@ -120,9 +153,9 @@ int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, cons
     int64_t share;
   };
   std::vector<LookShare> shares;
-  int64_t idle = scale.step_ns;
+  int64_t idle = scale.time_ns;
   for (size_t i = first; i < bars.size(); ++i) {
-    if (bars[i].start_ns * scale.cells >= (column + 1) * scale.step_ns) break;
+    if (scale.StartOf(bars[i]) >= (column + 1) * scale.time_ns) break;
     const int64_t share = scale.Share(bars[i], column);
     if (share <= 0) continue;
     idle -= share;
@@ -140,7 +173,7 @@ int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, cons
     }
   }
   LookShare best = {kIdle, 0, 0};
-  if (2 * idle >= scale.step_ns) return kIdle;
+  if (2 * idle >= scale.time_ns) return kIdle;
   for (const LookShare& look : shares) {
     if (look.share > best.share) best = look;
   }
@@ -152,7 +185,7 @@ std::vector<int> BarOfColumns(const std::vector<Bar>& bars, const Scale& scale) 
   std::vector<int> columns;
   size_t first = 0;
   for (int64_t column = 0; column < scale.cells; ++column) {
-    while (first < bars.size() && bars[first].end_ns * scale.cells <= column * scale.step_ns) {
+    while (first < bars.size() && scale.EndOf(bars[first]) <= column * scale.time_ns) {
       ++first;
     }
     columns.push_back(BarOfColumn(bars, first, column, scale));
@@ -184,26 +217,44 @@ std::string RowText(const std::vector<Bar>& bars, const Scale& scale, bool color
   return row;
 }
 
-// Two lines: marks, and the times of those that have room.
-std::string Axis(const Scale& scale, size_t indent) {
+// Marks, and the times of those that have room, both `width` columns wide.
+std::pair<std::string, std::string> Axis(const Scale& scale, const TimeUnit& unit, size_t width) {
   constexpr int64_t kColumnsPerMark = 10;
-  const TimeUnit unit = UnitFor(scale.step_ns);
   const int64_t interval_ns =
-      NiceIntervalNs((kColumnsPerMark * scale.step_ns + scale.cells - 1) / scale.cells);
-  std::string marks(static_cast<size_t>(scale.cells) + 1, '-');
+      NiceIntervalNs((kColumnsPerMark * scale.time_ns + scale.cells - 1) / scale.cells);
+  std::string marks(width, '-');
   std::string times;
-  for (int64_t time_ns = 0; time_ns <= scale.step_ns; time_ns += interval_ns) {
-    const auto column = static_cast<size_t>(scale.ColumnAt(time_ns));
+  const int64_t first_ns = (scale.start_ns + interval_ns - 1) / interval_ns * interval_ns;
+  for (int64_t time_ns = first_ns; time_ns <= scale.start_ns + scale.time_ns;
+       time_ns += interval_ns) {
+    const auto column =
+        static_cast<size_t>((time_ns - scale.start_ns) * scale.cells / scale.time_ns);
+    if (column >= width) break;
     marks[column] = '+';
     const std::string label =
         time_ns == 0 ? absl::StrCat("0 ", unit.name)
                      : absl::StrCat(static_cast<double>(time_ns) / static_cast<double>(unit.ns));
-    if (column + label.size() > marks.size()) continue;
+    // Not into the one before.
+    if (column + label.size() > width || (column > 0 && column <= times.size())) continue;
     times.resize(column, ' ');
     times += label;
   }
-  const std::string margin(indent, ' ');
-  return absl::StrCat(margin, marks, "\n", margin, times, "\n");
+  times.resize(width, ' ');
+  return {marks, times};
+}
+
+// Two lines: of one part, or of two with a column between them.
+std::string Axes(const std::vector<Scale>& scales, const TimeUnit& unit, size_t indent) {
+  std::string marks(indent, ' '), times = marks;
+  for (const Scale& scale : scales) {
+    const bool is_last = &scale == &scales.back();
+    const auto [own_marks, own_times] =
+        Axis(scale, unit, static_cast<size_t>(scale.cells) + (is_last ? 1 : 0));
+    absl::StrAppend(&marks, own_marks, is_last ? "\n" : kBetween);
+    absl::StrAppend(&times, own_times, is_last ? "" : " ");
+  }
+  times.erase(times.find_last_not_of(' ') + 1);
+  return absl::StrCat(marks, times, "\n");
 }
 
 // As many lines as it needs.
@@ -239,18 +290,27 @@ std::string ToTimeline(const Trace& trace, const TimelineOptions& options) {
   const size_t digits = absl::StrCat(trace.num_ranks() - 1).size();
   const size_t indent = digits + 6;  // "rank 0 "
   const int cells = options.columns - static_cast<int>(indent) - 2;
-  const Scale scale{std::max<int64_t>(1, trace.step_ns), std::clamp(cells, kMinCells, kMaxCells)};
   const std::vector<int> chunks = ChunkOfStage(trace);
   std::vector<std::vector<Bar>> rows;
-  std::string text;
   for (int r = 0; r < trace.num_ranks(); ++r) {
     rows.push_back(BarsOf(trace.list_of(Rank(r)), chunks));
+  }
+  const std::vector<Scale> scales =
+      ScalesFor(rows, std::max<int64_t>(1, trace.step_ns), std::clamp(cells, kMinCells, kMaxCells));
+  std::string text;
+  for (int r = 0; r < trace.num_ranks(); ++r) {
     std::string head = absl::StrCat("rank ", r);
     head.resize(indent, ' ');
-    absl::StrAppend(&text, head, "|", RowText(rows.back(), scale, options.color), "|\n");
+    absl::StrAppend(&text, head, "|");
+    for (const Scale& scale : scales) {
+      absl::StrAppend(&text, &scale == &scales.front() ? "" : kBetween,
+                      RowText(rows[static_cast<size_t>(r)], scale, options.color));
+    }
+    absl::StrAppend(&text, "|\n");
   }
   const auto columns = static_cast<size_t>(std::max(options.columns, 0));
-  return absl::StrCat(text, Axis(scale, indent + 1), Legend(rows, columns));
+  return absl::StrCat(text, Axes(scales, UnitFor(trace.step_ns), indent + 1),
+                      Legend(rows, columns));
 }
 
 }  // namespace stagecoach::schedule

@@ -13,10 +13,11 @@ struct TimelineOptions {
   bool color = false;  // ANSI, for terminals; the characters stay the same
 };
 
-// Draws a trace as text: one row per rank, time from left to right over the whole step. A column
-// shows what the rank did for most of it: '.' is idle, and an action is its letter, then its
-// micro-batch where there is room, then filler up to its end. Letters: F, B, W, "B=" for BW (B has
-// the filler '-'), '&' for an F and a B performed together, S for a step, U for
+// Draws a trace as text: one row per rank, time from left to right over the whole step, or, where
+// many micro-batches would have less than two columns, over its beginning and its end, with "…"
+// between. A column shows what the rank did for most of it: '.' is idle, and an action is its
+// letter, then its micro-batch where there is room, then filler up to its end. Letters: F, B, W,
+// "B=" for BW (B has the filler '-'), '&' for an F and a B performed together, S for a step, U for
 // gathering or giving back parameters; those of a rank's second, fourth, ... stage in lower case.
 // Below, a time axis and a legend of what occurs, which takes more lines where it needs them.
 //

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/utf8.h"
 #include "tests/schedule/traces/traces.h"
 
 namespace stagecoach::schedule {
@@ -120,12 +122,39 @@ TEST(Timeline, IsIdleWhereIdleTimePrevails) {
   }
 }
 
+// Ranks of so many micro-batches have no room for their numbers: their beginning and end have.
+TEST(Timeline, OfManyMicroBatchesIsItsBeginningAndItsEnd) {
+  std::string list;
+  for (int i = 0; i < 200; ++i) {
+    absl::StrAppend(&list, i == 0 ? "" : " ", "F0.", i, "@", 10 * i, "-", 10 * (i + 1));
+  }
+  const Trace trace = TraceFromText({0}, 200, {list});
+  EXPECT_EQ(Draw(trace, 57),
+            "rank 0 |F0--F1--F2--F3--F4--F5--F6--\u2026F193F194F195F196F197F198F199|\n"
+            "        +-------------------+-------\u2026--------+-------------------+\n"
+            "        0 ns                50               1950\n"
+            "F forward  . idle\n");
+  // All of it where there is room, or hardly any.
+  for (const int cells : {39, 400}) {
+    EXPECT_THAT(Draw(trace, cells), Not(HasSubstr("\u2026")));
+  }
+  for (const char* name : {"1f1b", "zb-h1", "interleaved"}) {
+    const std::string timeline = Draw(SimulatedTrace(name, 4, 64, Sends::kBuffered), 90);
+    for (size_t rank = 0; rank < 4; ++rank) {
+      const std::string row = Row(timeline, rank);
+      EXPECT_THAT(row, HasSubstr("F0-"));
+      EXPECT_THAT(row, HasSubstr("63"));
+      EXPECT_EQ(base::Width(row), 90) << row;
+    }
+  }
+}
+
 TEST(Timeline, NeverExceedsItsColumns) {
   for (const std::string& name : GeneratorNames()) {
     const Trace trace = SimulatedTrace(name, 4, 12, Sends::kBuffered);
     for (int columns = 45; columns < 300; columns += 3) {
       for (const std::string& line : Lines(ToTimeline(trace, {.columns = columns}))) {
-        EXPECT_LE(static_cast<int>(line.size()), columns) << line;
+        EXPECT_LE(static_cast<int>(base::Width(line)), columns) << line;
       }
     }
   }
