@@ -138,8 +138,18 @@ TEST(Simulate, TextHasTimelineTableAndTotals) {
   EXPECT_EQ(run.exit_status, 0);
   EXPECT_THAT(run.out, AllOf(StartsWith("1f1b: 2 devices, 2 micro-batches\n"),
                              HasSubstr("rank 0 |F"), HasSubstr("peak stash"),
-                             HasSubstr("step 9.000 ms, longest span of a rank 9.000 ms, bubble "
-                                       "33.33 % of it")));
+                             HasSubstr("step 9.000 ms, of which ranks are idle 33.33 % on average\n"
+                                       "longest span of a rank 9.000 ms, bubble 33.33 % of it")));
+}
+
+// Both are told: what one step loses, and what steps in a row do.
+TEST(Simulate, TellsIdleTimeOfTheStepFromTheBubbleOfItsSpans) {
+  const Finished one = Simulated({"--schedule", "zb-v", "--stages", "4", "--microbatches", "8"});
+  EXPECT_THAT(one.out, AllOf(HasSubstr("step 25.500 ms, of which ranks are idle 5.88 %"),
+                             HasSubstr("span of a rank 24.000 ms, bubble 0.00 % of it")));
+  const Finished two =
+      Simulated({"--schedule", "zb-v,1f1b", "--stages", "4", "--microbatches", "8"});
+  EXPECT_THAT(two.out, AllOf(HasSubstr("step     idle"), HasSubstr("25.500 ms   5.88 %")));
 }
 
 TEST(Simulate, FitsATerminal) {

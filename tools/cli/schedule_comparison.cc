@@ -90,15 +90,18 @@ std::vector<std::string> NameCells(const Row& row) {
 }
 
 std::vector<std::string> FoundColumns(const ScheduleComparison& comparison) {
-  return {comparison.objective == OrderObjective::kStep ? "step" : "span", "bubble",
+  const bool has_steps = comparison.objective == OrderObjective::kStep;
+  return {has_steps ? "step" : "span", has_steps ? "idle" : "bubble",
           KnowsSizes(comparison) ? "peak memory" : "peak stash"};
 }
 
 // Of those, then micro-batches per second.
 std::vector<std::string> FoundCells(const ScheduleComparison& comparison,
                                     const SimulatedSchedule& simulated) {
-  return {FormatMs(TimeNs(simulated, comparison.objective)),
-          base::FormatPercent(simulated.simulation.bubble_rate, 2),
+  const double lost = comparison.objective == OrderObjective::kStep
+                          ? IdleRate(simulated.simulation)
+                          : simulated.simulation.bubble_rate;
+  return {FormatMs(TimeNs(simulated, comparison.objective)), base::FormatPercent(lost, 2),
           KnowsSizes(comparison) ? base::FormatBytes(PeakBytes(simulated))
                                  : absl::StrFormat("%.4g", FullestStash(simulated)),
           absl::StrFormat("%.4g", MicroBatchesPerSecond(simulated, comparison.objective))};

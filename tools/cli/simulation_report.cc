@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "schedule/pictures/html.h"
 
 namespace stagecoach::tools {
@@ -52,6 +53,14 @@ std::string Title(const SimulatedSchedule& simulated) {
   return absl::StrCat(schedule.name, ": ", devices, devices == 1 ? " device" : " devices",
                       chunks > 1 ? absl::StrCat(", ", chunks, " chunks each") : "", ", ",
                       micro_batches, micro_batches == 1 ? " micro-batch" : " micro-batches");
+}
+
+double IdleRate(const schedule::Simulation& simulation) {
+  if (simulation.step_ns == 0) return 0.0;
+  int64_t idle_ns = 0;
+  for (const RankTimes& times : simulation.ranks) idle_ns += times.idle_ns();
+  return static_cast<double>(idle_ns) / static_cast<double>(simulation.step_ns) /
+         static_cast<double>(simulation.ranks.size());
 }
 
 std::string FormatMs(int64_t ns) { return absl::StrFormat("%.3f ms", Milliseconds(ns)); }
@@ -104,9 +113,11 @@ std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineO
   }
   base::TextTable table(std::move(headers));
   for (size_t r = 0; r < simulation.ranks.size(); ++r) table.AddRow(RowOf(simulated, r));
-  return absl::StrCat(Title(simulated), "\n\n", schedule::ToTimeline(simulation.trace, timeline),
-                      "\n", table.ToString(), "\nstep ", FormatMs(simulation.step_ns),
-                      ", longest span of a rank ", FormatMs(simulation.span_ns), ", bubble ",
+  return absl::StrCat(base::EscapeControls(Title(simulated)), "\n\n",
+                      schedule::ToTimeline(simulation.trace, timeline), "\n", table.ToString(),
+                      "\nstep ", FormatMs(simulation.step_ns), ", of which ranks are idle ",
+                      base::FormatPercent(IdleRate(simulation), 2), " on average\n",
+                      "longest span of a rank ", FormatMs(simulation.span_ns), ", bubble ",
                       base::FormatPercent(simulation.bubble_rate, 2), " of it\n");
 }
 
@@ -116,7 +127,8 @@ std::string ToHtml(const SimulatedSchedule& simulated) {
   text.title = Title(simulated);
   text.facts = {{"step", FormatMs(simulation.step_ns)},
                 {"longest span of a rank", FormatMs(simulation.span_ns)},
-                {"bubble", base::FormatPercent(simulation.bubble_rate, 2)}};
+                {"bubble of it", base::FormatPercent(simulation.bubble_rate, 2)},
+                {"idle, of the step", base::FormatPercent(IdleRate(simulation), 2)}};
   text.columns = Columns(simulated);
   for (size_t r = 0; r < simulation.ranks.size(); ++r) text.rows.push_back(RowOf(simulated, r));
   return schedule::ToHtml({{"", simulation.trace, simulated.unit_stash}}, text);

@@ -20,6 +20,9 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated);
 // A title, a timeline, a table of the ranks, and the totals.
 std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineOptions& timeline);
 
+// Share of the step that ranks are idle on average.
+double IdleRate(const schedule::Simulation& simulation);
+
 // How reports write a time of the simulation.
 std::string FormatMs(int64_t ns);
 
