@@ -5,9 +5,10 @@
 
 Every command in README.md and docs/*.md that begins with "stagecoach" has flags that the program has. Those of the pages in RUN are run, and the lines shown
 below them are among what they print, in that order: of `simulate` as they are, of others with any numbers, since times and the sizes of scratch depend on
-the machine.
+the machine; but the columns of their tables that are in STABLE are as they are, too.
 """
 
+import os
 import pathlib
 import re
 import shlex
@@ -17,7 +18,9 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-RUN = ["tutorial.md", "data-parallel.md", "simulator.md"]
+RUN = ["tutorial.md", "data-parallel.md", "plan-files.md", "simulator.md"]
+# By plan and model alone.
+STABLE = ["device", "stage", "stages", "layers", "weights", "gradients", "optimizer", "stash", "parameters", "stashed", "limit", "in flight"]
 PROGRAM = None
 
 
@@ -76,6 +79,25 @@ def words(line):
     return re.sub(r"[\s▏▎▍▌▋▊▉█-]+", " ", line).strip()
 
 
+def tables(lines):
+    """The tables among the lines, each as the names of its columns and its rows: what stands above and below a line of rules."""
+    for i, line in enumerate(lines):
+        if i == 0 or not re.fullmatch(r"\s*---[\s-]*", line):
+            continue
+        spans = [match.span() for match in re.finditer("-+", line)]
+
+        def cells(text, spans=spans):
+            return [text[begin:end].strip() for begin, end in spans]
+
+        rows = []
+        for row in lines[i + 1 :]:
+            gaps = [row[end:begin] for (_, end), (begin, _) in zip(spans, spans[1:])]
+            if not row.strip() or "".join(gaps).strip() or row[spans[-1][1] :].strip():
+                break
+            rows.append(cells(row))
+        yield cells(lines[i - 1]), rows
+
+
 class Documents(unittest.TestCase):
     def flags_of(self, words):
         """Of the command that these words begin with: one, or two as in `checkpoint export`."""
@@ -113,7 +135,9 @@ class Documents(unittest.TestCase):
                     self.check_prints(folder, command, lines)
 
     def check_prints(self, folder, command, lines):
-        done = subprocess.run([PROGRAM, *shlex.split(command)[1:]], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+        arguments = ["sh", "-c", command] if "|" in command else [PROGRAM, *shlex.split(command)[1:]]
+        path = f"{pathlib.Path(PROGRAM).parent}:{os.environ['PATH']}"
+        done = subprocess.run(arguments, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False, timeout=300)
         self.assertEqual(done.returncode, 0, f"{command}: {done.stderr}")
         kind = str.rstrip if command.startswith("stagecoach simulate") else words
         printed = [kind(line) for line in done.stdout.splitlines()]
@@ -123,6 +147,15 @@ class Documents(unittest.TestCase):
                 at = printed.index(kind(line), at) + 1
             else:
                 self.fail(f"{command} does not print\n{line}\nbut\n{done.stdout}")
+        if kind is words:
+            self.check_tables(command, lines, done.stdout)
+
+    def check_tables(self, command, lines, printed):
+        for names, rows in tables(lines):
+            stable = [i for i, name in enumerate(names) if name in STABLE]
+            known = [[row[i] for i in stable] for columns, all_rows in tables(printed.splitlines()) if columns == names for row in all_rows]
+            for row in rows:
+                self.assertIn([row[i] for i in stable], known, f"{command}: {[names[i] for i in stable]} of\n{printed}")
 
 
 if __name__ == "__main__":
