@@ -103,6 +103,11 @@ TEST(Usage, ModelFileExcludesTheDefaultNetworksShape) {
   ExpectFailure(SmallRun({"--model", "m.toml"}), kStatusUsage, HasSubstr("--model"));
 }
 
+TEST(Usage, AModelHasAName) {
+  ExpectFailure({"train", "--model", "", "--data", "synthetic:100x8x2"}, kStatusUsage,
+                HasSubstr("--model: expected a name, or a .toml file"));
+}
+
 TEST(Usage, MomentumIsForSgd) {
   ExpectFailure(SmallRun({"--momentum", "0.5"}), kStatusUsage, HasSubstr("--optimizer sgd"));
 }

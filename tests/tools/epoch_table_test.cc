@@ -60,6 +60,18 @@ TEST(EpochTable, HasNoPerplexityOfAnotherLoss) {
               EndsWith("     2.2500   1m 20s       4,938\n"));
 }
 
+// As of an epoch that a resumed run only had to evaluate.
+TEST(EpochTable, HasNoTimesWhereNothingWasTrained) {
+  engine::EpochResult result = Result();
+  result.training = absl::ZeroDuration();
+  result.samples_per_second = 0;
+  for (const Measures& measures : {Measures(), kTokens}) {
+    const std::string row = EpochTable(measures, 2.0, 80).Row("1", result);
+    EXPECT_THAT(
+        row, EndsWith(measures.tokens > 0 ? "        -           -\n" : "        -          -\n"));
+  }
+}
+
 TEST(EpochTable, TakesTheColumnsThatItMay) {
   for (const Measures& measures : {Measures(), kNumbers, kTokens}) {
     for (const size_t columns : {80U, 84U}) {

@@ -313,6 +313,32 @@ TEST_F(ResumedRun, IsRefusedByAnotherModel) {
                                HasSubstr("[16, 16]"), HasSubstr("[16, 17]")));
 }
 
+// What only the other one has is not taken from the checkpoint, nor blamed.
+TEST_F(ResumedRun, OfAnotherOptimizerIsToldByIt) {
+  Train(Whole({"--checkpoint", Folder(), "--epochs", "1", "--beta1", "0.8"}));
+  const Finished resumed =
+      Train({"--checkpoint", Folder(), "--resume", "--epochs", "2", "--optimizer", "sgd"});
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("was trained with adamw"), Not(HasSubstr("--beta1"))));
+}
+
+TEST_F(ResumedRun, NamesTheFlagIfThereAreFewerRows) {
+  const std::string table = (folder_.path() / "a.csv").string();
+  const auto write = [&](int rows) {
+    std::ofstream file(table);
+    file << "x,label\n";
+    for (int row = 0; row < rows; ++row) file << row << "," << row % 2 << "\n";
+  };
+  write(100);
+  const Finished saved = Train({"--data", table, "--layers", "4", "--width", "4", "--batch", "8",
+                                "--epochs", "1", "--checkpoint", Folder()});
+  EXPECT_EQ(saved.exit_status, 0) << saved.err;
+  write(50);
+  const Finished resumed = Train({"--checkpoint", Folder(), "--resume", "--epochs", "2"});
+  EXPECT_EQ(resumed.exit_status, kStatusBadData);
+  ExpectOneLine(resumed.err, HasSubstr("a.csv: --rows is 80, in the checkpoint, but there are 40 "
+                                       "rows to train on"));
+}
+
 TEST_F(ResumedRun, FlagsOfCheckpointsNeedAFolder) {
   for (const Arguments& wrong : std::vector<Arguments>{{"--resume"},
                                                        {"--every", "3"},

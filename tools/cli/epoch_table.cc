@@ -18,7 +18,11 @@ constexpr int kLossColumns = 7;
 
 std::string Percent(double share) { return base::FormatPercent(share, 2); }
 
-std::string Rate(double per_second) { return base::FormatCount(std::llround(per_second)); }
+// Of an epoch that a resumed run only had to evaluate there are no times.
+std::string Rate(const engine::EpochResult& row, double per_sample) {
+  if (row.samples_per_second <= 0) return "-";
+  return base::FormatCount(std::llround(row.samples_per_second * per_sample));
+}
 
 // Aligned as the table is: to the right.
 std::string Cell(const std::string& text, int width) {
@@ -52,16 +56,15 @@ EpochTable::EpochTable(const Measures& measures, double loss_of_guessing, int co
                           }});
     }
   }
-  columns_.push_back(
-      {"time", 7, [](const Result& row) { return base::FormatDuration(row.training); }});
+  columns_.push_back({"time", 7, [](const Result& row) {
+                        return row.samples_per_second > 0 ? base::FormatDuration(row.training)
+                                                          : "-";
+                      }});
   if (measures.tokens > 0) {
     const auto tokens = static_cast<double>(measures.tokens);
-    columns_.push_back({"tokens/s", 10, [tokens](const Result& row) {
-                          return Rate(row.samples_per_second * tokens);
-                        }});
+    columns_.push_back({"tokens/s", 10, [tokens](const Result& row) { return Rate(row, tokens); }});
   } else {
-    columns_.push_back(
-        {"samples/s", 9, [](const Result& row) { return Rate(row.samples_per_second); }});
+    columns_.push_back({"samples/s", 9, [](const Result& row) { return Rate(row, 1); }});
   }
   int taken = kEpochColumns + 2 + kLossColumns + 2;
   for (const Column& column : columns_) taken += 2 + column.width;

@@ -33,6 +33,7 @@ absl::StatusOr<std::string> ParseData(const std::string& spec) {
 }
 
 absl::StatusOr<std::string> ParseModelName(const std::string& name) {
+  if (name.empty()) return absl::InvalidArgumentError("expected a name, or a .toml file");
   return name == "default" ? "" : name;
 }
 

@@ -40,6 +40,9 @@ constexpr absl::string_view kOfPlan[] = {"--devices",  "--replicas",        "--g
 constexpr absl::string_view kLengths[] = {"--epochs", "--steps"};
 constexpr absl::string_view kTestSets[] = {"--test-data", "--test-fraction"};
 
+// Some optimizer's own.
+constexpr absl::string_view kOfOptimizer[] = {"--beta1", "--beta2", "--momentum"};
+
 template <size_t kN>
 bool Contains(const absl::string_view (&names)[kN], absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -147,6 +150,15 @@ void AddCheckpointFolders(const std::filesystem::path& folder, int levels, int& 
   }
 }
 
+// Whether the flags name another optimizer than the saved run had.
+bool HasOtherOptimizer(const CLI::App& flags, const engine::Manifest& manifest) {
+  const CLI::Option* const own = flags.get_option("--optimizer");
+  return own->count() > 0 &&
+         std::any_of(manifest.options.begin(), manifest.options.end(), [own](const auto& saved) {
+           return saved.name == "--optimizer" && saved.value != own->results().back();
+         });
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string& folder) {
@@ -236,6 +248,7 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
   };
   const bool has_length = has_any(kLengths);
   const bool has_test_set = has_any(kTestSets);
+  const bool has_other_optimizer = HasOtherOptimizer(flags, manifest);
   const bool has_schedule = flags.get_option("--lr-schedule")->count() > 0;
   for (const engine::SavedOption& saved : manifest.options) {
     CLI::Option* const option = flags.get_option_no_throw(saved.name);
@@ -247,6 +260,7 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
     // Data of ids name it themselves, if it is known.
     if (saved.name == "--tokenizer" && !saved.is_given) continue;
+    if (has_other_optimizer && Contains(kOfOptimizer, saved.name)) continue;
     if (Contains(kLengths, saved.name) && has_length) continue;
     if (Contains(kTestSets, saved.name) && has_test_set) continue;
     // They followed from the schedule and its length.

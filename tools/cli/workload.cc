@@ -185,6 +185,15 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
     }
     return loaded;
   }());
+  if (const int64_t rows = options.rows.value_or(0); rows > 0) {
+    if (rows > data.train->rows()) {
+      const bool is_resumed = options.resume || !options.taken_defaults.empty();
+      return absl::InvalidArgumentError(absl::StrCat(
+          DataOf(options), ": --rows is ", rows, is_resumed ? ", in the checkpoint," : "",
+          " but there are ", data.train->rows(), " rows to train on"));
+    }
+    ASSIGN_OR_RETURN(data.train, engine::Subset(std::move(data.train), rows));
+  }
   const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
   if (options.evaluation_rows > 0) {
     auto subset = engine::SpreadSubset(std::move(data.test), options.evaluation_rows);
