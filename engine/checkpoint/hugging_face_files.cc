@@ -1,5 +1,6 @@
 #include "engine/checkpoint/hugging_face_files.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -352,7 +353,14 @@ absl::Status HuggingFaceFolder::Read(absl::string_view name, absl::Span<float> v
     }
     first_column += piece.columns();
   }
-  return absl::OkStatus();
+  const auto bad = std::find_if_not(values.begin(), values.end(),
+                                    [](float value) { return std::isfinite(value); });
+  if (bad == values.end()) return absl::OkStatus();
+  int64_t column = (bad - values.begin()) % columns;
+  const HuggingFacePiece* from = parameter->second.pieces.data();
+  while (column >= from->columns()) column -= (from++)->columns();
+  return absl::InvalidArgumentError(absl::StrCat(all.path, ": the tensor \"", from->tensor,
+                                                 "\" has a value that is not finite, ", *bad));
 }
 
 }  // namespace stagecoach::engine

@@ -20,7 +20,8 @@ struct Launch {
   // Where the ranks find each other: "tcp://host:port" or "file:/folder", see rendezvous.h. Empty
   // where neither the user nor the launcher names a place and none can be derived.
   std::string rendezvous;
-  std::string launcher;  // for messages: "mpirun"; "STAGECOACH_RANKS" where the user set that
+  // For messages: "mpirun"; "stagecoach launch"; "STAGECOACH_RANKS" where the user set that.
+  std::string launcher;
   // How often the launcher has started the run, or a process of it, again, as far as it tells.
   int restarts = 0;
   // The process takes the place of one that was lost; the others live on (supervisor.h).

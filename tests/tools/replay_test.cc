@@ -320,7 +320,8 @@ TEST_F(ReplayCommand, SaysWhatIsMissing) {
   const ScopedVariable ranks("STAGECOACH_RANKS", "2");
   const Finished launched = Replay({run_});
   EXPECT_EQ(launched.exit_status, kStatusUsage);
-  ExpectOneLine(launched.err, AllOf(HasSubstr("has started 2 processes"), HasSubstr("launcher")));
+  ExpectOneLine(launched.err, AllOf(HasSubstr("by STAGECOACH_RANKS there are 2 processes"),
+                                    HasSubstr("launcher")));
 }
 
 TEST_F(ReplayCommand, AsksForDataThatHaveMoved) {

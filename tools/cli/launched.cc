@@ -95,10 +95,16 @@ absl::Status CompareProcessors(const Meeting& meeting, const RunOptions& options
 
 }  // namespace
 
+std::string DescribeLaunch(const engine::Launch& launch) {
+  return absl::StrCat(launch.launcher == "STAGECOACH_RANKS" ? "by STAGECOACH_RANKS there are "
+                                                            : launch.launcher + " has started ",
+                      launch.ranks);
+}
+
 absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options) {
   if (options.device.kind == "auto") {
     return absl::InvalidArgumentError(
-        absl::StrCat(launch.launcher, " has started ", launch.ranks,
+        absl::StrCat(DescribeLaunch(launch),
                      " processes, which must all have the same kind of device: say --device cpu or "
                      "--device cuda"));
   }
@@ -122,14 +128,13 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
   if (launch.restarts > 0 && (devices != launch.ranks || has_own_plan)) {
     options.devices_left = launch.ranks;
   } else if (options.plan_file.empty() && devices != launch.ranks) {
-    return From(
-        Origin::kConfiguration,
-        absl::InvalidArgumentError(absl::StrCat(
-            launch.launcher, " has started ", launch.ranks, " processes for ", devices, " devices",
-            options.replicas > 1
-                ? absl::StrCat(" (", *options.stages, " stages of ", options.replicas, " replicas)")
-                : "",
-            "; start one for each")));
+    return From(Origin::kConfiguration,
+                absl::InvalidArgumentError(absl::StrCat(
+                    DescribeLaunch(launch), " processes for ", devices, " devices",
+                    options.replicas > 1 ? absl::StrCat(" (", *options.stages, " stages of ",
+                                                        options.replicas, " replicas)")
+                                         : "",
+                    "; start one for each")));
   }
   if (is_cuda) options.device.exchange = "nccl";
   options.rank = launch.rank;

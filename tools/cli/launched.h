@@ -2,6 +2,7 @@
 #define STAGECOACH_TOOLS_CLI_LAUNCHED_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -15,6 +16,9 @@
 // `train` or `predict` as one of several processes that a launcher has started, one for each
 // device.
 namespace stagecoach::tools {
+
+// "mpirun has started 4", "by STAGECOACH_RANKS there are 4", of processes.
+std::string DescribeLaunch(const engine::Launch& launch);
 
 // The options of this process, but for its GPU. InvalidArgument: what does not go among processes,
 // or another number of them than of devices (stages of all replicas), unless some have been

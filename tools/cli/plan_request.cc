@@ -26,6 +26,7 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/schedule_option.h"
+#include "tools/cli/slow_notice.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -107,6 +108,8 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::Devic
   ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
   const engine::ProfileOptions options = {.optimizer = planned.optimizer, .device = device};
   const std::string name = NameOfModel(flags.run);
+  std::optional<SlowNotice> notice;
+  if (flags.profile == "measured") notice.emplace(DescribeMeasuring(sizes));
   return From(Origin::kConfiguration,
               flags.profile == "measured"
                   ? MeasureProfile(planned.model, name, sizes, options,

@@ -25,6 +25,7 @@
 #include "tools/cli/json_line.h"
 #include "tools/cli/other_load.h"
 #include "tools/cli/run_options.h"
+#include "tools/cli/slow_notice.h"
 #include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
@@ -74,6 +75,7 @@ absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
                    AnalyzeProfile(planned.model, name, flags.rows, options));
   if (flags.analytic) return analyzed;
   RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers, device));
+  const SlowNotice notice(DescribeMeasuring(flags.rows));
   return MeasureProfile(
       planned.model, name, flags.rows, options,
       {.repeats = flags.repeats, .devices = DevicesAtOnce(flags.devices, device)});

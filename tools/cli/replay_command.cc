@@ -13,6 +13,7 @@
 #include "engine/checkpoint/compare.h"
 #include "engine/launch/launch.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/launched.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/replay.h"
 #include "tools/cli/replay_checkpoint.h"
@@ -188,7 +189,7 @@ absl::StatusOr<int> ReplaySteps(const CLI::App& flags, const ReplayOptions& opti
   if (launch.has_value()) {
     return From(Origin::kUsage,
                 absl::InvalidArgumentError(absl::StrCat(
-                    launch->launcher, " has started ", launch->ranks,
+                    DescribeLaunch(*launch),
                     " processes, but a replay is one process, whatever the run was: start it "
                     "without a launcher")));
   }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -23,6 +24,7 @@
 #include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/schedule_option.h"
+#include "tools/cli/slow_notice.h"
 #include "tools/cli/training.h"
 
 namespace stagecoach::tools {
@@ -206,6 +208,7 @@ absl::StatusOr<ChosenRun> CutModel(const RunOptions& options, const engine::Mode
   if (options.profile == "measured") {
     RETURN_IF_ERROR(CheckCanMeasure(profile.layers, plan.device));
     const int devices = DevicesAtOnce(plan.devices, plan.device);
+    const SlowNotice notice(DescribeMeasuring({plan.micro_batch_rows}));
     ASSIGN_OR_RETURN(profile, OnDevices(plan.device, MeasureModel(model, profile_options,
                                                                   {.devices = devices})));
   }
@@ -233,6 +236,12 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
 double CoresFor(const engine::DeviceSpec& device) {
   if (device.kind != engine::DeviceKind::kCpu) return std::numeric_limits<double>::infinity();
   return base::AvailableCpus() / static_cast<double>(device.threads);
+}
+
+std::string DescribeMeasuring(absl::Span<const int64_t> micro_batch_rows) {
+  return absl::StrCat("measures the layers, with micro-batches of ",
+                      absl::StrJoin(micro_batch_rows, ", "),
+                      micro_batch_rows == absl::Span<const int64_t>({1}) ? " row" : " rows");
 }
 
 int DevicesAtOnce(int devices, const engine::DeviceSpec& device) {

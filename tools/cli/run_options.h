@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/checkpoint/retention.h"
 #include "engine/data/dataset.h"
 #include "engine/data/idx.h"
@@ -142,6 +143,9 @@ inline std::string TestDataOf(const RunOptions& options) {
 
 // "reads data.csv (1.2 GB)", for a SlowNotice.
 std::string DescribeReading(const std::string& data);
+
+// "measures the layers, with micro-batches of 8 and 16 rows", for a SlowNotice.
+std::string DescribeMeasuring(absl::Span<const int64_t> micro_batch_rows);
 
 // What `predict` asks for.
 struct PredictOptions {

@@ -194,6 +194,30 @@ TEST(ImageClassifierFiles, NameWhatIsWrongWithThem) {
               StatusIs(kInvalidArgument, HasSubstr("a file of tensors alone")));
 }
 
+TEST(ImageClassifierFiles, NameTheTensorThatIsNotFinite) {
+  const TestFolder folder;
+  const std::string path = (folder.path() / "damaged.safetensors").string();
+  std::string bytes = base::ReadFile(ParametersIn("torchvision"), 1 << 20).value();
+  const ClassifierRun run = ClassifierRunOf("torchvision", 1);
+  for (const SafetensorsEntry& entry : EntriesOf(ParametersIn("torchvision"))) {
+    if (!entry.type.has_value()) continue;  // a counter, which is not read
+    std::string damaged = bytes;
+    damaged.replace(static_cast<size_t>(entry.begin), 4, "\xff\xff\xff\xff");
+    std::ofstream(path, std::ios::binary) << damaged;
+    ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder files,
+                         HuggingFaceFolder::Open(path, ClassifierOf("torchvision")));
+    const absl::Status status =
+        run.trainer->SetParameters([&](const std::string& parameter, absl::Span<float> values) {
+          return files.Read(parameter, values);
+        });
+    EXPECT_THAT(status,
+                StatusIs(kInvalidArgument,
+                         AllOf(HasSubstr(path),
+                               HasSubstr(absl::StrCat("the tensor \"", entry.name,
+                                                      "\" has a value that is not finite")))));
+  }
+}
+
 TEST(ImageClassifierConfig, OfAnotherResNetIsRefused) {
   const auto read = [](const std::string& from, const std::string& to) {
     const std::string text =
