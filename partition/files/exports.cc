@@ -118,36 +118,6 @@ std::string WithoutNumbers(absl::string_view name) {
   return rest;
 }
 
-absl::Status CheckIsTransformer(absl::Span<const std::string> names) {
-  const auto refusal = [](absl::string_view which, const std::string& name,
-                          absl::string_view expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Megatron-LM has an embedding, equal transformer layers and a loss: ", which,
-                     ", \"", name, "\", must ", expected));
-  };
-  if (names.size() < 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Megatron-LM has an embedding, equal transformer layers and a loss; the model "
-                     "has ",
-                     names.size(), " layers"));
-  }
-  if (!HasAnyOf(names.front(), {"emb", "wte"})) {
-    return refusal("the first layer", names.front(),
-                   "be the embedding: have emb or wte in its name");
-  }
-  if (!HasAnyOf(names.back(), {"head", "logits", "loss", "output"})) {
-    return refusal("the last layer", names.back(),
-                   "be the loss: have head, logits, loss or output in its name");
-  }
-  for (size_t i = 2; i + 1 < names.size(); ++i) {
-    if (WithoutNumbers(names[i]) == WithoutNumbers(names[1])) continue;
-    return refusal(
-        absl::StrCat("layer ", i), names[i],
-        absl::StrCat("be named like layer 1, \"", names[1], "\", except for the number"));
-  }
-  return absl::OkStatus();
-}
-
 // "Et*3"; without its '|'.
 std::string MegatronStage(const Plan& plan, int stage) {
   const bool is_first = stage == 0;
@@ -219,11 +189,41 @@ absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan) {
   return absl::StrCat("[", absl::StrJoin(plan.first_layer, ", "), ", ", plan.num_layers, "]");
 }
 
+absl::Status CheckMegatronLayers(absl::Span<const std::string> names) {
+  const auto refusal = [](absl::string_view which, const std::string& name,
+                          absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Megatron-LM has an embedding, equal transformer layers and a loss: ", which,
+                     ", \"", name, "\", must ", expected));
+  };
+  if (names.size() < 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Megatron-LM has an embedding, equal transformer layers and a loss; the model "
+                     "has ",
+                     names.size(), " layers"));
+  }
+  if (!HasAnyOf(names.front(), {"emb", "wte"})) {
+    return refusal("the first layer", names.front(),
+                   "be the embedding: have emb or wte in its name");
+  }
+  if (!HasAnyOf(names.back(), {"head", "logits", "loss", "output"})) {
+    return refusal("the last layer", names.back(),
+                   "be the loss: have head, logits, loss or output in its name");
+  }
+  for (size_t i = 2; i + 1 < names.size(); ++i) {
+    if (WithoutNumbers(names[i]) == WithoutNumbers(names[1])) continue;
+    return refusal(
+        absl::StrCat("layer ", i), names[i],
+        absl::StrCat("be named like layer 1, \"", names[1], "\", except for the number"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
                                              absl::Span<const std::string> layer_names) {
   RETURN_IF_ERROR(CheckCanFollow(plan, "Megatron-LM"));
   RETURN_IF_ERROR(CheckNames(plan, layer_names));
-  RETURN_IF_ERROR(CheckIsTransformer(layer_names));
+  RETURN_IF_ERROR(CheckMegatronLayers(layer_names));
   const int chunks = plan.num_stages() / plan.num_ranks();
   if (plan.schedule.rank_of_stage !=
       schedule::PlaceStages(schedule::Placement::kLoop, plan.num_ranks(), chunks)) {

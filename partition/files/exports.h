@@ -47,6 +47,8 @@ absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan);
 //    "loss" or "output", in any case, and all between have the same name except for numbers;
 //  - the stages go around the ranks in a loop: stage s on rank s mod ranks (not in a V);
 //  - ranks perform 1F1B, interleaved if they have several stages.
+// The first of these three is known before there is a plan: CheckMegatronLayers.
+absl::Status CheckMegatronLayers(absl::Span<const std::string> layer_names);
 absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
                                              absl::Span<const std::string> layer_names);
 

@@ -245,7 +245,15 @@ TEST(Plan, WritesThePageAndWhatOtherProgramsRead) {
   EXPECT_THAT(read("torch.json"), HasSubstr("split_points"));
   EXPECT_THAT(read("torch.csv"), HasSubstr("0F0"));
   EXPECT_EQ(nlohmann::json::parse(read("parts.json")).size(), 5U);
-  EXPECT_EQ(RunPlan({"--layers", "8", "--export", "megatron:" + directory + "/m"}).exit_status, 78);
+  // Nothing is written then.
+  const Finished own = RunPlan({"--layers", "8", "--save", directory + "/p.json", "--export",
+                                "torch:" + directory + "/t.json,megatron:" + directory + "/m"});
+  EXPECT_EQ(own.exit_status, kStatusBadConfiguration);
+  ExpectOneLine(own.err, AllOf(HasSubstr("--export megatron: Megatron-LM has an embedding"),
+                               HasSubstr("two layers for each block")));
+  for (const char* name : {"/p.json", "/t.json", "/m"}) {
+    EXPECT_FALSE(base::Exists(directory + name)) << name;
+  }
 }
 
 TEST(Plan, RefusesADirectoryBeforeItPlans) {

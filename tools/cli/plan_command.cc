@@ -1,6 +1,7 @@
 #include "tools/cli/plan_command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -125,6 +126,28 @@ void PrintText(const Receipt& receipt, const std::vector<ComparedPlan>& compared
   }
 }
 
+// What no plan of the model can be exported as, before a search that may take a while.
+absl::Status CheckExports(const PlanCommandOptions& options, const partition::Profile& profile) {
+  const bool has_megatron = std::any_of(options.exports.begin(), options.exports.end(),
+                                        [](const Export& own) { return own.format == "megatron"; });
+  if (!has_megatron) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const partition::LayerCost& layer : profile.sizes.front().layers) {
+    names.push_back(layer.name);
+  }
+  const absl::Status status =
+      base::Annotate(partition::CheckMegatronLayers(names), "--export megatron");
+  const bool is_own =
+      options.request.profile == "analytic" || options.request.profile == "measured";
+  if (status.ok() || !is_own) return From(Origin::kConfiguration, status);
+  return From(Origin::kConfiguration,
+              base::WithMessage(
+                  status, absl::StrCat(status.message(),
+                                       "; a transformer of this program has two layers for each "
+                                       "block: plan from a profile of Megatron-LM's own, "
+                                       "--profile FILE.json")));
+}
+
 // Until the time is over, or Ctrl-C; meanwhile a terminal shows the best so far.
 absl::StatusOr<partition::ChosenOption> Search(const PlanTask& task, double time_limit_s) {
   StopOnSignals();
@@ -150,6 +173,7 @@ absl::StatusOr<partition::ChosenOption> Search(const PlanTask& task, double time
 absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(From(Origin::kOutput, CheckPaths(options)));
   ASSIGN_OR_RETURN(PlanTask task, MakePlanTask(options.request));
+  RETURN_IF_ERROR(CheckExports(options, task.options.front().profile));
   const absl::StatusOr<partition::ChosenOption> found = Search(task, options.time_limit_s);
   if (absl::IsCancelled(found.status())) {
     absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
