@@ -24,7 +24,7 @@ using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const char* const kGpt2Tokenizer = STAGECOACH_TOKENIZER_FIXTURES "/gpt2.json";
+const char* const kTokenizerOfGpt2 = STAGECOACH_TOKENIZER_FIXTURES "/gpt2.json";
 
 // Of a folder with one file.
 std::vector<float> TensorIn(const std::string& folder, const std::string& name) {
@@ -176,7 +176,7 @@ TEST_F(HuggingFaceCommand, AModelThatTransformersDoesNotKnowIsRefused) {
 TEST_F(HuggingFaceCommand, AShorterContextKeepsWhatTheModelHas) {
   const std::string init = PathOf("init"), out = PathOf("out");
   ParametersOf(Train({"--model", "gpt2:blocks=1,width=16,heads=2,context=16,vocabulary=701",
-                      "--tokenizer", kGpt2Tokenizer, "--checkpoint", PathOf("first")}));
+                      "--tokenizer", kTokenizerOfGpt2, "--checkpoint", PathOf("first")}));
   const auto exported = [&](const std::string& run, const std::string& to) {
     const Finished done =
         RunStagecoach({"checkpoint", "export", run, "--format", "hf", "--output", to});
