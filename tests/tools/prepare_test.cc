@@ -91,8 +91,8 @@ TEST_F(PrepareCommandTest, RefusesBadText) {
 
 TEST_F(PrepareCommandTest, RefusesATokenizerThatItDoesNotKnow) {
   const std::string path = folder_.path() / "tokenizer.json";
-  std::ofstream(path) << R"({"version": "1.0", "model": {"type": "WordPiece", "vocab": {}}})";
-  ExpectBadData(Prepare(path), HasSubstr("$.model.type: \"WordPiece\" is not supported"));
+  std::ofstream(path) << R"({"version": "1.0", "model": {"type": "WordLevel", "vocab": {}}})";
+  ExpectBadData(Prepare(path), HasSubstr("$.model.type: \"WordLevel\" is not supported"));
   ExpectBadData(Prepare((folder_.path() / "none.json").string()), HasSubstr("none.json"));
 }
 

@@ -83,8 +83,7 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
           CountIn(2, engine::kMaxVocabulary))
       ->group("Data");
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
-          "tokenizer.json or .model, or bytes, that makes text tokens [--init's, or bytes]",
-          ParseFile)
+          "What makes text tokens: .json, .model or bytes [--init's, or bytes]", ParseFile)
       ->group("Data");
 }
 
