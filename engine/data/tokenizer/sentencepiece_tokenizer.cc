@@ -6,7 +6,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "engine/data/tokenizer/piece_model.h"
@@ -98,8 +97,9 @@ class SentencePieceTokenizer::PieceEncoder final : public Encoder {
     if (has_begun_) part.remove_prefix(1);
     has_begun_ = true;
     std::vector<int32_t> part_ids;
-    const std::string problem = model_.Encode(Std(part), part_ids);
-    if (!problem.empty()) return absl::InternalError(absl::StrCat("SentencePiece: ", problem));
+    if (!model_.Encode(Std(part), part_ids)) {
+      return absl::InternalError("SentencePiece does not divide the text");
+    }
     if (part_ids.empty()) return absl::OkStatus();
     // The library makes one of several that it does not know in a row.
     const bool goes_on = ends_unknown_ && model_.IsUnknown(part_ids.front());
@@ -131,10 +131,8 @@ std::unique_ptr<Tokenizer::Encoder> SentencePieceTokenizer::MakeEncoder() const 
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseSentencePiece(absl::string_view model) {
   auto library = std::make_unique<SentencePieceModel>();
-  const std::string problem = library->Load(Std(model));
-  if (!problem.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("not a model that SentencePiece can read: ", problem));
+  if (!library->Load(Std(model))) {
+    return absl::InvalidArgumentError("not a model that SentencePiece can read");
   }
   std::vector<std::string> tokens;
   bool crosses_words = false;

@@ -8,23 +8,15 @@ struct SentencePieceModel::Processor {
   sentencepiece::SentencePieceProcessor library;
 };
 
-namespace {
-
-std::string Problem(const sentencepiece::util::Status& status) {
-  return status.ok() ? "" : status.ToString();
-}
-
-}  // namespace
-
 SentencePieceModel::SentencePieceModel() : processor_(std::make_unique<Processor>()) {}
 SentencePieceModel::~SentencePieceModel() = default;
 
-std::string SentencePieceModel::Load(std::string_view contents) {
-  return Problem(processor_->library.LoadFromSerializedProto(contents));
+bool SentencePieceModel::Load(std::string_view contents) {
+  return processor_->library.LoadFromSerializedProto(contents).ok();
 }
 
-std::string SentencePieceModel::Encode(std::string_view text, std::vector<int32_t>& ids) const {
-  return Problem(processor_->library.Encode(text, &ids));
+bool SentencePieceModel::Encode(std::string_view text, std::vector<int32_t>& ids) const {
+  return processor_->library.Encode(text, &ids).ok();
 }
 
 int32_t SentencePieceModel::size() const { return processor_->library.GetPieceSize(); }

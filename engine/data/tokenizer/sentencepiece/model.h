@@ -19,9 +19,10 @@ class SentencePieceModel {
   SentencePieceModel(const SentencePieceModel&) = delete;
   SentencePieceModel& operator=(const SentencePieceModel&) = delete;
 
-  // The functions return what is wrong: "" for nothing. After an error, only destruction.
-  std::string Load(std::string_view contents);
-  std::string Encode(std::string_view text, std::vector<int32_t>& ids) const;
+  // Whether they could; what the library says otherwise names its own sources. After that, only
+  // destruction.
+  bool Load(std::string_view contents);
+  bool Encode(std::string_view text, std::vector<int32_t>& ids) const;
 
   int32_t size() const;
   // The name of a token, with U+2581 for a space; what it stands for where that is something else.
