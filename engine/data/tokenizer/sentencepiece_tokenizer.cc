@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ParseSentencePiece(absl::string_view 
     crosses_words = crosses_words || CrossesWords(library->Piece(id), kSpace);
   }
   std::vector<int32_t> ids;
-  if (!library->Encode("a", ids).empty() || ids.empty()) {
+  if (!library->Encode("a", ids) || ids.empty()) {
     return absl::InvalidArgumentError("a model of SentencePiece that cannot encode \"a\"");
   }
   const bool adds_space = absl::StartsWith(library->Piece(ids.front()), kSpace);
