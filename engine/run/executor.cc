@@ -101,7 +101,11 @@ absl::Status Executor::ChooseOn(const Batch& batch, int64_t most,
   for (int64_t i = 0; i < most; ++i) chosen()[first + i] = kNotChosen;
   RETURN_IF_ERROR(Begin(run));
   RETURN_IF_ERROR(PerformList(run));
-  const absl::Status status = ChooseEach(run, most, take);
+  // The blocks of the one action, whose input the passes hand to each other.
+  run.bound.blocks.Restart();
+  absl::Status status = run.bound.blocks.Begin(0);
+  if (status.ok()) status = ChooseEach(run, most, take);
+  if (status.ok()) status = run.bound.blocks.End(0);
   if (!status.ok()) return At(run, 0, status);
   return End(run);
 }

@@ -22,7 +22,8 @@ struct PartStatistics {
 struct PartResults {
   __device__ PartResults(const CachedAttentionArguments& a, int64_t parts)
       : statistics(reinterpret_cast<PartStatistics*>(a.workspace)),
-        sums(a.workspace + 2 * a.rows * a.heads * parts) {}
+        // Without a workspace, where there is one part, nothing of it is used.
+        sums(a.workspace == nullptr ? nullptr : a.workspace + 2 * a.rows * a.heads * parts) {}
   PartStatistics* statistics;
   float* sums;
 };
