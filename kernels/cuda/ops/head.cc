@@ -122,7 +122,7 @@ class CudaHead final : public HeadOp {
     const cudaStream_t compute = AsCuda(stream).compute();
     const Scratch scratch = ScratchAt(workspace);
     const Loss loss = {labels, terms, result};
-    ASSIGN_OR_RETURN(const std::byte* const filled_w, FilledW(compute, w, dx, scratch));
+    ASSIGN_OR_RETURN(const std::byte* const filled_w, FilledW(AsCuda(stream), w, dx, scratch));
     RETURN_IF_ERROR(ForTiles([&](const Tile& tile) -> absl::Status {
       RETURN_IF_ERROR(Logits(compute, tile, x, w, scratch));
       RETURN_IF_ERROR(Losses(compute, tile, loss, dx.empty() ? Gradient::kNone : Gradient::kInPlace,
@@ -155,7 +155,7 @@ class CudaHead final : public HeadOp {
     const cudaStream_t compute = AsCuda(stream).compute();
     const Scratch scratch = ScratchAt(workspace);
     const Loss loss = {labels, terms, result};
-    ASSIGN_OR_RETURN(const std::byte* const filled_w, FilledW(compute, w, dx, scratch));
+    ASSIGN_OR_RETURN(const std::byte* const filled_w, FilledW(AsCuda(stream), w, dx, scratch));
     RETURN_IF_ERROR(ForTiles([&](const Tile& tile) -> absl::Status {
       RETURN_IF_ERROR(Logits(compute, tile, x, w, scratch));
       RETURN_IF_ERROR(Losses(compute, tile, loss, Gradient::kInPlace, nullptr, scratch));
@@ -261,20 +261,19 @@ class CudaHead final : public HeadOp {
   }
 
   // w for dx, with rows of zeros where there are no classes; null if no dx is asked for.
-  absl::StatusOr<const std::byte*> FilledW(cudaStream_t stream, const Tensor& w, const Tensor& dx,
+  absl::StatusOr<const std::byte*> FilledW(CudaStream& stream, const Tensor& w, const Tensor& dx,
                                            const Scratch& scratch) const {
     const auto* const given = static_cast<const std::byte*>(w.data);
     if (dx.empty()) return nullptr;
     if (filled_ == shape_.classes) return given;
     const int64_t row_bytes = shape_.features * SizeOf(type_);
-    RETURN_IF_ERROR(CudaStatus(
-        cudaMemcpyAsync(scratch.filled_w, given, static_cast<size_t>(shape_.classes * row_bytes),
-                        cudaMemcpyDeviceToDevice, stream),
-        "cudaMemcpyAsync"));
-    RETURN_IF_ERROR(CudaStatus(
-        cudaMemsetAsync(scratch.filled_w + shape_.classes * row_bytes, 0,
-                        static_cast<size_t>((filled_ - shape_.classes) * row_bytes), stream),
-        "cudaMemsetAsync"));
+    const int64_t bytes = shape_.classes * row_bytes;
+    RETURN_IF_ERROR(stream.Copy(scratch.filled_w, given, bytes));
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(scratch.filled_w + bytes, 0,
+                                   static_cast<size_t>((filled_ - shape_.classes) * row_bytes),
+                                   stream.compute()),
+                   "cudaMemsetAsync"));
     return scratch.filled_w;
   }
 
