@@ -274,9 +274,11 @@ absl::StatusOr<Operands> CudaAttention::Prepare(cudaStream_t compute, const Plac
                                      .k = Heads<const void*>(places.qkv, shape_.heads),
                                      .v = Heads<const void*>(places.qkv, turned_heads()),
                                      .y = places.y,
-                                     .statistics = places.statistics},
-                       .row_sums = reinterpret_cast<float*>(places.workspace + row_sums_at_),
-                       .cudnn_scratch = places.workspace + cudnn_scratch_at_};
+                                     .statistics = places.statistics}};
+  if (places.workspace != nullptr) {
+    operands.row_sums = reinterpret_cast<float*>(places.workspace + row_sums_at_);
+    operands.cudnn_scratch = places.workspace + cudnn_scratch_at_;
+  }
   AttentionArguments& arguments = operands.arguments;
   if (turns()) RETURN_IF_ERROR(Turn(compute, places.workspace, arguments));
   if (places.dqkv != nullptr) {
