@@ -273,6 +273,10 @@ class Device {
   DType activation_type() const { return ActivationType(precision_); }
   // Whether the host may read and write the device's memory (between jobs, or within a job).
   bool memory_is_host() const { return kind_ == DeviceKind::kCpu; }
+  // In which its operations take and give images.
+  ImageOrder image_order() const {
+    return kind_ == DeviceKind::kCpu ? ImageOrder::kChannelsFirst : ImageOrder::kChannelsLast;
+  }
   const std::string& name() const { return name_; }            // "cpu:0", "cuda:1"
   int64_t memory_limit_bytes() const { return limit_bytes_; }  // the budget; 0: none
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }

@@ -30,9 +30,17 @@ Shape Shape::Batched(int64_t rows) const {
   STAGECOACH_CHECK(rank_ < kMaxRank, "no room for a batch dimension");
   Shape batched;
   batched.rank_ = rank_ + 1;
+  batched.order_ = order_;
   batched.dims_[0] = rows;
   std::copy_n(dims_.begin(), rank_, batched.dims_.begin() + 1);
   return batched;
+}
+
+Shape Shape::InOrder(ImageOrder order) const {
+  STAGECOACH_CHECK(order == ImageOrder::kChannelsFirst || rank_ >= 3, "images have three extents");
+  Shape ordered = *this;
+  ordered.order_ = order;
+  return ordered;
 }
 
 std::string Shape::ToString() const {

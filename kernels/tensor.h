@@ -27,8 +27,13 @@ constexpr int64_t SizeOf(DType dtype) {
   }
 }
 
-// Extents of up to four dimensions, outermost first; elements are contiguous and row-major. A shape
-// without dimensions is that of a single value. Regular value type.
+// How the elements of images [channels, height, width] follow one another in memory: those of one
+// channel, or those of one place.
+enum class ImageOrder : uint8_t { kChannelsFirst, kChannelsLast };
+
+// Extents of up to four dimensions, outermost first; elements are contiguous and row-major, unless
+// the last three are those of images whose channels are last in memory: element [c, h, w] then lies
+// where [h, w, c] would. A shape without dimensions is that of a single value. Regular value type.
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
@@ -43,6 +48,10 @@ class Shape {
   int64_t elements() const;
   // This shape with one more, outermost dimension. Pre-condition: rank() < kMaxRank.
   Shape Batched(int64_t rows) const;
+  // Of the last three extents.
+  ImageOrder image_order() const { return order_; }
+  // The same extents. Pre-condition: with channels last, rank() >= 3.
+  Shape InOrder(ImageOrder order) const;
 
   std::string ToString() const;  // "[64, 784]"
 
@@ -51,6 +60,7 @@ class Shape {
  private:
   std::array<int64_t, kMaxRank> dims_{};
   int rank_ = 0;
+  ImageOrder order_ = ImageOrder::kChannelsFirst;
 };
 
 // A view of device memory: never owns, cheap to copy. An empty tensor (no data) stands for "not

@@ -168,6 +168,14 @@ struct LayerArgs {
   std::byte* cache = nullptr;
 };
 
+// In which order of images (kernels::ImageOrder) a layer takes x, where that has any. If x is in
+// another, it is given a reordered copy, and its dx is reordered for the layer before.
+enum class TakesImages : uint8_t {
+  kChannelsFirst,
+  kInAnyOrder,       // LayerContext::input has it
+  kAsTheDeviceDoes,  // kernels::Device::image_order()
+};
+
 // Maps one activation to the next. To define a layer, derive from this: everything that a layer
 // keeps between calls is in memory that it declares, so that micro-batches can be in flight at once
 // and every byte is planned.
@@ -186,6 +194,9 @@ class Layer {
   // Checks the input's shape (InvalidArgument says what was expected) and creates what the calls
   // need.
   virtual absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) = 0;
+
+  // Asked before Prepare. A layer of numbers that are no images need not override it.
+  virtual TakesImages takes_images() const { return TakesImages::kChannelsFirst; }
 
   // y from x.
   virtual absl::Status Forward(const LayerArgs& args) = 0;

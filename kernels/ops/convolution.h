@@ -46,7 +46,8 @@ struct ConvolutionShape {
 //                                                          q stride + l - padding]
 // with g = o / (O/G), where x is 0 outside of the image.
 //   x, dx (N, I, H, W)   w, dw (O, I/G, K, K)   b, db (O)   y, dy (N, O, P, Q)
-// All of the device's activation type, but for dw and db, which are float32. Without a bias, b and
+// All of the device's activation type, but for dw and db, which are float32. x, y, dx and dy are in
+// Device::image_order(); weights have their channels first on every device. Without a bias, b and
 // db are ignored. The same bits for any number of threads.
 //
 // InvalidArgument: an extent below 1 or too large, a negative padding, a G that does not divide

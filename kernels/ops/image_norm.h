@@ -36,8 +36,8 @@ struct ImageNormShape {
 // with the mean of a set and its variance, the mean of squares of what is left; gamma and beta of
 // the channel. Set c is channel c of all samples, or, with groups, set n G + g group g of sample n.
 //   x, y, dx, dy (N, C, A)   gamma, beta, dgamma, dbeta (C)   mean, variance (S)
-// x, y, dx, dy, gamma and beta are of the device's activation type, the others float32. The same
-// bits for any number of threads.
+// x, y, dx, dy, gamma and beta are of the device's activation type, the others float32. x, y, dx
+// and dy are in Device::image_order(). The same bits for any number of threads.
 //
 // InvalidArgument: an extent below 1 or too large, groups that do not divide C, an epsilon that is
 // not positive.

@@ -22,13 +22,14 @@ struct PoolingShape {
   using Op = PoolingOp;
 
   Pooling kind = Pooling::kMax;
-  int64_t planes = 1;  // N: channels of all samples
-  int64_t height = 1;  // H
-  int64_t width = 1;   // W
+  int64_t samples = 1;   // N
+  int64_t channels = 1;  // C
+  int64_t height = 1;    // H
+  int64_t width = 1;     // W
   int64_t kernel_height = 1;
   int64_t kernel_width = 1;
   int64_t stride = 1;
-  int64_t padding = 0;  // around each plane; at most half of the kernel
+  int64_t padding = 0;  // around each image; at most half of the kernel
 
   int64_t output_height() const {  // P
     return WindowsAlong(height, kernel_height, stride, padding);
@@ -40,11 +41,11 @@ struct PoolingShape {
 
 // The largest element of each window, or one that is not a number, if there is any; or the average
 // of them, in which padding counts as 0.
-//   x, dx (N, H, W)   y, dy (N, P, Q)
-// All of the device's activation type.
+//   x, dx (N, C, H, W)   y, dy (N, C, P, Q)
+// All of the device's activation type, and in Device::image_order().
 //
 // InvalidArgument: an extent below 1 or too large, a negative padding or one above half of the
-// kernel, a kernel larger than the padded plane.
+// kernel, a kernel larger than the padded image.
 class PoolingOp : public Operation {
  public:
   // Scratch for BackwardInput.

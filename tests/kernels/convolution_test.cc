@@ -41,9 +41,9 @@ class Convolution : public OpTest<ConvolutionShape> {
   Vector Forward() const {
     return Results([&](OpBench& bench) {
       ConvolutionOp& op = bench.Create(shape());
-      const Tensor x = bench.Operand(inputs(), x_), w = bench.Operand(weights(), w_);
+      const Tensor x = bench.Operand(bench.Images(inputs()), x_), w = bench.Operand(weights(), w_);
       const Tensor b = shape().has_bias ? bench.Operand({shape().outputs}, b_) : Tensor{};
-      const Tensor y = bench.Result(outputs());
+      const Tensor y = bench.Result(bench.Images(outputs()));
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       bench.Run([&](Stream& stream) { return op.Forward(stream, x, w, b, y, workspace); });
       return y;
@@ -52,8 +52,9 @@ class Convolution : public OpTest<ConvolutionShape> {
   Vector BackwardInput() const {
     return Results([&](OpBench& bench) {
       ConvolutionOp& op = bench.Create(shape());
-      const Tensor dy = bench.Operand(outputs(), dy_), w = bench.Operand(weights(), w_);
-      const Tensor dx = bench.Result(inputs());
+      const Tensor dy = bench.Operand(bench.Images(outputs()), dy_),
+                   w = bench.Operand(weights(), w_);
+      const Tensor dx = bench.Result(bench.Images(inputs()));
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       bench.Run([&](Stream& stream) { return op.BackwardInput(stream, dy, w, dx, workspace); });
       return dx;
@@ -63,7 +64,8 @@ class Convolution : public OpTest<ConvolutionShape> {
   std::array<Vector, 2> BackwardWeight(bool adds) const {
     return Results([&](OpBench& bench) {
       ConvolutionOp& op = bench.Create(shape());
-      const Tensor x = bench.Operand(inputs(), x_), dy = bench.Operand(outputs(), dy_);
+      const Tensor x = bench.Operand(bench.Images(inputs()), x_),
+                   dy = bench.Operand(bench.Images(outputs()), dy_);
       const Tensor dw = bench.Sums(weights(), dw_, adds);
       const Tensor db = shape().has_bias ? bench.Sums({shape().outputs}, db_, adds) : Tensor{};
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());

@@ -36,7 +36,7 @@ std::vector<float> AsFloats(const Vector& values) { return {values.begin(), valu
 // The statistics are the exact ones, rounded: backward is tested on operands of its own.
 class ImageNorm : public OpTest<ImageNormShape> {
  protected:
-  Shape all() const { return {shape().samples, shape().channels, shape().area}; }
+  Shape all() const { return {shape().samples, shape().channels, shape().area, 1}; }
   Shape channels() const { return {shape().channels}; }
   Shape sets() const { return {shape().sets()}; }
 
@@ -44,12 +44,13 @@ class ImageNorm : public OpTest<ImageNormShape> {
   std::array<Vector, 4> Forward() const {
     return Results([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
-      const Tensor x = bench.Operand(all(), AsFloats(x_));
+      const Tensor x = bench.Operand(bench.Images(all()), AsFloats(x_));
       const Tensor gamma = bench.Operand(channels(), AsFloats(gamma_));
       const Tensor beta = bench.Operand(channels(), AsFloats(beta_));
       const Tensor mean = bench.ResultOf(DType::kFloat32, sets());
       const Tensor variance = bench.ResultOf(DType::kFloat32, sets());
-      const Tensor y = bench.Result(all()), same_y = bench.Result(all());
+      const Tensor y = bench.Result(bench.Images(all())),
+                   same_y = bench.Result(bench.Images(all()));
       bench.Run([&](Stream& stream) -> absl::Status {
         RETURN_IF_ERROR(op.Forward(stream, x, gamma, beta, mean, variance, y));
         return op.Apply(stream, x, gamma, beta, mean, variance, same_y);
@@ -60,10 +61,11 @@ class ImageNorm : public OpTest<ImageNormShape> {
   Vector BackwardInput() const {
     return Results([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
-      const Tensor dy = bench.Operand(all(), AsFloats(dy_)), x = bench.Operand(all(), AsFloats(x_));
+      const Tensor dy = bench.Operand(bench.Images(all()), AsFloats(dy_)),
+                   x = bench.Operand(bench.Images(all()), AsFloats(x_));
       const Tensor gamma = bench.Operand(channels(), AsFloats(gamma_));
       const Tensor mean = bench.Floats(sets(), mean_), variance = bench.Floats(sets(), variance_);
-      const Tensor dx = bench.Result(all());
+      const Tensor dx = bench.Result(bench.Images(all()));
       bench.Run([&](Stream& stream) {
         return op.BackwardInput(stream, dy, x, gamma, mean, variance, dx);
       });
@@ -74,7 +76,8 @@ class ImageNorm : public OpTest<ImageNormShape> {
   std::array<Vector, 2> BackwardWeight(float start) const {
     return Results([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
-      const Tensor dy = bench.Operand(all(), AsFloats(dy_)), x = bench.Operand(all(), AsFloats(x_));
+      const Tensor dy = bench.Operand(bench.Images(all()), AsFloats(dy_)),
+                   x = bench.Operand(bench.Images(all()), AsFloats(x_));
       const Tensor mean = bench.Floats(sets(), mean_), variance = bench.Floats(sets(), variance_);
       const Tensor dgamma = From(start, channels(), bench), dbeta = From(start, channels(), bench);
       bench.Run([&](Stream& stream) {

@@ -68,6 +68,23 @@ std::vector<double> Numbers(DType type, const std::vector<std::byte>& bytes) {
   base::PrintAndAbort(__FILE__, __LINE__, "Numbers", "float16 is in files alone");
 }
 
+// The values of images whose channels are first, or of any other shape, in the order in which the
+// shape's elements are in memory; and back.
+template <typename T>
+std::vector<T> Reordered(const Shape& shape, absl::Span<const T> values, bool back) {
+  std::vector<T> reordered(values.begin(), values.end());
+  if (shape.image_order() == kernels::ImageOrder::kChannelsFirst) return reordered;
+  const int rank = shape.rank();
+  const int64_t channels = shape.dim(rank - 3), area = shape.dim(rank - 2) * shape.dim(rank - 1);
+  for (int64_t i = 0; i < std::ssize(values); ++i) {
+    const int64_t sample = i / (channels * area), c = i / area % channels, place = i % area;
+    const auto first = static_cast<size_t>(i);
+    const auto last = static_cast<size_t>((sample * area + place) * channels + c);
+    reordered[back ? first : last] = values[back ? last : first];
+  }
+  return reordered;
+}
+
 }  // namespace
 
 // An accelerator's own memory has no guard: there it would hide from the stand-in of CUDA what is
@@ -107,12 +124,10 @@ Tensor OpBench::Operand(const Shape& shape, absl::Span<const float> values) {
   STAGECOACH_CHECK(shape.elements() == std::ssize(values),
                    absl::StrCat(values.size(), " values for the shape ", shape.ToString()));
   const int64_t offset_bytes = offset_ * SizeOf(type);
-  if (type == DType::kFloat32) {
-    return {Copied(AsBytes(std::vector<float>(values.begin(), values.end())), offset_bytes), type,
-            shape};
-  }
+  const std::vector<float> reordered = Reordered(shape, values, /*back=*/false);
+  if (type == DType::kFloat32) return {Copied(AsBytes(reordered), offset_bytes), type, shape};
   std::vector<uint16_t> rounded;
-  for (const float value : values) rounded.push_back(kernels::ToBfloat16(value));
+  for (const float value : reordered) rounded.push_back(kernels::ToBfloat16(value));
   return {Copied(AsBytes(rounded), offset_bytes), type, shape};
 }
 
@@ -184,7 +199,8 @@ OpResults ResultsOn(const OpBackend& backend, Addresses addresses, OpRun run) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       std::vector<std::byte> bytes = bench.Bytes(tensors[i]);
       if (&variant == &backend.variants.front()) {
-        results.push_back(Numbers(tensors[i].dtype, bytes));
+        results.push_back(
+            Reordered<double>(tensors[i].shape, Numbers(tensors[i].dtype, bytes), true));
         first.push_back(std::move(bytes));
       } else {
         EXPECT_TRUE(bytes == first[i])

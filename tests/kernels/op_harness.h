@@ -108,6 +108,11 @@ class OpBench {
     return created;
   }
 
+  // Tensors of images in the device's order. Values, and numbers that are read, always have the
+  // channels first.
+  kernels::Shape Images(const kernels::Shape& shape) {
+    return shape.InOrder(device_->image_order());
+  }
   // Of the device's activation type.
   kernels::Tensor Operand(const kernels::Shape& shape, absl::Span<const float> values);
   kernels::Tensor Result(const kernels::Shape& shape);

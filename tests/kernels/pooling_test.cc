@@ -33,17 +33,20 @@ using ::stagecoach::testing::ToDouble;
 class PoolingTest : public OpTest<PoolingShape> {
  protected:
   bool is_max() const { return shape().kind == Pooling::kMax; }
-  Shape inputs() const { return {shape().planes, shape().height, shape().width}; }
+  Shape inputs() const {
+    return {shape().samples, shape().channels, shape().height, shape().width};
+  }
   Shape outputs() const {
-    return {shape().planes, shape().output_height(), shape().output_width()};
+    return {shape().samples, shape().channels, shape().output_height(), shape().output_width()};
   }
 
   // y and dx.
   std::array<Vector, 2> Pool() const {
     return Results([&](OpBench& bench) {
       PoolingOp& op = bench.Create(shape());
-      const Tensor x = bench.Operand(inputs(), x_), dy = bench.Operand(outputs(), dy_);
-      const Tensor y = bench.Result(outputs()), dx = bench.Result(inputs());
+      const Shape inner = bench.Images(inputs()), outer = bench.Images(outputs());
+      const Tensor x = bench.Operand(inner, x_), dy = bench.Operand(outer, dy_);
+      const Tensor y = bench.Result(outer), dx = bench.Result(inner);
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       bench.Run([&](Stream& stream) -> absl::Status {
         RETURN_IF_ERROR(op.Forward(stream, x, y));
@@ -75,9 +78,9 @@ TEST_P(PoolingTest, MatchesReference) {
 }
 
 std::string NameOf(const PoolingShape& s) {
-  return absl::StrCat(s.kind == Pooling::kMax ? "max" : "average", s.planes, "x", s.height, "x",
-                      s.width, "_k", s.kernel_height, "x", s.kernel_width, "s", s.stride, "p",
-                      s.padding);
+  return absl::StrCat(s.kind == Pooling::kMax ? "max" : "average", s.samples, "x", s.channels, "x",
+                      s.height, "x", s.width, "_k", s.kernel_height, "x", s.kernel_width, "s",
+                      s.stride, "p", s.padding);
 }
 
 // In windows that overlap, an element has the gradients of several; where all of an image is one,
@@ -86,11 +89,11 @@ std::vector<PoolingShape> Cases() {
   std::vector<PoolingShape> cases;
   for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
     cases.insert(cases.end(), {{kind},
-                               {kind, 3, 4, 6, 2, 2, 2},
-                               {kind, 40, 7, 7, 3, 3, 2, 1},
-                               {kind, 2, 5, 4, 2, 3, 1, 1},
-                               {kind, 17, 4, 5, 4, 5},
-                               {kind, 5, 8, 8, 5, 5, 1, 2}});
+                               {kind, 3, 1, 4, 6, 2, 2, 2},
+                               {kind, 8, 5, 7, 7, 3, 3, 2, 1},
+                               {kind, 2, 8, 5, 4, 2, 3, 1, 1},
+                               {kind, 1, 17, 4, 5, 4, 5},
+                               {kind, 5, 16, 8, 8, 5, 5, 1, 2}});
   }
   return cases;
 }
@@ -105,8 +108,8 @@ TEST_P(PoolingOfNan, PassesItOn) {
   EXPECT_EQ(y[1], 2);
 }
 
-INSTANTIATE_OP_TEST(PoolingOfNan, NameOf, PoolingShape{Pooling::kMax, 1, 2, 4, 2, 2, 2},
-                    PoolingShape{Pooling::kAverage, 1, 2, 4, 2, 2, 2});
+INSTANTIATE_OP_TEST(PoolingOfNan, NameOf, PoolingShape{Pooling::kMax, 1, 1, 2, 4, 2, 2, 2},
+                    PoolingShape{Pooling::kAverage, 1, 1, 2, 4, 2, 2, 2});
 
 using PoolingOfEqualElements = PoolingTest;
 
@@ -116,11 +119,11 @@ TEST_P(PoolingOfEqualElements, GivesTheFirstTheGradient) {
   EXPECT_EQ(Pool()[1], (Vector{0, 3, 0, 0}));
 }
 
-INSTANTIATE_OP_TEST(PoolingOfEqualElements, NameOf, PoolingShape{Pooling::kMax, 1, 2, 2, 2, 2});
+INSTANTIATE_OP_TEST(PoolingOfEqualElements, NameOf, PoolingShape{Pooling::kMax, 1, 1, 2, 2, 2, 2});
 
 TEST(PoolingRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  ExpectInvalid<PoolingShape>({{.planes = 0},
+  ExpectInvalid<PoolingShape>({{.samples = 0},
                                {.height = kHuge},
                                {.kernel_width = 2},
                                {.stride = 0},

@@ -50,7 +50,7 @@ int64_t OutputOf(const ConvolutionShape& s, size_t y) {
 void ForEachWindow(const PoolingShape& s,
                    absl::FunctionRef<void(size_t y, const std::vector<size_t>& x)> window) {
   size_t y = 0;
-  for (int64_t n = 0; n < s.planes; ++n) {
+  for (int64_t n = 0; n < s.samples * s.channels; ++n) {
     for (int64_t p = 0; p < s.output_height(); ++p) {
       for (int64_t q = 0; q < s.output_width(); ++q) {
         std::vector<size_t> elements;
@@ -104,7 +104,7 @@ ConvolutionWeightGradient ConvolutionBackwardWeight(const ConvolutionShape& shap
 }
 
 Vector PoolingForward(const PoolingShape& shape, Values x) {
-  Vector y(At(shape.planes * shape.output_height() * shape.output_width()));
+  Vector y(At(shape.samples * shape.channels * shape.output_height() * shape.output_width()));
   ForEachWindow(shape, [&](size_t i, const std::vector<size_t>& elements) {
     if (shape.kind == Pooling::kMax) {
       y[i] = x[LargestOf(x, elements)];
@@ -116,7 +116,7 @@ Vector PoolingForward(const PoolingShape& shape, Values x) {
 }
 
 Vector PoolingBackward(const PoolingShape& shape, Values dy, Values x) {
-  Vector dx(At(shape.planes * shape.height * shape.width));
+  Vector dx(At(shape.samples * shape.channels * shape.height * shape.width));
   ForEachWindow(shape, [&](size_t i, const std::vector<size_t>& elements) {
     if (shape.kind == Pooling::kMax) {
       dx[LargestOf(x, elements)] += dy[i];

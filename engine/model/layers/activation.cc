@@ -29,6 +29,8 @@ class ActivationLayer final : public Layer {
     return spec;
   }
 
+  TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
+
   absl::Status Forward(const LayerArgs& args) override {
     return op_->Forward(args.stream, args.x, {}, args.y);
   }

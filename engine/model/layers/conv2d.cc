@@ -37,7 +37,8 @@ class Conv2dLayer final : public Layer {
     if (options_.padding != 0) absl::StrAppend(&spec.description, ", padding ", options_.padding);
     if (options_.groups != 1) absl::StrAppend(&spec.description, ", groups ", options_.groups);
     if (!options_.has_bias) absl::StrAppend(&spec.description, ", no bias");
-    spec.output = Shape{options_.outputs, shape.output_height(), shape.output_width()};
+    spec.output = Shape{options_.outputs, shape.output_height(), shape.output_width()}.InOrder(
+        context.device.image_order());
     const double variance = 2.0 / static_cast<double>(options_.outputs * window);
     const Shape weight{options_.outputs, image.channels / options_.groups, options_.kernel,
                        options_.kernel};
@@ -57,6 +58,8 @@ class Conv2dLayer final : public Layer {
         spec.backward_weight = {2.0 * rows * weights * area, 4.0 * (weights + activations)};
     return spec;
   }
+
+  TakesImages takes_images() const override { return TakesImages::kAsTheDeviceDoes; }
 
   absl::Status Forward(const LayerArgs& args) override {
     return op_->Forward(args.stream, args.x, args.parameters[0], BiasOf(args.parameters), args.y,

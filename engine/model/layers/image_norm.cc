@@ -17,6 +17,8 @@ class ImageNormLayer : public Layer {
  public:
   ImageNormLayer(int64_t groups, float epsilon) : groups_(groups), epsilon_(epsilon) {}
 
+  TakesImages takes_images() const override { return TakesImages::kAsTheDeviceDoes; }
+
   absl::Status Forward(const LayerArgs& args) override {
     return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], Mean(args),
                         Variance(args), args.y);

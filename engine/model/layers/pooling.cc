@@ -26,7 +26,8 @@ class PoolingLayer final : public Layer {
                                                       : "average pool";
     ASSIGN_OR_RETURN(const Image image, ImageOf(name, context));
     kernels::PoolingShape shape = {.kind = kind_,
-                                   .planes = context.rows * image.channels,
+                                   .samples = context.rows,
+                                   .channels = image.channels,
                                    .height = image.height,
                                    .width = image.width,
                                    .kernel_height = image.height,
@@ -42,7 +43,8 @@ class PoolingLayer final : public Layer {
     }
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
     spec.output = options_.has_value()
-                      ? Shape{image.channels, shape.output_height(), shape.output_width()}
+                      ? Shape{image.channels, shape.output_height(), shape.output_width()}.InOrder(
+                            context.device.image_order())
                       : Shape{image.channels};
     spec.memory.input_last_use =
         kind_ == Pooling::kMax ? LastUse::kBackwardInput : LastUse::kForward;
@@ -55,6 +57,8 @@ class PoolingLayer final : public Layer {
     spec.backward_input = {kind_ == Pooling::kMax ? 2.0 * reads : reads, 2.0 * bytes};
     return spec;
   }
+
+  TakesImages takes_images() const override { return TakesImages::kAsTheDeviceDoes; }
 
   absl::Status Forward(const LayerArgs& args) override {
     return op_->Forward(args.stream, args.x, args.y);

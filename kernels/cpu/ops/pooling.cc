@@ -24,7 +24,7 @@ class CpuPooling final : public PoolingOp {
         P_(shape.output_height()),
         Q_(shape.output_width()),
         share_(1.0F / static_cast<float>(shape.kernel_height * shape.kernel_width)),
-        plane_tiles_(shape.planes, kPlaneTile) {}
+        plane_tiles_(shape.samples * shape.channels, kPlaneTile) {}
 
   int64_t workspace_bytes() const override { return kIsFloat<T> ? 0 : slots_ * PlaneBytes(); }
 
@@ -129,9 +129,10 @@ class CpuPooling final : public PoolingOp {
 
 // With the products by which elements are counted.
 bool ArePoolingExtents(const PoolingShape& shape) {
-  return IsExtent(shape.planes) && IsExtent(shape.height) && IsExtent(shape.width) &&
-         IsExtent(shape.kernel_height) && IsExtent(shape.kernel_width) && IsExtent(shape.stride) &&
-         IsExtent(shape.height * shape.width) && shape.padding >= 0 &&
+  return IsExtent(shape.samples) && IsExtent(shape.channels) &&
+         IsExtent(shape.samples * shape.channels) && IsExtent(shape.height) &&
+         IsExtent(shape.width) && IsExtent(shape.kernel_height) && IsExtent(shape.kernel_width) &&
+         IsExtent(shape.stride) && IsExtent(shape.height * shape.width) && shape.padding >= 0 &&
          shape.padding <= shape.kernel_height / 2 && shape.padding <= shape.kernel_width / 2 &&
          shape.output_height() >= 1 && shape.output_width() >= 1;
 }
@@ -140,13 +141,13 @@ bool ArePoolingExtents(const PoolingShape& shape) {
 
 absl::StatusOr<std::unique_ptr<PoolingOp>> CreateOnCpu(const PoolingShape& shape, Device& device) {
   if (!ArePoolingExtents(shape)) {
-    return absl::InvalidArgumentError(absl::StrCat("pooling: extents must be 1 to ", kMaxExtent,
-                                                   ", the padding at most half of the kernel, and "
-                                                   "the kernel no larger than the padded plane: ",
-                                                   shape.planes, " planes of ", shape.height, " x ",
-                                                   shape.width, ", kernel ", shape.kernel_height,
-                                                   " x ", shape.kernel_width, ", stride ",
-                                                   shape.stride, ", padding ", shape.padding));
+    return absl::InvalidArgumentError(
+        absl::StrCat("pooling: extents must be 1 to ", kMaxExtent,
+                     ", the padding at most half of the kernel, and the kernel no larger than the "
+                     "padded image: ",
+                     shape.samples, " samples, ", shape.channels, " channels of ", shape.height,
+                     " x ", shape.width, ", kernel ", shape.kernel_height, " x ",
+                     shape.kernel_width, ", stride ", shape.stride, ", padding ", shape.padding));
   }
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<PoolingOp> {
     return std::make_unique<CpuPooling<T>>(shape, AsCpu(device.stream()).threads());
