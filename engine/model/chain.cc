@@ -53,13 +53,15 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   for (const LayerFactory& factory : factories) {
     const bool is_last = &factory == &factories.back();
     next.feeds_cross_entropy = context.feeds_cross_entropy && is_last;
+    next.output_order = is_last ? context.output_order : std::nullopt;
     const int index = first_index + static_cast<int>(chain.layers_.size());
     next.skip = skips.ReadBy(index);
     next.random_stream = StreamOfLayer(context.random_stream, index);
     ChainedLayer chained{.input = next.input};
     const auto prepare = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(chained.layer, MakeLayer(factory));
-      ASSIGN_OR_RETURN(chained.spec, PrepareLayer(*chained.layer, next));
+      ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, next));
+      chained.layer = std::move(prepared.layer);
+      chained.spec = std::move(prepared.spec);
       return absl::OkStatus();
     };
     RETURN_IF_ERROR(base::Annotate(prepare(), absl::StrCat("layer ", index)));
@@ -67,6 +69,9 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
     chain.cache_bytes_ += chained.spec.memory.cache_bytes;
     chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());
     if (chained.fusion != nullptr) chained.abilities = chained.fusion->abilities();
+    chained.tail_fusion = dynamic_cast<TailFusion*>(chained.layer.get());
+    const auto* const activation = dynamic_cast<const PlainActivation*>(chained.layer.get());
+    chained.is_relu = activation != nullptr && activation->is_relu();
     skips.AddTo(index, next.input, chained.spec.output, chained.spec.memory);
     chained.skips = skips.PassagesAt({.layer = index,
                                       .first = first_index,
@@ -110,11 +115,21 @@ void Chain::LayOut(const partition::StagePosition& position, const partition::En
 // layer's never is: what leaves a chain is whole, and so is what a later layer reads.
 void Chain::DeferSums() {
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
-    const bool starts_skip =
-        absl::c_any_of(layers_[i].skips, [](const auto& skip) { return !skip.before.has_value(); });
-    layers_[i].defers_sum =
-        layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x && !starts_skip;
+    layers_[i].defers_sum = layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x &&
+                            !StartsSkip(static_cast<int>(i));
   }
+}
+
+bool Chain::StartsSkip(int i) const {
+  return absl::c_any_of(layers_[static_cast<size_t>(i)].skips,
+                        [](const auto& skip) { return !skip.before.has_value(); });
+}
+
+bool Chain::HasRelu(int i) const {
+  if (i + 1 >= size() || watch_ != nullptr || use_check_ != nullptr || !takes_tail(i)) return false;
+  const ChainedLayer& own = layers_[static_cast<size_t>(i)];
+  const ChainedLayer& next = layers_[static_cast<size_t>(i) + 1];
+  return next.is_relu && !own.recomputes && !next.recomputes && !own.defers_sum && !StartsSkip(i);
 }
 
 Tensor Chain::XOf(int i, const LayerArgs& args) const {
@@ -222,19 +237,28 @@ absl::Status Chain::CallBackward(
       i, use_check_ == nullptr ? caught(own) : use_check_->Call(i, operation, use, own, caught));
 }
 
-absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend) const {
+absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend, const Tail& tail) const {
   for (int i = 0; i < size(); ++i) {
     const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
-    const LayerArgs own = ArgsOf(i, args, false);
+    LayerArgs own = ArgsOf(i, args, false);
     Tensor addend = x_addend;
     if (i > 0) {
       addend = layers_[static_cast<size_t>(i) - 1].defers_sum ? XOf(i - 1, args) : Tensor{};
     }
+    Tail own_tail = i + 1 == size() ? tail : Tail{};
+    if (HasRelu(i)) {
+      own_tail.has_relu = true;
+      own.y = ArgsOf(i + 1, args, false).y;
+    }
     const bool is_plain = addend.empty() && !chained.defers_sum;
-    RETURN_IF_ERROR(Call(i, "Forward", [&](Layer& layer) {
-      return is_plain ? layer.Forward(own)
-                      : chained.fusion->ForwardFused(own, addend, chained.defers_sum);
-    }));
+    const bool is_done = i > 0 && HasRelu(i - 1);
+    if (!is_done) {
+      RETURN_IF_ERROR(Call(i, "Forward", [&](Layer& layer) {
+        if (!own_tail.empty()) return chained.tail_fusion->ForwardWithTail(own, own_tail);
+        return is_plain ? layer.Forward(own)
+                        : chained.fusion->ForwardFused(own, addend, chained.defers_sum);
+      }));
+    }
     RETURN_IF_ERROR(PassSkips(i, args, own.y));
     if (watch_ != nullptr) RETURN_IF_ERROR(ShowForward(i, own));
   }
@@ -289,6 +313,13 @@ absl::Status Chain::BackwardOf(int i, const LayerArgs& args, const LayerArgs& ow
                                const Tensor& dx_addend) const {
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
+  if (i > 0 && HasRelu(i - 1)) return absl::OkStatus();
+  if (HasRelu(i)) {
+    LayerArgs with_relu = own;
+    with_relu.dy = ArgsOf(i + 1, args, true).dy;
+    return Call(i, "Backward",
+                [&](Layer&) { return chained.tail_fusion->BackwardWithRelu(with_relu); });
+  }
   if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
   const bool is_plain = i > 0 || dx_addend.empty();
   RETURN_IF_ERROR(CallBackward(

@@ -13,6 +13,7 @@
 #include "engine/model/layer_watch.h"
 #include "engine/model/skips.h"
 #include "engine/model/sum_fusion.h"
+#include "engine/model/tail_fusion.h"
 #include "engine/model/use_check.h"
 #include "kernels/ops/elementwise.h"
 #include "partition/stage_memory.h"
@@ -59,12 +60,17 @@ class Chain {
   bool adds_to_x() const { return layers_.front().abilities.adds_to_x; }
   bool adds_to_dx() const { return layers_.front().abilities.adds_to_dx; }
 
+  // Whether its last layer can do what follows the chain.
+  bool takes_tail() const { return takes_tail(size() - 1); }
+
   // What its layers make is shown to `watch` from now on, until it is null. Those inside a layer
   // are not seen.
   void Watch(LayerWatch* watch) { watch_ = watch; }
 
-  // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can.
-  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const;
+  // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can. `tail`: as
+  // in TailFusion, for the last one.
+  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {},
+                       const Tail& tail = {}) const;
   absl::Status BackwardInput(const LayerArgs& args, const Tensor& dx_addend = {}) const;
   // `after_layer(i)` is called once layer i's gradients are complete for this micro-batch and
   // nothing of this micro-batch reads its parameters any more.
@@ -82,13 +88,23 @@ class Chain {
     int64_t cache = 0;            // where its own is among those of the chain
     SumFusion* fusion = nullptr;  // the layer, if it implements that
     SumFusion::Abilities abilities;
-    bool defers_sum = false;  // to the next layer
+    bool defers_sum = false;            // to the next layer
+    TailFusion* tail_fusion = nullptr;  // the layer, if it implements that
+    bool is_relu = false;
     bool recomputes = false;  // does F again within B
     std::vector<Skips::Passage> skips;
   };
 
   Chain() = default;
   void DeferSums();
+  bool StartsSkip(int i) const;  // with layer i's output
+  bool takes_tail(int i) const {
+    const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
+    return chained.tail_fusion != nullptr && chained.tail_fusion->takes_tail();
+  }
+  // Whether layer i does the next one, a ReLU, as its tail: unless someone else sees what is
+  // between them.
+  bool HasRelu(int i) const;
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
   Tensor XOf(int i, const LayerArgs& args) const;
   // An error of layer i, which it then names.

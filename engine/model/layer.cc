@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/model/bundle.h"
 #include "engine/model/catch_exceptions.h"
+#include "engine/model/reordered_layer.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -36,6 +37,44 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   }
 }
 
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
+  std::unique_ptr<Layer> layer;
+  RETURN_IF_ERROR(CatchExceptions("its factory", [&] {
+    layer = factory();
+    return absl::OkStatus();
+  }));
+  if (layer == nullptr) return absl::InvalidArgumentError("its factory gives no layer");
+  return layer;
+}
+
+// What Prepare refuses is the model's matter, and said without naming a function.
+absl::StatusOr<PreparedLayer> CallPrepare(std::unique_ptr<Layer> layer,
+                                          const LayerContext& context) {
+  absl::StatusOr<LayerSpec> spec;
+  RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
+    spec = layer->Prepare(context);
+    return absl::OkStatus();
+  }));
+  if (!spec.ok()) return spec.status();
+  return PreparedLayer{std::move(layer), *std::move(spec)};
+}
+
+absl::StatusOr<PreparedLayer> PrepareInOrder(const LayerFactory& factory,
+                                             const LayerContext& context) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, MakeLayer(factory));
+  if (const auto takes = OrderToTake(*layer, context); takes.has_value()) {
+    return CallPrepare(std::make_unique<ReorderedLayer>(std::move(layer), *takes), context);
+  }
+  ASSIGN_OR_RETURN(PreparedLayer prepared, CallPrepare(std::move(layer), context));
+  const Shape& output = prepared.spec.output;
+  const bool is_image = output.rank() == 3 && context.output_order.has_value();
+  if (!is_image || output.image_order() == *context.output_order) return prepared;
+  // A layer is prepared once.
+  ASSIGN_OR_RETURN(layer, MakeLayer(factory));
+  return CallPrepare(
+      std::make_unique<ReorderedLayer>(std::move(layer), context.input.image_order()), context);
+}
+
 }  // namespace
 
 kernels::DType InputType(const kernels::Device& device, bool is_fed_ids) {
@@ -56,24 +95,10 @@ uint64_t StreamOfLayer(uint64_t outer, int index) {
   return kMark | ((uint64_t{words[1]} << 32 | words[0]) & (kMark - 1));
 }
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
-  std::unique_ptr<Layer> layer;
-  RETURN_IF_ERROR(CatchExceptions("its factory", [&] {
-    layer = factory();
-    return absl::OkStatus();
-  }));
-  if (layer == nullptr) return absl::InvalidArgumentError("its factory gives no layer");
-  return layer;
-}
-
-absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context) {
-  // What Prepare refuses is the model's matter, and said without naming a function.
-  absl::StatusOr<LayerSpec> prepared;
-  RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
-    prepared = layer.Prepare(context);
-    return absl::OkStatus();
-  }));
-  ASSIGN_OR_RETURN(LayerSpec spec, std::move(prepared));
+absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
+                                           const LayerContext& context) {
+  ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareInOrder(factory, context));
+  LayerSpec& spec = prepared.spec;
   if (spec.takes_ids != context.is_fed_ids()) {
     const auto name = [](bool ids) { return ids ? "ids" : "numbers"; };
     return absl::InvalidArgumentError(absl::StrCat(spec.description, " takes ",
@@ -89,7 +114,7 @@ absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context
                            " ends here; expected a layer such as add skip"));
   }
   CompleteMemory(context, spec);
-  return spec;
+  return prepared;
 }
 
 }  // namespace stagecoach::engine

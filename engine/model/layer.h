@@ -108,6 +108,9 @@ struct LayerContext {
   // It is the last layer of a model whose loss is SoftmaxCrossEntropy(): the layer may compute that
   // itself, on whichever stage it is.
   bool feeds_cross_entropy = false;
+  // The order that its output must have if that is images, as of a model, whose results have their
+  // channels first; nothing: any.
+  std::optional<kernels::ImageOrder> output_order = std::nullopt;
   // Above 0: the model only predicts, one sequence of up to so many positions, of which each is a
   // sample of its own (ModelForGeneration in engine/train/generator.h), and each call of Forward
   // has the next ones (SampleNumbers). A layer in which positions see each other keeps what it
@@ -215,15 +218,20 @@ kernels::DType InputType(const kernels::Device& device, bool is_fed_ids);
 // Makes a fresh, unprepared layer; called once for each place where the layer is to run.
 using LayerFactory = std::function<std::unique_ptr<Layer>()>;
 
-// Internal: the factory throws. InvalidArgument: it gives none.
-absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory);
+struct PreparedLayer {
+  std::unique_ptr<Layer> layer;
+  LayerSpec spec;
+};
 
-// Calls layer.Prepare and completes LayerSpec::memory: parameters (each float32 tensor rounded up
-// by AlignTensor), the optimizer's state and what layers see in place of float32 parameters, the
-// input and the output as bundles (bundle.h), and the layer's areas rounded up by AlignTensor.
-// InvalidArgument: a layer that takes ids is fed numbers, or one that takes no skip is given one,
-// or the other way round. Internal: Prepare throws.
-absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context);
+// Makes a layer and calls its Prepare. Where it takes or gives images in another order than the
+// context has them, it is inside another that reorders them, which has the rest of its spec.
+// Completes LayerSpec::memory: parameters (each float32 tensor rounded up by AlignTensor), the
+// optimizer's state and what layers see in place of float32 parameters, the input and the output as
+// bundles (bundle.h), and the layer's areas rounded up by AlignTensor. InvalidArgument: the factory
+// gives no layer; one that takes ids is fed numbers, or one that takes no skip is given one, or the
+// other way round. Internal: the factory or Prepare throws.
+absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
+                                           const LayerContext& context);
 
 // What a layer that does F again within B keeps from F until then, besides its input: since Forward
 // is repeatable, nothing.

@@ -59,11 +59,13 @@ LayerTrial::LayerTrial(const LayerFactory& factory, const LayerCheck& check,
     : factory_(factory), check_(check), device_(device) {}
 
 absl::Status LayerTrial::Prepare() {
-  ASSIGN_OR_RETURN(layer_, MakeLayer(factory_));
-  ASSIGN_OR_RETURN(spec_, PrepareLayer(*layer_, {.device = device_,
-                                                 .rows = check_.rows,
-                                                 .input = check_.input,
-                                                 .vocabulary = check_.vocabulary}));
+  ASSIGN_OR_RETURN(PreparedLayer prepared,
+                   PrepareLayer(factory_, {.device = device_,
+                                           .rows = check_.rows,
+                                           .input = check_.input,
+                                           .vocabulary = check_.vocabulary}));
+  layer_ = std::move(prepared.layer);
+  spec_ = std::move(prepared.spec);
   if (spec_.takes_skip || spec_.computes_loss) {
     return absl::InvalidArgumentError(
         absl::StrCat("the layer ", spec_.takes_skip ? "takes a skip" : "computes the loss",

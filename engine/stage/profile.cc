@@ -46,15 +46,17 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     const auto index = static_cast<int>(profile.layers.size());
     const bool is_last = profile.layers.size() + 1 == model.layers.size();
     const auto prepare = [&](int64_t rows) -> absl::StatusOr<LayerSpec> {
-      ASSIGN_OR_RETURN(const std::unique_ptr<Layer> layer, MakeLayer(factory));
-      return PrepareLayer(*layer, {.device = device,
-                                   .rows = rows,
-                                   .input = input,
-                                   .optimizer_states = options.optimizer.states(),
-                                   .vocabulary = is_first ? model.vocabulary : 0,
-                                   .skip = profile.skips.ReadBy(index),
-                                   .feeds_cross_entropy = is_last && is_cross_entropy,
-                                   .cached_positions = model.cached_positions});
+      LayerContext context = {.device = device,
+                              .rows = rows,
+                              .input = input,
+                              .optimizer_states = options.optimizer.states(),
+                              .vocabulary = is_first ? model.vocabulary : 0,
+                              .skip = profile.skips.ReadBy(index),
+                              .feeds_cross_entropy = is_last && is_cross_entropy,
+                              .cached_positions = model.cached_positions};
+      if (is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
+      ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, context));
+      return std::move(prepared.spec);
     };
     absl::StatusOr<LayerSpec> spec = prepare(options.micro_batch_rows);
     if (!spec.ok()) {

@@ -38,16 +38,17 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
   const auto first = static_cast<size_t>(options.first_layer);
   const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
   const auto prepare = [&](int64_t rows) {
-    return Chain::Prepare(
-        absl::MakeConstSpan(model.layers).subspan(first, count),
-        {.device = device,
-         .rows = rows,
-         .input = options.input,
-         .optimizer_states = options.optimizer.states(),
-         .vocabulary = options.vocabulary,
-         .feeds_cross_entropy = options.is_last && model.loss()->is_softmax_cross_entropy(),
-         .cached_positions = model.cached_positions},
-        options.first_layer, options.skips);
+    LayerContext context = {
+        .device = device,
+        .rows = rows,
+        .input = options.input,
+        .optimizer_states = options.optimizer.states(),
+        .vocabulary = options.vocabulary,
+        .feeds_cross_entropy = options.is_last && model.loss()->is_softmax_cross_entropy(),
+        .cached_positions = model.cached_positions};
+    if (options.is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
+    return Chain::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count), context,
+                          options.first_layer, options.skips);
   };
   ASSIGN_OR_RETURN(Chain chain, prepare(options.micro_batch_rows));
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);

@@ -10,6 +10,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
+#include "kernels/ops/concat.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
@@ -21,6 +22,7 @@
 #include "kernels/ops/operation.h"
 #include "kernels/ops/pooling.h"
 #include "kernels/ops/swiglu.h"
+#include "kernels/ops/transpose.h"
 
 // The list of all operations of fixed shape. For the backends, which make each of them; others
 // include the contract that they use.
@@ -33,6 +35,7 @@ using AllShapes = ShapeList<        //
     ActivationShape,                //
     AttentionShape,                 //
     CachedAttentionShape,           //
+    ConcatShape,                    //
     ConvolutionShape,               //
     DropoutShape,                   //
     EmbeddingShape,                 //
@@ -44,7 +47,8 @@ using AllShapes = ShapeList<        //
     MeanSquaredErrorShape,          //
     PoolingShape,                   //
     SoftmaxCrossEntropyShape,       //
-    SwiGluShape>;
+    SwiGluShape,                    //
+    TransposeShape>;
 
 // What Ops::CreateOf does: create(shape) gives a backend's operation, or an error.
 template <typename Create, typename... Shapes>

@@ -3,13 +3,14 @@
 #include <memory>
 
 #include "base/status_macros.h"
+#include "engine/model/tail_fusion.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
 
-class ActivationLayer final : public Layer {
+class ActivationLayer final : public Layer, public PlainActivation {
  public:
   explicit ActivationLayer(Activation activation) : activation_(activation) {}
 
@@ -28,6 +29,8 @@ class ActivationLayer final : public Layer {
     spec.backward_input = {elements, 12.0 * elements};
     return spec;
   }
+
+  bool is_relu() const override { return activation_ == Activation::kRelu; }
 
   TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
 

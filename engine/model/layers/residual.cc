@@ -64,13 +64,19 @@ class ResidualLayer final : public Layer, public SumFusion {
     if (layers_.empty()) return absl::InvalidArgumentError("residual: needs at least one layer");
     LayerSpec spec;
     spec.description = "residual(";
-    ASSIGN_OR_RETURN(inner_, PrepareBranch(layers_, context, 0, "", spec));
+    // Both sides of the sum have their images in the same order.
+    LayerContext inside = context;
+    inside.feeds_cross_entropy = false;
+    inside.output_order = std::nullopt;
+    if (shortcut_layers_.empty()) inside.output_order = context.input.image_order();
+    ASSIGN_OR_RETURN(inner_, PrepareBranch(layers_, inside, 0, "", spec));
     spec.output = inner_->chain.output();
     Shape other = context.input;
     if (!shortcut_layers_.empty()) {
       absl::StrAppend(&spec.description, " | ");
+      inside.output_order = spec.output.image_order();
       absl::StatusOr<Branch> shortcut =
-          PrepareBranch(shortcut_layers_, context, inner_->chain.size(), "shortcut.", spec);
+          PrepareBranch(shortcut_layers_, inside, inner_->chain.size(), "shortcut.", spec);
       if (!shortcut.ok()) return base::Annotate(shortcut.status(), "shortcut");
       shortcut_ = *std::move(shortcut);
       other = shortcut_->chain.output();
@@ -101,6 +107,8 @@ class ResidualLayer final : public Layer, public SumFusion {
     return spec;
   }
 
+  TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
+
   // Sums before the block go to its first inner layer; the block's own is left to the next layer.
   Abilities abilities() const override {
     const bool is_plain = !shortcut_.has_value();
@@ -114,7 +122,8 @@ class ResidualLayer final : public Layer, public SumFusion {
                             bool defers_sum) override {
     LayerArgs inner = inner_->Args(args);
     inner.y = inner_->Output(args, args.y);
-    RETURN_IF_ERROR(inner_->chain.Forward(inner, x_addend));
+    const bool is_tail = inner_->chain.takes_tail() && !defers_sum;
+    if (!is_tail) RETURN_IF_ERROR(inner_->chain.Forward(inner, x_addend));
     if (defers_sum) return absl::OkStatus();
     Tensor other = args.x;
     if (shortcut_.has_value()) {
@@ -122,6 +131,7 @@ class ResidualLayer final : public Layer, public SumFusion {
       around.y = other = shortcut_->Output(args, {At(args.workspace, sum_), y_.dtype, y_.shape});
       RETURN_IF_ERROR(shortcut_->chain.Forward(around));
     }
+    if (is_tail) return inner_->chain.Forward(inner, x_addend, {other, relu_});
     if (relu_) return relu_op_->Forward(args.stream, inner.y, other, args.y);
     return add_->Add(args.stream, inner.y, other, args.y);
   }
@@ -191,9 +201,7 @@ class ResidualLayer final : public Layer, public SumFusion {
   absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
                                        const LayerContext& context, int first_index,
                                        const std::string& prefix, LayerSpec& spec) {
-    LayerContext inside = context;
-    inside.feeds_cross_entropy = false;
-    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers, inside, first_index));
+    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers, context, first_index));
     // From outside, this layer's two backward operations may be apart, wherever it is.
     chain.LayOut({.splits_backward = true}, {});
     Branch branch{.chain = std::move(chain), .first_parameter = spec.parameters.size()};

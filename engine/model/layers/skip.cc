@@ -1,9 +1,11 @@
 #include "engine/model/layers/skip.h"
 
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/ops/concat.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -34,6 +36,8 @@ class AddSkipLayer final : public Layer {
     spec.backward_input = {0.0, 16.0 * elements};
     return spec;
   }
+
+  TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
 
   absl::Status Forward(const LayerArgs& args) override {
     return ops_->Add(args.stream, args.x, args.skip, args.y);
@@ -67,10 +71,15 @@ class ConcatSkipLayer final : public Layer {
           absl::StrCat("concat skip: is given ", context.input.ToString(), " and the skip ",
                        context.skip->ToString(), "; all axes but the first must be equal"));
     }
-    ops_ = &context.device.ops().elementwise();
+    // What is together in memory: a sample, or its channels at one place.
+    const bool is_last = context.input.image_order() == kernels::ImageOrder::kChannelsLast;
+    const int64_t places = is_last ? context.input.elements() / context.input.dim(0) : 1;
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::ConcatShape{
+                              context.rows * places, context.input.elements() / places,
+                              context.skip->elements() / places}));
     LayerSpec spec;
     spec.description = absl::StrCat("concat skip ", context.skip->ToString());
-    spec.output = Shape(extents);
+    spec.output = Shape(extents).InOrder(context.input.image_order());
     spec.takes_skip = true;
     spec.memory.input_last_use = LastUse::kForward;
     const auto elements = static_cast<double>(context.rows * spec.output.elements());
@@ -78,42 +87,18 @@ class ConcatSkipLayer final : public Layer {
     return spec;
   }
 
+  TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
+
   absl::Status Forward(const LayerArgs& args) override {
-    return ForParts(args.x, args.skip, args.y, [&](const Tensor& part, const Tensor& of_y) {
-      return ops_->Copy(args.stream, part, of_y);
-    });
+    return op_->Join(args.stream, args.x, args.skip, args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    return ForParts(args.dx, args.dskip, args.dy, [&](const Tensor& part, const Tensor& of_dy) {
-      return part.empty() ? absl::OkStatus() : ops_->Copy(args.stream, of_dy, part);
-    });
+    return op_->Split(args.stream, args.dy, args.dx, args.dskip);
   }
 
  private:
-  // The two parts of every sample of `whole`, and where they are alone.
-  template <typename F>
-  static absl::Status ForParts(const Tensor& first, const Tensor& second, const Tensor& whole,
-                               F&& visit) {
-    const int64_t rows = whole.shape.dim(0);
-    const int64_t second_elements = second.elements() / rows;
-    const int64_t first_elements = whole.elements() / rows - second_elements;
-    const auto slice = [](const Tensor& tensor, int64_t begin, int64_t elements) {
-      if (tensor.empty()) return Tensor{};
-      return Tensor{static_cast<std::byte*>(tensor.data) + begin * SizeOf(tensor.dtype),
-                    tensor.dtype, Shape{elements}};
-    };
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t at = row * (first_elements + second_elements);
-      RETURN_IF_ERROR(visit(slice(first, row * first_elements, first_elements),
-                            slice(whole, at, first_elements)));
-      RETURN_IF_ERROR(visit(slice(second, row * second_elements, second_elements),
-                            slice(whole, at + first_elements, second_elements)));
-    }
-    return absl::OkStatus();
-  }
-
-  kernels::ElementwiseOps* ops_ = nullptr;
+  std::unique_ptr<kernels::ConcatOp> op_;
 };
 
 }  // namespace

@@ -71,9 +71,9 @@ absl::StatusOr<Skips> SkipsOf(const Network& network, LayerContext context) {
                                  context.rows, context.device.activation_type()));
   for (size_t i = 0; i < network.layers.size() && !network.skips.empty(); ++i) {
     context.skip = skips.ReadBy(static_cast<int>(i));
-    ASSIGN_OR_RETURN(const LayerSpec spec, network.layers[i]()->Prepare(context));
-    context.input = spec.output;
-    skips.SetOutput(static_cast<int>(i), spec.output);
+    ASSIGN_OR_RETURN(const PreparedLayer prepared, PrepareLayer(network.layers[i], context));
+    context.input = prepared.spec.output;
+    skips.SetOutput(static_cast<int>(i), context.input);
   }
   return skips;
 }

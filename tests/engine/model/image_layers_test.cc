@@ -22,9 +22,11 @@ using ::testing::HasSubstr;
 absl::StatusOr<LayerSpec> Prepared(const LayerFactory& factory, const Shape& sample,
                                    int64_t rows = 2) {
   TestDevice device;
-  const std::unique_ptr<Layer> layer = factory();
-  return PrepareLayer(
-      *layer, {.device = device.device(), .rows = rows, .input = sample, .optimizer_states = 2});
+  ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, {.device = device.device(),
+                                                                  .rows = rows,
+                                                                  .input = sample,
+                                                                  .optimizer_states = 2}));
+  return std::move(prepared.spec);
 }
 
 TEST(ImageLayers, RefuseSamplesThatAreNoImages) {

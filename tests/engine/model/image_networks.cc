@@ -25,6 +25,7 @@ LayerFactory Block(int64_t inputs, int64_t outputs, int64_t stride) {
 
 std::vector<Network> ImageNetworks() {
   const Shape image{2, 4, 4};
+  const Shape last = image.InOrder(kernels::ImageOrder::kChannelsLast);
   const LayerFactory norm = BatchNorm({.epsilon = 0.1F});
   return {
       {"Conv2d", image, {Conv2d({.outputs = 3, .kernel = 3, .stride = 2, .padding = 1})}},
@@ -68,6 +69,33 @@ std::vector<Network> ImageNetworks() {
       {"ResidualRelu", image, {Residual({Conv2d({.outputs = 2, .kernel = 1})}, {}, true)}, 8.0F},
       {"ResidualReluOfLayerNorm", Shape{5}, {Residual({LayerNorm(), Linear(5)}, {}, true)}, 8.0F},
       {"ResNetBlocks", image, {Block(2, 2, 1), Block(2, 4, 2), GlobalAvgPool(), Linear(2)}, 4.0F},
+      // Layers of a CPU device take channels first.
+      {"Conv2dOfChannelsLast", last, {Conv2d({.outputs = 3, .kernel = 3, .padding = 1})}},
+      {"FlattenOfChannelsLast", last, {Flatten(), Linear(3)}},
+      {"LinearOfChannelsLast", last, {LayerNorm(), Linear(3, Activation::kGelu)}},
+      {"ResidualOfChannelsLast", last, {Residual({Conv2d(Conv(2, 3))}), Flatten(), Linear(3)}},
+      {"ResidualOfChannelsLastWithShortcut",
+       last,
+       {Residual({Conv2d(Conv(4, 3, 2)), norm}, {Conv2d(Conv(4, 1, 2))}), GlobalAvgPool()}},
+      {"ResidualReluOfChannelsLast",
+       last,
+       {Residual({Conv2d({.outputs = 2, .kernel = 1})}, {}, true)},
+       8.0F},
+      {"ConcatSkipOfChannelsLast",
+       last,
+       {Activate(Activation::kGelu), Activate(Activation::kGelu), ConcatSkip(), Conv2d(Conv(3, 3))},
+       0.0F,
+       0,
+       false,
+       {{0, 2}}},
+      {"SkipsOfAnotherOrder",
+       last,
+       {Activate(Activation::kGelu), Conv2d(Conv(2, 3)), AddSkip(), Conv2d(Conv(2, 3)),
+        ConcatSkip(), GlobalAvgPool(), Linear(2)},
+       0.0F,
+       0,
+       false,
+       {{0, 2}, {2, 4}}},
   };
 }
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -146,6 +148,38 @@ TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
     chain.Backward();
     EXPECT_EQ(chain.Gradients(), alone);
   });
+}
+
+// The variables, or gradients, of images of shape [channels, height, width] as they are with the
+// channels last.
+std::vector<double> WithChannelsLast(const Shape& image, std::vector<double> variables) {
+  const int64_t channels = image.dim(0), area = image.dim(1) * image.dim(2);
+  std::vector<double> reordered = std::move(variables);
+  const std::vector<double> first = reordered;
+  for (int64_t i = 0; i < ChainOnDevice::kRows * channels * area; ++i) {
+    const int64_t sample = i / (channels * area), c = i / area % channels, place = i % area;
+    reordered[static_cast<size_t>((sample * area + place) * channels + c)] =
+        first[static_cast<size_t>(i)];
+  }
+  return reordered;
+}
+
+// What dy is of is the same in both if the output is no image.
+TEST_P(LayerGradients, AreTheSameBitsForImagesInTheOtherOrder) {
+  using kernels::ImageOrder;
+  Network first = GetParam();
+  if (first.input.rank() != 3) return;
+  first.input = first.input.InOrder(ImageOrder::kChannelsFirst);
+  Network last = first;
+  last.input = last.input.InOrder(ImageOrder::kChannelsLast);
+  for (const bool splits_backward : {false, true}) {
+    ChainOnDevice chain(first, splits_backward), reordered(last, splits_backward);
+    if (chain.chain().output().rank() == 3) return;
+    const std::vector<double> variables = chain.RandomVariables();
+    ForwardAndBackward(chain, variables);
+    ForwardAndBackward(reordered, WithChannelsLast(first.input, variables));
+    EXPECT_EQ(reordered.Gradients(), WithChannelsLast(first.input, chain.Gradients()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
