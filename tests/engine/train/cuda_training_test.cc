@@ -14,13 +14,17 @@
 #include "engine/checkpoint/compare.h"
 #include "engine/model/layers/dropout.h"
 #include "engine/model/layers/flatten.h"
+#include "engine/model/layers/image_norm.h"
+#include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/pooling.h"
+#include "engine/model/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
 #include "tests/engine/train/cuda_run.h"
+#include "tests/engine/train/image_models.h"
 #include "tests/engine/train/planned_runs.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
@@ -80,6 +84,7 @@ struct Subject {
 constexpr Subject kLayersOfAllKinds = {"layers of all kinds", TinyModel};
 constexpr Subject kGpt2 = {"GPT-2", Gpt2Model};
 constexpr Subject kLlama = {"Llama", LlamaModel};
+constexpr Subject kImages = {"images", ImageModel};
 
 // The answer of one stage on one device; the same in every call.
 const TinyAnswer& Expected(const Subject& subject, const Optimizer& optimizer, Precision precision,
@@ -161,11 +166,20 @@ TEST_P(CudaPartitions, NeverChangeTheAnswerOfATransformer) {
                              Precision::kBfloat16);
 }
 
+// Both ways in which a ReLU is computed: a stage of one layer each has it apart from the norm.
+TEST_P(CudaPartitions, NeverChangeTheAnswerOfImages) {
+  if (GetParam().place != Place::kOneGpu) return;
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    ExpectTheAnswerOfOneDevice(GetParam(), kImages, Optimizers()[2], precision);
+  }
+}
+
 TEST_P(CudaPartitions, TakeThePredictedMemory) {
   std::vector<std::pair<Subject, Precision>> cases = {{kLayersOfAllKinds, Precision::kFloat32},
                                                       {kLayersOfAllKinds, Precision::kBfloat16}};
   if (GetParam().place == Place::kOneGpu) {
     cases.emplace_back(TransformerFor(GetParam()), Precision::kBfloat16);
+    cases.emplace_back(kImages, Precision::kBfloat16);
   }
   for (const auto& [subject, precision] : cases) {
     SCOPED_TRACE(absl::StrCat(subject.name, ", ", PrecisionName(precision)));
@@ -495,7 +509,7 @@ void ExpectCheckpointsOfTheCpuBackendAreTaken(const Subject& subject) {
 }
 
 TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
-  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama}) {
+  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama, kImages}) {
     ExpectCheckpointsOfTheCpuBackendAreTaken(subject);
   }
 }
@@ -513,13 +527,44 @@ TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {
   EXPECT_THAT(TinyTrainer(run), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cuda:")));
 }
 
-TEST_F(CudaTraining, RefusesALayerWithoutKernelsByItsName) {
-  TinyRun run = OnCuda(1, "gpipe", Place::kOneGpu);
-  run.model = {.input = Shape{1, 4, 5},
-               .layers = {Dropout(0.1F), MaxPool({.kernel = 2}), Flatten(), Linear(kSmallClasses)}};
-  EXPECT_THAT(TinyTrainer(run),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("layer 1"), HasSubstr("pooling has no CUDA kernel yet"))));
+// With a layer to a stage a ReLU is apart from its norm, and a block's input may be in another
+// order of channels than that of the stage before.
+TEST_F(CudaTraining, CutsBetweenLayersOfImagesGiveTheSameAnswer) {
+  const auto answer = [&](int stages, const std::vector<int>& first_layer, const char* schedule) {
+    TinyRun run =
+        OnCuda(stages, schedule, Place::kOneGpu, Optimizer::AdamW(), Precision::kBfloat16);
+    run.model = ImageModel();
+    run.first_layer = first_layer;
+    return AnswerOf(run).value();
+  };
+  const int layers = ImageModel().num_layers();
+  const TinyAnswer expected = answer(layers, {}, "1f1b");
+  EXPECT_EQ(answer(1, {}, "1f1b"), expected);
+  for (int cut = 1; cut < layers; ++cut) {
+    EXPECT_EQ(answer(2, {0, cut}, cut % 2 == 0 ? "zb-h1" : "1f1b"), expected)
+        << "cut before layer " << cut;
+  }
+}
+
+// Features, images whose channels are first in memory and those whose channels are last, in turn.
+TEST_F(CudaTraining, ImagesMayBeInAnyOrderBetweenLayers) {
+  const auto answer = [&](int stages) {
+    TinyRun run = OnCuda(stages, "1f1b", Place::kOneGpu);
+    run.model = {.input = Shape{1, 5, 4},
+                 .layers = {Linear(6), Dropout(0.1F), MaxPool({.kernel = 2, .stride = 1}),
+                            Residual({LayerNorm(), Linear(5)}), GroupNorm(1), Flatten(),
+                            Linear(kSmallClasses)}};
+    return AnswerOf(run).value();
+  };
+  const TinyAnswer expected = answer(1);
+  for (const int stages : {2, 7}) EXPECT_EQ(answer(stages), expected);
+}
+
+TEST_F(CudaTraining, ImagesMatchPyTorch) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    SCOPED_TRACE(PrecisionName(precision));
+    ExpectImagesToMatchPyTorch({.kind = DeviceKind::kCuda, .precision = precision, .gpus = {0, 0}});
+  }
 }
 
 TEST_F(CudaTraining, TracesEveryAction) {

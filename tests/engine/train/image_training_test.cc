@@ -7,18 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/layers/activation.h"
-#include "engine/model/layers/conv2d.h"
-#include "engine/model/layers/image_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/pooling.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/layers/skip.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
-#include "tests/engine/train/reference_run.h"
+#include "tests/engine/train/image_models.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/precision.h"
@@ -37,31 +30,6 @@ constexpr int64_t kPixels = 5 * 4;  // kSmallFeatures
 constexpr int kImageMicroBatches = 8;
 constexpr int64_t kImageRows = 3;  // of a micro-batch
 constexpr int64_t kImageBatch = kImageMicroBatches * kImageRows;
-
-LayerFactory Conv(int64_t outputs, int64_t kernel, int64_t stride) {
-  return Conv2d({.outputs = outputs,
-                 .kernel = kernel,
-                 .stride = stride,
-                 .padding = kernel / 2,
-                 .has_bias = false});
-}
-
-// A block of a ResNet; with another number of channels its shortcut is a projection.
-LayerFactory ResNetBlock(int64_t inputs, int64_t outputs, int64_t stride) {
-  std::vector<LayerFactory> shortcut;
-  if (inputs != outputs) shortcut = {Conv(outputs, 1, stride), BatchNorm()};
-  return Residual({Conv(outputs, 3, stride), BatchNorm(), Relu(), Conv(outputs, 3, 1), BatchNorm()},
-                  shortcut, /*relu=*/true);
-}
-
-// What its first block gives is read again by layer 6.
-Model ImageModel() {
-  return {.input = Shape{1, 5, 4},
-          .layers = {BatchNorm({.momentum = 0.25F}), Conv(6, 3, 1), Relu(), ResNetBlock(6, 6, 1),
-                     GroupNorm(2), MaxPool({.kernel = 3, .stride = 1, .padding = 1}), ConcatSkip(),
-                     ResNetBlock(12, 10, 2), GlobalAvgPool(), Linear(kSmallClasses)},
-          .skips = {{3, 6}}};
-}
 
 struct ImagePlace {
   int devices = 1;
@@ -216,47 +184,7 @@ TEST_P(ImageTraining, TakesUpWhatTheOtherPrecisionLeft) {
   EXPECT_NE(second->ParametersHash().value(), first->ParametersHash().value());
 }
 
-// In fp32 what exactness asks for. In bf16, of values, what the roundings on the longest path to
-// the outputs make probable: 4 of a convolution and its norm, results and weights, of which there
-// are 5; those of two sums; and at both ends the images, the average, and the last layer's result
-// and weights.
-//
-// A gradient is not continuous: an error may turn the sign of what a ReLU reads, or make another
-// element the largest of a window. Of standard normal numbers, which is about what a norm gives, an
-// error of the size e turns the share 0.4 e, and half of them pass a gradient on: 0.8 e of its
-// square is wrong. Of the windows of 9 elements about e choose another one, which is wrong in two
-// places. The j-th of 5 norms has e = sqrt(4 j + 1) u behind it.
-ReferenceTolerance FixtureTolerance(Precision precision) {
-  if (precision == Precision::kFloat32) return {.values = 1e-5, .gradients = 1e-5};
-  const double u = stagecoach::testing::PrecisionOf(kernels::DType::kBfloat16).unit_roundoff;
-  double wrong = 2.0 * std::sqrt(5.0) * u;  // behind the maximum, after the first norm
-  for (int j = 1; j <= 5; ++j) wrong += 0.8 * std::sqrt(4.0 * j + 1.0) * u;
-  return {.values = stagecoach::testing::ProbableErrorOfBfloat16(5 * 4 + 2 + 4),
-          .gradients = std::sqrt(wrong)};
-}
-
-// PyTorch 2 in double precision: tests/fixtures/resnet/make_reference.py.
-TEST_P(ImageTraining, MatchesPyTorch) {
-  const ReferenceRun reference("resnet");
-  const ReferenceRun::Entry& x = reference["x"];
-  const ReferenceRun::Entry& labels = reference["labels"];
-  constexpr int64_t kReferenceClasses = 5;
-  const Shape image{x.shape.dim(1), x.shape.dim(2), x.shape.dim(3)};
-  const auto data =
-      TableDataset::Create(image, kReferenceClasses,
-                           std::vector<float>(x.values.begin(), x.values.end()),
-                           std::vector<int32_t>(labels.values.begin(), labels.values.end()))
-          .value();
-  const Model model = {
-      .input = image,
-      .layers = {Conv(8, 3, 1), BatchNorm(), Relu(),
-                 MaxPool({.kernel = 3, .stride = 2, .padding = 1}), ResNetBlock(8, 8, 1),
-                 ResNetBlock(8, 12, 2), GlobalAvgPool(), Linear(kReferenceClasses)}};
-  ExpectToMatch(
-      reference, model, EvenPlan(model, 2, "1f1b", /*micro_batches=*/2, data->rows() / 2), *data,
-      {.learning_rate = LearningRate::Constant(1e-3F), .device = {.precision = GetParam()}},
-      FixtureTolerance(GetParam()));
-}
+TEST_P(ImageTraining, MatchesPyTorch) { ExpectImagesToMatchPyTorch({.precision = GetParam()}); }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, ImageTraining,
                          ::testing::Values(Precision::kFloat32, Precision::kBfloat16),
