@@ -18,6 +18,8 @@ _TORCH = (("gpt2", "compiled", "bf16"), ("gpt2", "compiled-cudnn", "bf16"),
           ("network", "cuda-graphs", "bf16"), ("network", "compiled", "tf32"))
 # Two of these would not fit into the memory of one GPU.
 _TORCH_LLAMA = (("llama", "compiled", "bf16"),)
+_TORCH_RESNETS = (("resnet50", "compiled", "bf16"), ("resnet18", "compiled", "bf16"),
+                  ("resnet18", "cuda-graphs", "bf16"))
 _TORCH_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # of each of these processes
 # How many times as fast as the fastest form of PyTorch we are to be.
 _TARGETS = {works.step_of(works.NETWORK, "bf16"): 1.5, works.step_of(works.NETWORK, "tf32"): 1.2}
@@ -61,15 +63,33 @@ class ModelSteps:
                 for recompute in ("none", "full")]
         _all_of([*runs, lambda: self._beside_torch(log, _TORCH_LLAMA)])
 
+    def resnets(self, log):
+        """Batch norms compute what they do from a micro-batch: stages are compared at as many."""
+        runs = [(works.RESNET50, self.sizes.resnet50, 1, 1), (works.RESNET50, self.sizes.resnet50, 1, 8),
+                (works.RESNET50, self.sizes.resnet50, 4, 8), (works.RESNET18, self.sizes.resnet18, 1, 1)]
+        _all_of([lambda run=run: self._train(log, *run) for run in runs])
+
+    def torch_resnets(self, log):
+        self._beside_torch(log, _TORCH_RESNETS)
+
     def _train(self, log, what, model, stages, micro_batches, recompute="none"):
-        """Figures of `stagecoach bench`, which trains the model on random tokens."""
+        """Figures of `stagecoach bench`, which trains the model on random tokens or images."""
         warm_up, repeats = self.sizes.bench_steps
-        command = [self.check.stagecoach, "bench", *self.check.on_gpus(stages),
-                   "--model", model.model, "--batch", model.batch, "--microbatches", micro_batches,
-                   "--context", model.context, "--precision", "bf16", "--schedule", "1f1b",
-                   "--recompute", recompute, "--clip-norm", "1", "--no-prediction",
-                   "--warm-up", warm_up, "--repeats", repeats, "--output", "json"]
-        _, text = self.check.run(log, command, accept=ANY_STATUS)
+        with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
+            if isinstance(model, works.ConvNet):
+                of_data, unit, rate = ["--data", model.data], "images", "samples_per_second"
+                if not model.model:
+                    pathlib.Path(place, "model.toml").write_text(model.model_file())
+            else:
+                of_data = ["--context", model.context, "--clip-norm", "1"]
+                unit, rate = "tokens", "tokens_per_second"
+            command = [self.check.stagecoach, "bench", *self.check.on_gpus(stages),
+                       "--model", model.model or pathlib.Path(place, "model.toml"),
+                       "--batch", model.batch, "--microbatches", micro_batches, *of_data,
+                       "--precision", "bf16", "--schedule", "1f1b", "--recompute", recompute,
+                       "--no-prediction", "--warm-up", warm_up, "--repeats", repeats,
+                       "--output", "json"]
+            _, text = self.check.run(log, command, accept=ANY_STATUS)
         name = ", ".join(filter(None, (
             f"{what}, {micro_batches} x {model.batch // micro_batches}",
             f"{stages} stages" if stages > 1 else "",
@@ -80,10 +100,10 @@ class ModelSteps:
             raise StepFailed(f"{name}: {row.get('error', last)}")
         log.figures += [
             Figure(f"{name}: a step", row["step_ms"], "ms"),
-            Figure(f"{name}: tokens/s", row["tokens_per_second"]),
+            Figure(f"{name}: {unit}/s", row[rate]),
             Figure(f"{name}: of peak", row["peak_share"]),
             Figure(f"{name}: memory of the fullest device", row["peak_bytes"] / 1e9, "GB")]
-        if stages == 1:
+        if stages == 1 and (micro_batches == 1 or not isinstance(model, works.ConvNet)):
             self._take_ours(works.step_of(what, "bf16"), row["step_ms"])
         if row["peak_bytes"] != row["predicted_peak_bytes"]:
             raise StepFailed(f"{name}: held {row['peak_bytes']} bytes, predicted were "
@@ -184,9 +204,11 @@ class ModelSteps:
             others = "" if answer.get("alone", True) else ", beside others"
             name = f"PyTorch {answer['form']}{others}: {what}"
             log.figures.append(Figure(name, ms, "ms"))
-            if "tokens_per_second" in answer:
-                log.figures.append(Figure(f"{name}, tokens/s", answer["tokens_per_second"]))
-                log.figures.append(Figure(f"{name}, memory", answer.get("peak_bytes", 0) / 1e9, "GB"))
+            for unit in ("tokens", "images"):
+                if f"{unit}_per_second" in answer:
+                    log.figures.append(Figure(f"{name}, {unit}/s", answer[f"{unit}_per_second"]))
+            if "peak_bytes" in answer:
+                log.figures.append(Figure(f"{name}, memory", answer["peak_bytes"] / 1e9, "GB"))
             fastest[what] = min(ms, fastest.get(what, ms))
         return fastest
 

@@ -25,7 +25,7 @@ _NCCL_RANKS = 4
 # Orders that differ in which messages are one group, with two stages on a device or one.
 _SCHEDULES_OF_NCCL = ("1f1b", "dualpipe-v", "interleaved", "auto")
 # Groups of steps that --only may name. Each fits into the minutes of all.
-_MODELS, _OTHERS = "transformers", "others"
+_MODELS, _IMAGES, _OTHERS = "transformers", "images", "others"
 # Their tests tell most, and are listed first.
 _FIRST_TESTS = ("cuda_ops_gpu_test", "engine_cuda_gpu_test")
 # A test program runs as so many processes at the same time.
@@ -67,7 +67,7 @@ class GpuCheck:
         self.models = ModelSteps(self, works.works(small))
 
     def steps(self):
-        both = (_MODELS, _OTHERS)
+        every = (_MODELS, _IMAGES, _OTHERS)
         first = {
             Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 10, self.unpack,
                                    is_needed=True)],
@@ -76,8 +76,9 @@ class GpuCheck:
             Programs.BUILT: [],
         }
         models = [
-            Step("devices", "What this machine has", 3, self.devices, both),
-            Step("parity", "Tests on the GPU, against the CPU", 40, self.parity),
+            Step("devices", "What this machine has", 3, self.devices, every),
+            Step("parity", "Tests on the GPU, against the CPU", 40, self.parity,
+                 (_MODELS, _IMAGES)),
             Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 28, self.models.gpt2),
             Step("attention", "Attention, forward and backward", 25, self.models.attention),
             Step("generate", "GPT-2 124M continues a text", 22, self.models.generate),
@@ -85,6 +86,12 @@ class GpuCheck:
                  self.bench("step")),
             Step("torch", "The same in PyTorch", 79, self.models.torch),
             Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
+                 is_extra=True),
+        ]
+        images = [
+            Step("resnets", "ResNet-50 and ResNet-18, steps of 256 and 512 images", 70,
+                 self.models.resnets, is_extra=True),
+            Step("torch-resnets", "The same in PyTorch", 100, self.models.torch_resnets,
                  is_extra=True),
         ]
         others = [
@@ -97,10 +104,10 @@ class GpuCheck:
             Step("synccheck", "compute-sanitizer synccheck", 7, self.sanitizer("synccheck")),
             Step("initcheck", "compute-sanitizer initcheck", 7, self.sanitizer("initcheck")),
         ]
-        for group, steps in ((_MODELS, models), (_OTHERS, others)):
+        for group, steps in ((_MODELS, models), (_IMAGES, images), (_OTHERS, others)):
             for step in steps:
                 step.groups = step.groups or (group,)
-        return first[self.programs] + models + others
+        return first[self.programs] + models + images + others
 
     @property
     def stagecoach(self):

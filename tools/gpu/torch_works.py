@@ -151,6 +151,35 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
+class ResNetBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride, is_bottleneck):
+        super().__init__()
+        inner = outputs // 4
+        layers = ((*models.conv_norm(inputs, inner, 1, 1), nn.ReLU(),
+                   *models.conv_norm(inner, inner, 3, stride), nn.ReLU(),
+                   *models.conv_norm(inner, outputs, 1, 1)) if is_bottleneck else
+                  (*models.conv_norm(inputs, outputs, 3, stride), nn.ReLU(),
+                   *models.conv_norm(outputs, outputs, 3, 1)))
+        is_plain = stride == 1 and inputs == outputs
+        self.inner = nn.Sequential(*layers)
+        self.around = nn.Sequential(*(() if is_plain else models.conv_norm(inputs, outputs, 1, stride)))
+
+    def forward(self, x):
+        return torch.relu(self.inner(x) + self.around(x))
+
+
+def resnet_and_batch(net):
+    stem = (models.conv_norm(3, net.stem, 3, 1) if net.is_small else
+            models.conv_norm(3, net.stem, 7, 2))
+    pool = () if net.is_small else (nn.MaxPool2d(3, 2, 1),)
+    blocks = [ResNetBlock(*extents, net.is_bottleneck) for extents in net.block_extents()]
+    model = nn.Sequential(*stem, nn.ReLU(), *pool, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                          nn.Linear(net.outputs[-1], net.classes))
+    images = torch.randn(net.batch, 3, net.extent, net.extent)
+    return (model.to(memory_format=torch.channels_last),
+            images.to(memory_format=torch.channels_last), torch.randint(net.classes, (net.batch,)))
+
+
 # ---- Times.
 
 def wait(device):
@@ -200,8 +229,10 @@ def transformer_and_batch(transformer):
 def prepare_training(what, sizes, form, precision, device):
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     is_transformer = isinstance(sizes, works.Transformer)
+    makers = {works.Transformer: transformer_and_batch, works.ConvNet: resnet_and_batch,
+              works.Network: network_and_batch}
     with torch.device(device):
-        model, x, targets = (transformer_and_batch if is_transformer else network_and_batch)(sizes)
+        model, x, targets = makers[type(sizes)](sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
 
     def loss_of(x, targets):
@@ -232,6 +263,8 @@ def prepare_training(what, sizes, form, precision, device):
             found = {"what": works.step_of(what, precision), "ms": ms_of(step, sizes.steps, device)}
         if is_transformer:
             found["tokens_per_second"] = sizes.tokens / found["ms"] * 1e3
+        if isinstance(sizes, works.ConvNet):
+            found["images_per_second"] = sizes.batch / found["ms"] * 1e3
         if device == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated()
         yield found
@@ -338,5 +371,6 @@ def prepare(work, form, precision, sizes, device):
         return prepare_attention(sizes.attention, sizes.visits, form, device)
     if work == "generate":
         return prepare_generation(sizes.generation, form, device)
-    what = {"network": works.NETWORK, "gpt2": works.GPT2, "llama": works.LLAMA}[work]
+    what = {"network": works.NETWORK, "gpt2": works.GPT2, "llama": works.LLAMA,
+            "resnet50": works.RESNET50, "resnet18": works.RESNET18}[work]
     return prepare_training(what, getattr(sizes, work), form, precision, device)

@@ -287,6 +287,8 @@ class ProgramTest(Folder):
         _, found = self.gpu_check("others,devices", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "train", "nccl", "stages", "kernels", "memcheck",
                                        "racecheck", "synccheck", "initcheck"])
+        _, found = self.gpu_check("images", "--minutes", "0.01")
+        self.assertEqual(list(found), ["devices", "parity", "resnets", "torch-resnets"])
         _, found = self.gpu_check("transformers", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "gpt2", "attention", "generate", "step",
                                        "torch", "llama"])
@@ -351,7 +353,7 @@ class PlanTest(Folder):
             names = [step.name for step in check.steps()]
             self.assertEqual(len(set(names)), len(names))
             self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
-            for only in (None, "transformers", "others"):
+            for only in (None, "transformers", "images", "others"):
                 plan = chosen_steps(check.steps(), only)
                 self.assertLess(sum(step.limit_s for step in plan), minutes * 60)
 

@@ -19,7 +19,7 @@ import torch_step
 
 # Others need a GPU, or a compiler and half a minute.
 ON_CPU = {"network": ("eager",), "gpt2": ("eager",), "llama": ("eager",), "attention": ("flash",),
-          "generate": ("eager",)}
+          "generate": ("eager",), "resnet50": ("eager",), "resnet18": ("eager",)}
 
 
 # The folder tools/torch is found, too, but is no package.
@@ -84,6 +84,10 @@ class WorksTest(unittest.TestCase):
                                 (works.FULL.llama, 1_100_048_384)):
             with torch.device("meta"):
                 network = (torch_works.Llama if model.hidden else torch_works.Gpt2)(model)
+            self.assertEqual(sum(p.numel() for p in network.parameters()), expected)
+        for net, expected in ((works.FULL.resnet50, 25_557_032), (works.FULL.resnet18, 11_173_962)):
+            with torch.device("meta"):
+                network, _, _ = torch_works.resnet_and_batch(net)
             self.assertEqual(sum(p.numel() for p in network.parameters()), expected)
 
 
