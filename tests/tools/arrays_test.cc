@@ -18,6 +18,7 @@ using engine::TestDirectory;
 using engine::WriteTestFile;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kLabels[] = "{'descr': '|u1', 'fortran_order': False, 'shape': (24,), }";
 
@@ -126,6 +127,28 @@ TEST_F(ArraysCommand, ChannelsMayComeLastIfThatIsSaid) {
   const Finished idx = Train(idx_, {"--channels", "last"});
   EXPECT_EQ(idx.exit_status, kStatusUsage);
   ExpectOneLine(idx.err, HasSubstr("--channels is for a directory of arrays"));
+}
+
+// Which is no other data, though the numbers are others.
+TEST_F(ArraysCommand, ARunThatGoesOnWithAnotherOrderOfChannelsSaysSo) {
+  const std::string run = folder_ + "/run";
+  for (const std::string set : {"train", "test"}) {
+    WriteTestFile(npy_, absl::StrCat("x_", set, ".npy"),
+                  NpyFile(PixelsHeader("(24, 4, 4, 4)"), pixels_));
+  }
+  HashOf(Train(npy_, {"--checkpoint", run}));
+  const auto resume = [&](const Arguments& more) {
+    return RunStagecoach(Joined({"train", "--json", "--checkpoint", run, "--resume"}, more));
+  };
+  const Finished last = resume({"--epochs", "3", "--channels", "last"});
+  HashOf(last);
+  EXPECT_THAT(last.err, HasSubstr("--channels was first and is last"));
+  const Finished same = resume({"--epochs", "4"});
+  HashOf(same);
+  EXPECT_THAT(same.err, Not(HasSubstr("--channels")));
+  const Finished first = resume({"--epochs", "5", "--channels", "first"});
+  HashOf(first);
+  EXPECT_THAT(first.err, HasSubstr("--channels was last and is first"));
 }
 
 // As they are documented, since the model's file says that it takes them so.

@@ -313,7 +313,8 @@ TEST(CpuProcessesThatPredict, GiveTheBitsOfOneProcessAndWriteOneFile) {
   const Finished refused = RunStagecoach(
       Joined(Joined({"launch", "--processes", "2", "--"}, predict), {"--stages", "3"}));
   EXPECT_EQ(refused.exit_status, kStatusBadConfiguration);
-  EXPECT_THAT(refused.err, HasSubstr("stagecoach launch has started 2 processes for 3 devices"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("stagecoach launch --processes 2 has started 2 processes for 3 devices"));
 }
 
 TEST(CpuProcessesThatDiffer, AreRefusedByAll) {

@@ -8,10 +8,13 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -28,6 +31,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -201,6 +205,41 @@ TEST(Launch, TrainsAsOneProcessDoes) {
   ASSERT_EQ(launched.exit_status, 0) << launched.err;
   EXPECT_THAT(WithoutWaits(launched.err), IsEmpty());
   EXPECT_EQ(launched.Events().back()["parameters_hash"], alone.Events().back()["parameters_hash"]);
+}
+
+// What is wrong with the flags of all is said once.
+TEST(Launch, SaysAnErrorOfAllOnce) {
+  const testing::TestFolder folder;
+  const std::string plan = (folder.path() / "plan.json").string();
+  const Arguments data = {"--data", "synthetic:256x4x2", "--layers", "4", "--width", "4"};
+  ASSERT_EQ(RunStagecoach(Joined({"plan", "--stages", "2", "--save", plan}, data)).exit_status, 0);
+  const std::pair<Arguments, std::string> refused[] = {
+      {{"--stages", "2"}, "2 devices (--stages 2); start one for each: --processes 2"},
+      {{"--plan", plan},
+       absl::StrCat("2 devices (--plan ", plan,
+                    "); start one for each: "
+                    "--processes 2")}};
+  for (const auto& [flags, message] : refused) {
+    const Finished run =
+        RunStagecoach(LaunchOf(3, Joined(Joined({"--", "train", "--epochs", "1"}, data), flags)));
+    EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
+    EXPECT_THAT(run.out, IsEmpty());
+    const std::vector<std::string> lines = absl::StrSplit(run.err, '\n', absl::SkipEmpty());
+    EXPECT_THAT(lines,
+                ElementsAre(HasSubstr(absl::StrCat("stagecoach launch --processes 3 has "
+                                                   "started 3 processes for ",
+                                                   message)),
+                            ContainsRegex("^stagecoach launch: rank . ended with status 78")))
+        << run.err;
+  }
+}
+
+TEST(Launch, PassesOnTheErrorsThatDiffer) {
+  const Finished run = RunStagecoach(LaunchOf(
+      3, Shell("for i in 1 2; do echo \"stagecoach x: rank $RANK: $((RANK > 1))\" >&2; done")));
+  const std::vector<std::string> lines = absl::StrSplit(run.err, '\n', absl::SkipEmpty());
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[2] stagecoach x: rank 2: 1"), 2);
+  EXPECT_THAT(run.err, HasSubstr(": 0"));
 }
 
 TEST(Launch, ReportsTheRankThatFailedToTrain) {

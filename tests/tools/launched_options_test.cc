@@ -45,7 +45,7 @@ TEST(RankOptions, HaveAProcessForEachReplicaOfAStage) {
   EXPECT_OK(OptionsOfRank(LaunchOf(0, 4, 0), options));
   EXPECT_THAT(OptionsOfRank(LaunchOf(0, 2, 0), options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("2 processes for 4 devices (2 stages of 2 replicas)")));
+                       HasSubstr("2 processes for 4 devices (--stages 2, --replicas 2)")));
 }
 
 TEST(RankOptions, RefuseDevicesThatEachProcessWouldChoose) {

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "gtest/gtest.h"
 #include "tests/tools/scoped_variable.h"
 #include "tools/cli/exit_status.h"
@@ -32,9 +33,19 @@ TEST(Messages, AreTextWhateverTheyQuote) {
   EXPECT_EQ(Printable("a\nb \xc3\xa4\x7e"), "a\nb \xc3\xa4\x7e");
   EXPECT_EQ(Printable("\x1b[2J\t\x7f\xff"), "\\x1b[2J\\t\\x7f\\xff");
   EXPECT_EQ(Printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");  // U+009B, as ESC [
-  EXPECT_EQ(Printable(absl::StrCat("a", std::string(5000, 'b'), "c")),
-            absl::StrCat("a", std::string(1499, 'b'), " ... ", std::string(499, 'b'), "c"));
   EXPECT_EQ(ErrorLine("\x1b"), "stagecoach train: \\x1b\n");
+}
+
+TEST(Messages, CutLongValuesAndSayTheirLength) {
+  EXPECT_EQ(Printable(absl::StrCat("--rows: \"", std::string(100'000, 'b'), "\" is no number")),
+            absl::StrCat("--rows: \"", std::string(149, 'b'), "…(100002 bytes)…",
+                         std::string(49, 'b'), "\" is no number"));
+  std::string umlauts, words;
+  for (int i = 0; i < 1000; ++i) umlauts += "\xc3\xa4", words += "word ";
+  EXPECT_EQ(base::Utf8Prefix(Printable("x" + umlauts)), Printable("x" + umlauts).size());
+  EXPECT_EQ(Printable(words),
+            words.substr(0, 1000) + "…(5000 bytes)…" + words.substr(words.size() - 500));
+  EXPECT_EQ(Printable(std::string(300, 'b')), std::string(300, 'b'));
 }
 
 TEST(Messages, OfSeveralProcessesBeginWithTheRank) {

@@ -55,7 +55,7 @@ int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),
 // and returns the exit status. Among processes, "stagecoach train: rank 2: message". What a
-// terminal would not show as text is escaped, and overlong lines lose their middle (Printable).
+// terminal would not show as text is escaped, and overlong values lose their middle (Printable).
 int Fail(absl::string_view command, const absl::Status& status);
 
 }  // namespace stagecoach::tools

@@ -18,6 +18,7 @@
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/supervision.h"
 
 namespace stagecoach::tools {
@@ -84,11 +85,11 @@ absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
   ASSIGN_OR_RETURN(supervision.processes.command, CommandOf(options, is_own));
   if (trains) supervision.restart_arguments = {"--resume"};
   supervision.on_restart = [&](const std::string& cause, const std::string& which, int restart) {
-    std::fprintf(stderr, "stagecoach launch: %s; starts %s again (%d of %d)\n", cause.c_str(),
-                 which.c_str(), restart, options.max_restarts);
+    std::fprintf(stderr, "stagecoach launch: %s; starts %s again (%d of %d)\n",
+                 Printable(cause).c_str(), which.c_str(), restart, options.max_restarts);
   };
   supervision.on_diagnosis = [](const std::string& text) {
-    std::fprintf(stderr, "stagecoach launch: %s\n", text.c_str());
+    std::fprintf(stderr, "stagecoach launch: %s\n", Printable(text).c_str());
   };
   return Supervise(supervision);
 }

@@ -28,6 +28,9 @@ namespace {
 constexpr absl::Duration kLongestReplacement = absl::Seconds(10);
 constexpr absl::Duration kLongestMeeting = absl::Seconds(10);
 
+// launch.launcher of this program.
+constexpr char kOwnLauncher[] = "stagecoach launch";
+
 // How long a process whose flags are wrong waits to tell the others.
 constexpr absl::Duration kLongestRefusal = absl::Seconds(5);
 // Processes that a launcher starts together are usually there by then.
@@ -101,6 +104,18 @@ std::string DescribeLaunch(const engine::Launch& launch) {
                       launch.ranks);
 }
 
+absl::Status CheckProcesses(const engine::Launch& launch, int devices, absl::string_view of) {
+  if (devices == launch.ranks) return absl::OkStatus();
+  const bool is_own = launch.launcher == kOwnLauncher;
+  return From(Origin::kConfiguration,
+              absl::InvalidArgumentError(absl::StrCat(
+                  is_own ? absl::StrCat(kOwnLauncher, " --processes ", launch.ranks,
+                                        " has started ", launch.ranks)
+                         : DescribeLaunch(launch),
+                  " processes for ", devices, " devices (", of, "); start one for each",
+                  is_own ? absl::StrCat(": --processes ", devices) : "")));
+}
+
 absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options) {
   if (options.device.kind == "auto") {
     return absl::InvalidArgumentError(
@@ -127,14 +142,12 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
       !options.plan_file.empty() || schedule::IsScheduleFile(options.schedule);
   if (launch.restarts > 0 && (devices != launch.ranks || has_own_plan)) {
     options.devices_left = launch.ranks;
-  } else if (options.plan_file.empty() && devices != launch.ranks) {
-    return From(Origin::kConfiguration,
-                absl::InvalidArgumentError(absl::StrCat(
-                    DescribeLaunch(launch), " processes for ", devices, " devices",
-                    options.replicas > 1 ? absl::StrCat(" (", *options.stages, " stages of ",
-                                                        options.replicas, " replicas)")
-                                         : "",
-                    "; start one for each")));
+  } else if (options.plan_file.empty()) {
+    RETURN_IF_ERROR(CheckProcesses(
+        launch, devices,
+        options.replicas > 1
+            ? absl::StrCat("--stages ", *options.stages, ", --replicas ", options.replicas)
+            : absl::StrCat("--stages ", *options.stages)));
   }
   if (is_cuda) options.device.exchange = "nccl";
   options.rank = launch.rank;

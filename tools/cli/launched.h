@@ -20,6 +20,10 @@ namespace stagecoach::tools {
 // "mpirun has started 4", "by STAGECOACH_RANKS there are 4", of processes.
 std::string DescribeLaunch(const engine::Launch& launch);
 
+// InvalidArgument, marked with its origin: another number of processes than of `devices`, which
+// are those `of` "--stages 4" or a plan.
+absl::Status CheckProcesses(const engine::Launch& launch, int devices, absl::string_view of);
+
 // The options of this process, but for its GPU. InvalidArgument: what does not go among processes,
 // or another number of them than of devices (stages of all replicas), unless some have been
 // lost.

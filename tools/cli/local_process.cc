@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -80,7 +81,8 @@ struct Streams {
   for (const std::string& word : all.command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  std::fprintf(stderr, "cannot run %s: %s\n", argv[0], std::strerror(errno));
+  const int error = errno;
+  std::fprintf(stderr, "cannot run %s: %s\n", Printable(argv[0]).c_str(), std::strerror(error));
   _exit(kCannotExecute);
 }
 
@@ -106,7 +108,8 @@ void LocalProcess::Drain() {
   }
 }
 
-absl::StatusOr<LocalProcess> StartLocalProcess(const LocalProcesses& all, int rank) {
+absl::StatusOr<LocalProcess> StartLocalProcess(const LocalProcesses& all, int rank,
+                                               SaidErrors* said) {
   LocalProcess process{.rank = rank};
   Streams streams = {.in = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))};
   if (all.log_dir.empty()) {
@@ -116,7 +119,9 @@ absl::StatusOr<LocalProcess> StartLocalProcess(const LocalProcesses& all, int ra
     streams.err = std::move(err_pipe.write);
     const std::string prefix = absl::StrCat("[", rank, "] ");
     process.out.emplace(std::move(out_pipe.read), stdout, rank == 0 ? "" : prefix);
-    process.err.emplace(std::move(err_pipe.read), stderr, prefix);
+    process.err.emplace(
+        std::move(err_pipe.read), stderr, prefix,
+        [said, rank](const std::string& line) { return said->IsAnother(rank, line); });
   } else {
     const std::string path = absl::StrCat(all.log_dir, "/rank-", rank);
     ASSIGN_OR_RETURN(streams.out, MakeFile(path + ".out", all.appends_logs));

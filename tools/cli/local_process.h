@@ -35,8 +35,10 @@ struct LocalProcess {
   void Drain();
 };
 
-// Starts the process of a rank of them. Unavailable: it, or a file for its output, cannot be made.
-absl::StatusOr<LocalProcess> StartLocalProcess(const LocalProcesses& all, int rank);
+// Starts the process of a rank of them. `said` outlives it. Unavailable: it, or a file for its
+// output, cannot be made.
+absl::StatusOr<LocalProcess> StartLocalProcess(const LocalProcesses& all, int rank,
+                                               SaidErrors* said);
 
 }  // namespace stagecoach::tools
 

@@ -66,7 +66,7 @@ class Group {
     RETURN_IF_ERROR(CatchSignals());
     processes_.reserve(static_cast<size_t>(given_.processes));  // failed_ points to them
     for (int rank = 0; rank < given_.processes; ++rank) {
-      ASSIGN_OR_RETURN(LocalProcess process, StartLocalProcess(given_, rank));
+      ASSIGN_OR_RETURN(LocalProcess process, StartLocalProcess(given_, rank, &said_));
       processes_.push_back(std::move(process));
     }
     while (IsRunning()) {
@@ -200,7 +200,7 @@ class Group {
         continue;
       }
       process.EndAtOnce();
-      ASSIGN_OR_RETURN(process, StartLocalProcess(given_, process.rank));
+      ASSIGN_OR_RETURN(process, StartLocalProcess(given_, process.rank, &said_));
       process.is_replacement = true;
     }
     return absl::OkStatus();
@@ -326,6 +326,7 @@ class Group {
 
   const LocalProcesses& given_;
   Descriptor signals_;
+  SaidErrors said_;
   std::vector<LocalProcess> processes_;
   std::vector<const LocalProcess*> lost_;          // have failed, and are not handled yet
   std::optional<EndOfProcesses> replaced_;         // what was, the last time

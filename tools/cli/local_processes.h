@@ -57,8 +57,8 @@ struct LocalProcesses {
 };
 
 // Starts them and waits until all have ended. Lines of their output are passed on as they come,
-// with
-// "[rank] " in front, but for what rank 0 prints to stdout. SIGINT, SIGTERM and SIGHUP are passed
+// with "[rank] " in front, but for what rank 0 prints to stdout; an error that several ranks end
+// with is passed on once (SaidErrors). SIGINT, SIGTERM and SIGHUP are passed
 // on to all. When one has failed, or was killed, the others are asked to end after `patience`
 // (SIGTERM), and killed two seconds later; all of them die with this process, whatever kills it.
 //

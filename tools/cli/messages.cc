@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +29,17 @@ void Print(absl::string_view text) {
   std::fputs(line.c_str(), stderr);
 }
 
+// Of more than `longest` bytes, half as many remain from the beginning, and the last `end`:
+// "aaa…(100000 bytes)…aaa".
+std::string Cut(std::string text, size_t longest, size_t end) {
+  if (text.size() <= longest) return text;
+  const absl::string_view whole = text;
+  const size_t begin = base::Utf8Prefix(whole.substr(0, longest / 2));
+  absl::string_view rest = whole.substr(whole.size() - end);
+  while (base::Utf8Prefix(rest.substr(0, 4)) == 0) rest.remove_prefix(1);
+  return absl::StrCat(whole.substr(0, begin), "…(", whole.size(), " bytes)…", rest);
+}
+
 }  // namespace
 
 std::string RankPrefix(absl::string_view message) {
@@ -39,15 +52,11 @@ std::string RankPrefix(absl::string_view message) {
 }
 
 std::string Printable(absl::string_view text) {
-  constexpr size_t kLongest = 2000, kEnd = 500;
   std::vector<std::string> lines;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    std::string& printable = lines.emplace_back(base::EscapeControls(line));
-    if (printable.size() <= kLongest) continue;
-    const size_t begin = base::Utf8Prefix(absl::string_view(printable).substr(0, kLongest - kEnd));
-    absl::string_view end = absl::string_view(printable).substr(printable.size() - kEnd);
-    while (base::Utf8Prefix(end.substr(0, 4)) == 0) end.remove_prefix(1);
-    printable = absl::StrCat(absl::string_view(printable).substr(0, begin), " ... ", end);
+    std::vector<std::string> words = absl::StrSplit(base::EscapeControls(line), ' ');
+    for (std::string& word : words) word = Cut(std::move(word), /*longest=*/300, /*end=*/50);
+    lines.push_back(Cut(absl::StrJoin(words, " "), /*longest=*/2000, /*end=*/500));
   }
   return absl::StrJoin(lines, "\n");
 }

@@ -12,8 +12,9 @@ namespace stagecoach::tools {
 // unless `message` names that rank first anyway; otherwise nothing.
 std::string RankPrefix(absl::string_view message);
 
-// Text that may quote names and files, as a terminal may be given it: base::EscapeControls, and of
-// a line of more than 2,000 bytes the middle is left out.
+// Text that may quote flags, names and files, as a terminal may be given it: base::EscapeControls,
+// and of a word of more than 300 bytes, or a line of more than 2,000, the middle is left out and
+// its length said.
 std::string Printable(absl::string_view text);
 
 // Prints "stagecoach: rank 2: text" to stderr, "rank 2: " being RankPrefix.

@@ -5,10 +5,22 @@
 
 #include <cerrno>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 
 namespace stagecoach::tools {
+
+bool SaidErrors::IsAnother(int rank, const std::string& line) {
+  const std::string own = absl::StrCat(": rank ", rank, ": ");
+  const size_t at = line.find(own);
+  if (!absl::StartsWith(line, "stagecoach ") || at == std::string::npos) return false;
+  std::set<int>& by = said_[line.substr(0, at) + line.substr(at + own.size() - 2)];
+  if (by.contains(rank)) by.clear();
+  by.insert(rank);
+  return by.size() > 1;
+}
 
 void Relay::PassOn() {
   char buffer[64 << 10];
@@ -42,8 +54,9 @@ void Relay::End() {
 }
 
 void Relay::Write(const std::string& line) {
-  std::fprintf(to_, "%s%s\n", prefix_.c_str(), line.c_str());
   if (!line.empty()) last_line_ = line;
+  if (keeps_back_ && keeps_back_(line)) return;
+  std::fprintf(to_, "%s%s\n", prefix_.c_str(), line.c_str());
 }
 
 }  // namespace stagecoach::tools

@@ -2,6 +2,9 @@
 #define STAGECOACH_TOOLS_CLI_RELAY_H_
 
 #include <cstdio>
+#include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -9,11 +12,28 @@
 
 namespace stagecoach::tools {
 
+// The errors that ranks of one launch have ended with.
+class SaidErrors {
+ public:
+  // Whether another rank than the one that says `line` has said the same of itself, as where all
+  // have the same flags: "stagecoach train: rank 1: --stages ...". A rank that says it again says
+  // it anew.
+  bool IsAnother(int rank, const std::string& line);
+
+ private:
+  std::map<std::string, std::set<int>> said_;  // lines without the rank, by whom
+};
+
 // A stream of another process, whose whole lines are passed on with a prefix.
 class Relay {
  public:
-  Relay(engine::Descriptor from, std::FILE* to, std::string prefix)
-      : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {}
+  // `keeps_back`: lines that are not passed on; may be empty.
+  Relay(engine::Descriptor from, std::FILE* to, std::string prefix,
+        std::function<bool(const std::string& line)> keeps_back = {})
+      : from_(std::move(from)),
+        to_(to),
+        prefix_(std::move(prefix)),
+        keeps_back_(std::move(keeps_back)) {}
 
   const engine::Descriptor& from() const { return from_; }
   const std::string& last_line() const { return last_line_; }
@@ -31,6 +51,7 @@ class Relay {
   engine::Descriptor from_;
   std::FILE* to_;
   std::string prefix_;
+  std::function<bool(const std::string& line)> keeps_back_;
   std::string rest_, last_line_;
 };
 

@@ -91,9 +91,9 @@ std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& opti
       options.steps.has_value()
           ? std::pair<std::string, std::string>("--steps", absl::StrCat(*options.steps))
           : std::pair<std::string, std::string>("--epochs", absl::StrCat(options.epochs)));
-  if (options.channels.has_value()) {
-    decisive.emplace_back("--channels",
-                          *options.channels == engine::ChannelOrder::kFirst ? "first" : "last");
+  if (engine::HoldsArrays(DataOf(options))) {
+    const bool is_last = options.channels == engine::ChannelOrder::kLast;
+    decisive.emplace_back("--channels", is_last ? "last" : "first");
   }
   if (run.data.encoding.labels_are_numbers()) decisive.emplace_back("--loss", "mse");
   if (!options.test_data.empty()) decisive.emplace_back("--test-data", options.test_data);
@@ -258,8 +258,9 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                        ", which is not known here (it was saved by ", manifest.program, ")"));
     }
     if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
-    // Data of ids name it themselves, if it is known.
-    if (saved.name == "--tokenizer" && !saved.is_given) continue;
+    // Data of ids name it themselves, if it is known; and other data may hold no arrays.
+    const bool is_of_data = saved.name == "--tokenizer" || saved.name == "--channels";
+    if (is_of_data && !saved.is_given) continue;
     if (has_other_optimizer && Contains(kOfOptimizer, saved.name)) continue;
     if (Contains(kLengths, saved.name) && has_length) continue;
     if (Contains(kTestSets, saved.name) && has_test_set) continue;
@@ -324,9 +325,9 @@ std::string DescribeOtherData(const engine::Manifest& manifest, const RunOptions
 
 absl::Status CheckData(const engine::Manifest& manifest, const RunOptions& options,
                        const Run& run) {
-  constexpr absl::string_view kOfData[] = {"--data",       "--label",     "--loss",
-                                           "--rows",       "--seed",      "--context",
-                                           "--vocabulary", "--test-data", "--test-fraction"};
+  constexpr absl::string_view kOfData[] = {
+      "--data", "--label",   "--channels",   "--loss",      "--rows",
+      "--seed", "--context", "--vocabulary", "--test-data", "--test-fraction"};
   const std::string other = DescribeOtherData(manifest, options, run);
   if (other.empty() || options.data_changed) return absl::OkStatus();
   for (const Change& change : ChangesOf(manifest, options, run)) {

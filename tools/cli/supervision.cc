@@ -15,6 +15,7 @@
 #include "engine/launch/free_port.h"
 #include "engine/launch/launch.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/rings.h"
 
 namespace stagecoach::tools {
@@ -135,7 +136,7 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
     const bool is_last = !may_restart(end) || left < 1;
     if (!end.was_stopped) explain(is_last);
     if (is_last) {
-      std::fprintf(stderr, "stagecoach launch: %s\n", end.cause.c_str());
+      std::fprintf(stderr, "stagecoach launch: %s\n", Printable(end.cause).c_str());
       return end.status;
     }
     restart(end, left == supervision.processes.processes ? "all" : absl::StrCat(left, " of them"));

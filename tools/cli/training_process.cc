@@ -178,7 +178,7 @@ void NoteClassesOnlyTested(const engine::TrainTest& data) {
 }  // namespace
 
 absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meeting& meeting) {
-  if (!run_.has_value()) RETURN_IF_ERROR(Begin(options));
+  if (!run_.has_value()) RETURN_IF_ERROR(Begin(options, meeting));
   const bool goes_on = trainer_ != nullptr || kept_.has_value() || meeting.launch.is_replacement;
   if (goes_on) RETURN_IF_ERROR(LetGo(options, *meeting.rendezvous));
   rendezvous_ = meeting.rendezvous;
@@ -201,9 +201,13 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
   return TrainToTheEnd(options, meeting.launch.restarts, goes_on);
 }
 
-absl::Status TrainingProcess::Begin(const RunOptions& options) {
+absl::Status TrainingProcess::Begin(const RunOptions& options, const Meeting& meeting) {
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, *run_)));
+  if (meeting.rendezvous != nullptr && !options.plan_file.empty()) {
+    RETURN_IF_ERROR(CheckProcesses(meeting.launch, run_->prepared.plan.num_devices(),
+                                   absl::StrCat("--plan ", options.plan_file)));
+  }
   if (!lock_.has_value() && IsFirstRank(options)) {  // the folder has been made just now
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints));
   }

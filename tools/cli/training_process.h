@@ -38,7 +38,7 @@ class TrainingProcess {
   absl::StatusOr<int> Train(const RunOptions& options, const Meeting& meeting);
 
  private:
-  absl::Status Begin(const RunOptions& options);
+  absl::Status Begin(const RunOptions& options, const Meeting& meeting);
   // Where all others live on: settles with them from which step, and keeps what the trainer has.
   absl::Status LetGo(const RunOptions& options, engine::Rendezvous& rendezvous);
   // Of a new trainer, which then has the state of that position. `initial`: what a run that begins
