@@ -72,7 +72,10 @@ char32_t Compose(char32_t first, char32_t second) {
   return is_found ? found->composed : 0;
 }
 
-void AppendDecomposed(char32_t character, std::u32string& text) {
+// Whether characters become others that look or mean alike (NFKD), or remain themselves (NFD).
+enum class Form : uint8_t { kCanonical, kCompatible };
+
+void AppendDecomposed(char32_t character, Form form, std::u32string& text) {
   if (character >= kSyllables && character < kSyllables + kLeads * kVowels * kTrails) {
     const char32_t index = character - kSyllables;
     text.push_back(kLead + index / (kVowels * kTrails));
@@ -80,7 +83,13 @@ void AppendDecomposed(char32_t character, std::u32string& text) {
     if (index % kTrails != 0) text.push_back(kTrail + index % kTrails);
     return;
   }
-  const auto decomposed = FindMapping(kDecompositions, kDecompositionsCharacters, character);
+  absl::Span<const char32_t> decomposed;
+  if (form == Form::kCompatible) {
+    decomposed = FindMapping(kCompatibility, kCompatibilityCharacters, character);
+  }
+  if (decomposed.empty()) {
+    decomposed = FindMapping(kDecompositions, kDecompositionsCharacters, character);
+  }
   if (decomposed.empty()) {
     text.push_back(character);
   } else {
@@ -89,10 +98,10 @@ void AppendDecomposed(char32_t character, std::u32string& text) {
 }
 
 // Decomposed, with the marks on a character in the order of their classes.
-std::u32string Decomposed(absl::string_view text) {
+std::u32string Decomposed(absl::string_view text, Form form) {
   std::u32string all;
   all.reserve(text.size());
-  for (size_t at = 0; at < text.size();) AppendDecomposed(NextCharacter(text, at), all);
+  for (size_t at = 0; at < text.size();) AppendDecomposed(NextCharacter(text, at), form, all);
   for (auto begin = all.begin(); begin != all.end();) {
     if (ClassOf(*begin) == 0) {
       ++begin;
@@ -109,6 +118,29 @@ std::string Utf8Of(const std::u32string& characters) {
   std::string text;
   for (const char32_t character : characters) AppendCharacter(character, text);
   return text;
+}
+
+// What is decomposed, composed again where that can be.
+std::string Composed(const std::u32string& all) {
+  std::u32string composed;
+  size_t starter = std::u32string::npos;  // in `composed`: what marks may join
+  int last_class = 0;                     // of what stands behind it
+  for (const char32_t character : all) {
+    const int of_class = ClassOf(character);
+    if (starter != std::u32string::npos) {
+      const bool is_next = composed.size() == starter + 1;
+      const char32_t joined =
+          is_next || last_class < of_class ? Compose(composed[starter], character) : 0;
+      if (joined != 0) {
+        composed[starter] = joined;
+        continue;
+      }
+    }
+    if (of_class == 0) starter = composed.size();
+    last_class = of_class;
+    composed.push_back(character);
+  }
+  return Utf8Of(composed);
 }
 
 bool IsAscii(absl::string_view text) {
@@ -211,31 +243,16 @@ void AppendCharacter(char32_t c, std::string& text) {
 }
 
 std::string ToNfd(absl::string_view text) {
-  return IsAscii(text) ? std::string(text) : Utf8Of(Decomposed(text));
+  return IsAscii(text) ? std::string(text) : Utf8Of(Decomposed(text, Form::kCanonical));
 }
-
 std::string ToNfc(absl::string_view text) {
-  if (IsAscii(text)) return std::string(text);
-  const std::u32string all = Decomposed(text);
-  std::u32string composed;
-  size_t starter = std::u32string::npos;  // in `composed`: what marks may join
-  int last_class = 0;                     // of what stands behind it
-  for (const char32_t character : all) {
-    const int of_class = ClassOf(character);
-    if (starter != std::u32string::npos) {
-      const bool is_next = composed.size() == starter + 1;
-      const char32_t joined =
-          is_next || last_class < of_class ? Compose(composed[starter], character) : 0;
-      if (joined != 0) {
-        composed[starter] = joined;
-        continue;
-      }
-    }
-    if (of_class == 0) starter = composed.size();
-    last_class = of_class;
-    composed.push_back(character);
-  }
-  return Utf8Of(composed);
+  return IsAscii(text) ? std::string(text) : Composed(Decomposed(text, Form::kCanonical));
+}
+std::string ToNfkd(absl::string_view text) {
+  return IsAscii(text) ? std::string(text) : Utf8Of(Decomposed(text, Form::kCompatible));
+}
+std::string ToNfkc(absl::string_view text) {
+  return IsAscii(text) ? std::string(text) : Composed(Decomposed(text, Form::kCompatible));
 }
 
 std::string WithoutMarks(absl::string_view text) { return Without(kMark, text); }

@@ -32,6 +32,8 @@ absl::string_view WithoutTrailingSpace(absl::string_view text);
 
 // Forms of Unicode's normalization (annex 15) of UTF-8.
 std::string ToNfd(absl::string_view text);
+std::string ToNfkc(absl::string_view text);
+std::string ToNfkd(absl::string_view text);
 std::string ToNfc(absl::string_view text);
 // Without marks (M), which accents are in a text of the form NFD; or, as BERT has it, without those
 // that take no space (Mn).

@@ -44,6 +44,12 @@ std::string Normalizer::Apply(absl::string_view text, bool is_front) const {
       case Step::Kind::kNfd:
         result = ToNfd(result);
         break;
+      case Step::Kind::kNfkc:
+        result = ToNfkc(result);
+        break;
+      case Step::Kind::kNfkd:
+        result = ToNfkd(result);
+        break;
       case Step::Kind::kLowercase:
         result = ToLowercase(result);
         break;
@@ -68,6 +74,14 @@ std::string Normalizer::Apply(absl::string_view text, bool is_front) const {
     }
   }
   return result;
+}
+
+bool Normalizer::MayDropTheFirst() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    return step.kind == Step::Kind::kStripAccents || step.kind == Step::Kind::kStripBertAccents ||
+           step.kind == Step::Kind::kCleanText ||
+           (step.kind == Step::Kind::kReplace && step.to.empty());
+  });
 }
 
 // No character joins one of ASCII in front of which it is not, and what is replaced is one

@@ -19,6 +19,8 @@ class Normalizer {
     enum class Kind : uint8_t {
       kNfc,
       kNfd,
+      kNfkc,
+      kNfkd,
       kLowercase,
       kStripAccents,
       kStripBertAccents,
@@ -32,6 +34,9 @@ class Normalizer {
   };
   void Add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
+
+  // Whether nothing may be left of the first character of a text.
+  bool MayDropTheFirst() const;
 
   // `is_front`: the text is not a part that follows another.
   std::string Apply(absl::string_view text, bool is_front) const;

@@ -26,16 +26,16 @@ namespace stagecoach::engine {
 //   model           BPE of bytes, where the pre-tokenizer ends in ByteLevel, or of characters, with
 //                   byte_fallback, unk_token and fuse_unk; ignore_merges; no dropout, prefix or
 //                   suffix. Unigram, with byte_fallback. WordPiece
-//   normalizer      NFC, NFD, Lowercase, StripAccents, Prepend, Replace of a String,
+//   normalizer      NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Prepend, Replace of a String,
 //                   BertNormalizer, or a Sequence
 //   pre_tokenizer   ByteLevel, add_prefix_space where it is the first; Split by a Regex or String
 //                   (Isolated; or Removed and inverted), patterns as in split_pattern.h; Digits;
 //                   Metaspace; BertPreTokenizer; or a Sequence
 //   added_tokens    special or not, normalized or not, single_word, lstrip, rstrip; the leftmost
 //                   first and of those the longest. Refused are ids that the library does not give
-//   post_processor  none, ByteLevel, BertProcessing or TemplateProcessing, or a Sequence: Encode
-//                   puts tokens before and behind a text
-//   decoder         none, ByteLevel, Metaspace, WordPiece without its cleanup, or a Sequence of
+//   post_processor  none, ByteLevel, BertProcessing, RobertaProcessing or TemplateProcessing, or a
+//                   Sequence: Encode puts tokens before and behind a text
+//   decoder         none, ByteLevel, Metaspace, WordPiece, or a Sequence of
 //                   Replace by a space, ByteFallback, Fuse, and Strip of the first space
 // What else the file asks for is refused by its name; "truncation" and "padding", which are about
 // examples and not about text, are not read.

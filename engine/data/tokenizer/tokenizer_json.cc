@@ -32,6 +32,7 @@ struct Decoding {
   std::string space;      // what stands for one; "": nothing does
   bool falls_back = false;
   std::optional<std::string> word_prefix;  // of tokens that go on in a word; others begin one
+  bool cleans_up = false;                  // WordPiece's: no space in front of punctuation
 };
 
 void EraseNullsInside(json& value) {
@@ -48,6 +49,16 @@ std::string PatternOf(absl::string_view text) {
     pattern.push_back(c);
   }
   return pattern;
+}
+
+// As the library does it, to the text of each token.
+std::string CleanedUp(std::string text) {
+  constexpr std::pair<const char*, const char*> kSteps[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& step : kSteps) absl::StrReplaceAll({step}, &text);
+  return text;
 }
 
 class TokenizerJsonReader {
@@ -119,7 +130,8 @@ class TokenizerJsonReader {
     if (decoding_.word_prefix.has_value()) {
       const std::string& prefix = *decoding_.word_prefix;
       const bool goes_on = !prefix.empty() && token.starts_with(prefix);
-      return goes_on ? token.substr(prefix.size()) : " " + token;
+      std::string text = goes_on ? token.substr(prefix.size()) : " " + token;
+      return decoding_.cleans_up ? CleanedUp(std::move(text)) : text;
     }
     if (decoding_.space.empty()) return token;
     return absl::StrReplaceAll(token, {{decoding_.space, " "}});
@@ -182,6 +194,8 @@ class TokenizerJsonReader {
     }
     const std::pair<const char*, Kind> plain[] = {{"NFC", Kind::kNfc},
                                                   {"NFD", Kind::kNfd},
+                                                  {"NFKC", Kind::kNfkc},
+                                                  {"NFKD", Kind::kNfkd},
                                                   {"Lowercase", Kind::kLowercase},
                                                   {"StripAccents", Kind::kStripAccents}};
     for (const auto& [name, kind] : plain) {
@@ -299,6 +313,11 @@ class TokenizerJsonReader {
   absl::Status ReadMetaspace(ObjectReader& reader) {
     SplitStep step = {.kind = SplitStep::Kind::kSpaces};
     ASSIGN_OR_RETURN(step.prepends, ReadPrepends(reader));
+    if (step.prepends == SplitStep::Prepends::kInText && pipeline_.normalizer.MayDropTheFirst()) {
+      // To the library, a text without its first character is none that begins.
+      return reader.Error("prepend_scheme",
+                          "\"first\" is not supported behind a normalizer that drops characters");
+    }
     ASSIGN_OR_RETURN(step.space, ReadReplacement(reader));
     ASSIGN_OR_RETURN(step.is_single, reader.OptionalBool("split", true));
     pipeline_.splits.push_back(std::move(step));
@@ -348,7 +367,7 @@ class TokenizerJsonReader {
       RETURN_IF_ERROR(reader.OptionalBool("split", true).status());
     } else if (type == "WordPiece") {
       ASSIGN_OR_RETURN(decoding.word_prefix, reader.OptionalString("prefix", "##"));
-      RETURN_IF_ERROR(reader.OptionalBool("cleanup", true).status());
+      ASSIGN_OR_RETURN(decoding.cleans_up, reader.OptionalBool("cleanup", true));
       pipeline_.drops_first_space = true;
     } else if (type == "Replace") {
       ASSIGN_OR_RETURN(decoding.space, ReadText(reader));
@@ -376,6 +395,12 @@ class TokenizerJsonReader {
     const bool has_template = !pipeline_.before_text.empty() || !pipeline_.behind_text.empty();
     if (type == "TemplateProcessing" && !has_template) return ReadTemplate(reader);
     if (type == "BertProcessing" && !has_template) return ReadBertProcessing(reader);
+    if (type == "RobertaProcessing" && !has_template) {
+      // These are about offsets alone.
+      RETURN_IF_ERROR(reader.OptionalBool("trim_offsets", true).status());
+      RETURN_IF_ERROR(reader.OptionalBool("add_prefix_space", true).status());
+      return ReadBertProcessing(reader);
+    }
     if (type != "Sequence") return Unsupported(reader, type);
     ASSIGN_OR_RETURN(const ArrayReader steps, reader.RequiredArray("processors"));
     for (size_t i = 0; i < steps.size(); ++i) {

@@ -90,9 +90,13 @@ class ModelReader {
     ASSIGN_OR_RETURN(const std::string type, options.OptionalString("type", "BPE"));
     if (type == "BPE") {
       RETURN_IF_ERROR(ReadBpe(model, options));
-    } else if (type == "Unigram" && !is_byte_level_) {
+    } else if ((type == "Unigram" || type == "WordPiece") && is_byte_level_) {
+      return options.Error("type", absl::StrCat(Quoted(type),
+                                                " is not supported behind the "
+                                                "pre-tokenizer \"ByteLevel\""));
+    } else if (type == "Unigram") {
       RETURN_IF_ERROR(ReadUnigram(model, options));
-    } else if (type == "WordPiece" && !is_byte_level_) {
+    } else if (type == "WordPiece") {
       RETURN_IF_ERROR(ReadWordPiece(model, options));
     } else {
       return Unsupported(options, type);
