@@ -14,11 +14,9 @@
 namespace stagecoach::engine {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 30;
-
-// So that of `count` rows of that many bytes, each such one in turn makes up kMostBytes.
-int64_t StrideOf(int64_t count, int64_t bytes) {
-  return std::max<int64_t>(1, (count * bytes + kMostBytes - 1) / kMostBytes);
+// So that of `count` rows of that many bytes, each such one in turn makes up `most_bytes`.
+int64_t StrideOf(int64_t count, int64_t bytes, int64_t most_bytes) {
+  return std::max<int64_t>(1, (count * bytes + most_bytes - 1) / most_bytes);
 }
 
 // Of the rows from `first` on each `stride`-th.
@@ -35,6 +33,15 @@ void AddRows(const Dataset& set, int64_t first, int64_t stride, base::Hasher& ha
       hasher.Update(absl::MakeConstSpan(inputs[i]));
     }
     if (target.empty()) continue;
+    set.CopyTarget(row, absl::MakeSpan(target));
+    hasher.Update(absl::MakeConstSpan(target));
+  }
+}
+
+// Likewise of targets alone.
+void AddTargets(const Dataset& set, int64_t stride, base::Hasher& hasher) {
+  std::vector<std::byte> target(static_cast<size_t>(set.spec().target.bytes()));
+  for (int64_t row = 0; row < set.rows(); row += stride) {
     set.CopyTarget(row, absl::MakeSpan(target));
     hasher.Update(absl::MakeConstSpan(target));
   }
@@ -57,11 +64,16 @@ void AddEncoding(const DataEncoding& encoding, base::Hasher& hasher) {
   }
 }
 
-std::string HashOf(const Dataset& set, const DataEncoding& encoding) {
+std::string HashOf(const Dataset& set, const DataEncoding& encoding, int64_t most_bytes) {
   base::Hasher hasher;
   AddEncoding(encoding, hasher);
   hasher.UpdateValue(set.rows());
-  AddRows(set, 0, StrideOf(set.rows(), BytesOfRow(set.spec())), hasher);
+  const int64_t stride = StrideOf(set.rows(), BytesOfRow(set.spec()), most_bytes);
+  AddRows(set, 0, stride, hasher);
+  // Labels are small beside what they are of.
+  const int64_t target_bytes = set.spec().target.bytes();
+  const int64_t target_stride = StrideOf(set.rows(), target_bytes, most_bytes);
+  if (target_bytes > 0 && target_stride < stride) AddTargets(set, target_stride, hasher);
   // What is left after the last whole row of tokens, some epochs read.
   for (int64_t epoch = 1; epoch <= 4; ++epoch) {
     const std::shared_ptr<const Dataset> cut = set.ForEpoch(/*seed=*/0, epoch);
@@ -72,9 +84,11 @@ std::string HashOf(const Dataset& set, const DataEncoding& encoding) {
 
 }  // namespace
 
-DataFingerprint FingerprintOf(const TrainTest& data) {
-  DataFingerprint fingerprint = {.train = HashOf(*data.train, data.encoding)};
-  if (data.test != nullptr) fingerprint.test = HashOf(*data.test, data.encoding);
+DataFingerprint FingerprintOf(const TrainTest& data, int64_t most_bytes) {
+  DataFingerprint fingerprint = {.train = HashOf(*data.train, data.encoding, most_bytes)};
+  if (data.test != nullptr) {
+    fingerprint.test = HashOf(*data.test, data.encoding, most_bytes);
+  }
   return fingerprint;
 }
 

@@ -1,14 +1,16 @@
 #ifndef STAGECOACH_ENGINE_DATA_DATA_FINGERPRINT_H_
 #define STAGECOACH_ENGINE_DATA_DATA_FINGERPRINT_H_
 
+#include <cstdint>
+
 #include "engine/data/dataset.h"
 
 namespace stagecoach::engine {
 
 // The fingerprint of the samples of both sets, as a model is fed with them, and of their encoding.
-// Of sets above a gigabyte, samples of that much, spread evenly, stand for all. Takes a fraction of
-// a second.
-DataFingerprint FingerprintOf(const TrainTest& data);
+// Of a set above `most_bytes`, samples of that much, spread evenly, stand for all; and labels of
+// that much, which are all of them unless they alone are larger. Takes a fraction of a second.
+DataFingerprint FingerprintOf(const TrainTest& data, int64_t most_bytes = int64_t{1} << 30);
 
 }  // namespace stagecoach::engine
 

@@ -1,8 +1,12 @@
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -98,6 +102,20 @@ TEST(Plan, MeasuresLayersOnRequest) {
   EXPECT_EQ(PlanOf({"--layers", "8", "--width", "16", "--profile", "measured"})["stages"]
                 .back()["last_layer"],
             7);
+}
+
+// Stopped meanwhile, so that it takes long enough on any machine.
+TEST(Plan, SaysThatItMeasures) {
+  Child child({"plan", "--data", "synthetic:256x32x4", "--layers", "4", "--width", "1024",
+               "--stages", "2", "--microbatches", "4", "--profile", "measured"});
+  absl::SleepFor(absl::Milliseconds(200));
+  child.Signal(SIGSTOP);
+  ASSERT_TRUE(child.WaitUntilStopped());
+  absl::SleepFor(absl::Milliseconds(1500));
+  child.Signal(SIGCONT);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_EQ(run.err, "stagecoach: measures the layers, with micro-batches of 32 rows\n");
 }
 
 TEST(Plan, ReadsTheModelFromAFile) {
