@@ -23,10 +23,15 @@ bool IsAt(int file, const std::string& path) {
          held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
-std::string ReadAll(int file) {
+// One that has locked the file just now has yet to write who it is, over what an earlier one wrote.
+std::string OwnerIn(int file) {
   char text[512];
-  const ssize_t bytes = pread(file, text, sizeof(text), 0);
-  return std::string(text, bytes > 0 ? static_cast<size_t>(bytes) : 0);
+  for (int look = 0; look < 10; ++look) {
+    absl::SleepFor(absl::Milliseconds(50));
+    const ssize_t bytes = pread(file, text, sizeof(text), 0);
+    if (bytes > 0) return std::string(text, static_cast<size_t>(bytes));
+  }
+  return "which could not write its name";
 }
 
 }  // namespace
@@ -40,7 +45,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
       if (errno != EWOULDBLOCK) {
         return absl::UnimplementedError(SystemError("lock", path).message());
       }
-      absl::Status held = absl::FailedPreconditionError(ReadAll(file));
+      absl::Status held = absl::FailedPreconditionError(OwnerIn(file));
       lock.Abandon();
       return held;
     }

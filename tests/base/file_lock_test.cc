@@ -1,16 +1,21 @@
 #include "base/file_lock.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -42,6 +47,18 @@ TEST_F(FileLocks, AreHeldByOneThatTheOthersAreTold) {
   const absl::StatusOr<FileLock> second = Take("second");
   ASSERT_OK(second.status());
   EXPECT_THAT(Take("another").status(), StatusIs(absl::StatusCode::kFailedPrecondition, "second"));
+}
+
+TEST_F(FileLocks, WaitForTheNameOfOneThatHasJustBegun) {
+  const int file = open(path_.c_str(), O_RDWR | O_CREAT, 0666);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  std::thread writes([file] {
+    absl::SleepFor(absl::Milliseconds(120));
+    static_cast<void>(write(file, "late", 4));
+  });
+  EXPECT_THAT(Take("another").status(), StatusIs(absl::StatusCode::kFailedPrecondition, "late"));
+  writes.join();
+  close(file);
 }
 
 TEST_F(FileLocks, AreTakenOverFromAProcessThatWasKilled) {

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Hangs up, breaks pipes and limits the size of files at random moments of runs that save themselves, and lets two runs into one folder.
+
+    tests/soak/hangups.py --program build/release/tools/stagecoach --faults 50 --seed 1
+
+Each fault is a `train --checkpoint`, as one process or as `launch` of four, which is struck once in each of its starts: by SIGHUP, by a reader of
+its output that goes away, or by a limit of the size of its files (RLIMIT_FSIZE), at the start, while it trains, while it saves or near its end.
+It must end with the status of that (129, 141; with a limit 74, or 0 if it did not matter), a hang-up after the first epoch must leave a checkpoint,
+and `--resume` without a further fault must end with the bits of a run that was left alone.
+
+Then, ten times, two runs are started in one folder at almost the same time, some behind a run that was killed there: one of them must train and
+end with those bits, the other be refused with 78 and the name of the first. --only N repeats one fault.
+"""
+
+import argparse
+import collections
+import glob
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+EPOCHS = 40
+STEPS = 4 * EPOCHS
+HANG_S = 60.0
+KINDS = ("hang-up", "pipe", "limit")
+PHASES = ("start", "training", "saving", "end")
+STATUSES = {"hang-up": (129, -signal.SIGHUP), "pipe": (141, -signal.SIGPIPE), "limit": (74,)}
+TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--width", "64", "--batch", "64", "--microbatches", "8",
+         "--gradient-blocks", "4", "--epochs", str(EPOCHS), "--clip-norm", "1", "--log-every", "1"]
+MESHES = (["--stages", "4"], ["--stages", "2", "--replicas", "2"])
+
+
+def wait_until(condition, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def result_of(text):
+    end = json.loads(text.strip().split("\n")[-1])
+    return end["steps"], end["parameters_hash"], end["step_losses_hash"]
+
+
+def steps_saved(folder):
+    return [int(name[-8:]) for name in glob.glob(f"{folder}/run/step-*") if name[-8:].isdigit()]
+
+
+def children_of(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+            return [int(child) for child in children.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+class Fault:
+    """A run, and what befell it."""
+
+    def __init__(self, program, seed, number):
+        self.random = random.Random(f"{seed}/{number}")
+        self.number = number
+        self.kind = KINDS[number % len(KINDS)]
+        self.phase = self.random.choice(PHASES)
+        self.is_launched = self.random.random() < 0.4
+        self.every = self.random.choice(("1", "7", "1000000"))
+        self.too_late = False
+        self.problems = []
+        self.command = [program]
+        if self.is_launched:
+            self.command += ["launch", "--processes", "4", "--"]
+        self.command += [*TRAIN, *self.random.choice(MESHES), "--every", self.every]
+
+    def problem(self, what):
+        where = "launch" if self.is_launched else "train"
+        self.problems.append(f"fault {self.number}, {self.kind} of {where} at {self.phase}, --every {self.every}: {what}")
+
+    def wait_for_moment(self, folder, process, lines):
+        def has_ended():
+            return process.poll() is not None
+
+        if self.phase == "start":
+            time.sleep(self.random.uniform(0.0, 0.4))
+        elif self.phase == "training":
+            wait_until(lambda: len(lines) > 4 or has_ended(), HANG_S)
+            time.sleep(self.random.uniform(0.0, 0.3))
+        elif self.phase == "saving":
+            wait_until(lambda: glob.glob(f"{folder}/run/.*step-*") or has_ended(), HANG_S)
+            time.sleep(self.random.uniform(0.0, 0.02))
+        else:
+            wait_until(lambda: len(lines) > STEPS - 20 or has_ended(), HANG_S)
+            time.sleep(self.random.uniform(0.0, 0.1))
+
+    def limit(self, pid):
+        """Of all processes, as a user's limit is of a session."""
+        size = self.random.choice((0, 100, 4096, 20000, 100000))
+        for of in (pid, *children_of(pid)):
+            try:
+                resource.prlimit(of, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            except ProcessLookupError:
+                pass
+
+    def strike(self, folder):
+        lines = []
+        with open(f"{folder}/err", "wb") as err:
+            process = subprocess.Popen([*self.command, "--checkpoint", f"{folder}/run"], stdout=subprocess.PIPE, stderr=err,
+                                       preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL))
+        os.set_blocking(process.stdout.fileno(), False)
+        rest = bytearray()
+
+        def read():
+            try:
+                more = os.read(process.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                return
+            rest.extend(more)
+            *whole, last = bytes(rest).split(b"\n")
+            rest[:] = last
+            lines.extend(whole)
+
+        poll = process.poll
+        process.poll = lambda: (read(), poll())[1]  # so that its output is read wherever this waits
+        self.wait_for_moment(folder, process, lines)
+        if self.kind == "hang-up":
+            process.send_signal(signal.SIGHUP)
+        elif self.kind == "pipe":
+            process.poll = poll
+            process.stdout.close()
+        else:
+            self.limit(process.pid)
+        if not wait_until(lambda: process.poll() is not None, HANG_S):
+            self.problem("hangs")
+            process.kill()
+        status = process.wait()
+        with open(f"{folder}/err", encoding="utf-8", errors="replace") as err:
+            text = err.read()
+        self.too_late = status == 0 and self.kind != "limit"
+        if status not in (0, *STATUSES[self.kind]):
+            self.problem(f"ends with {status}: {text[-1500:]}")
+        is_trained = any(b'"event":"epoch"' in line for line in lines)
+        if self.kind != "limit" and is_trained and not steps_saved(folder):
+            self.problem("has saved nothing")
+
+    def run(self, expected):
+        with tempfile.TemporaryDirectory() as folder:
+            self.strike(folder)
+            resumed = subprocess.run([*self.command, "--checkpoint", f"{folder}/run", "--resume"], capture_output=True, text=True,
+                                     timeout=4 * HANG_S, check=False)
+            if resumed.returncode != 0:
+                self.problem(f"resumed, it ends with {resumed.returncode}: {resumed.stderr[-1500:]}")
+            elif result_of(resumed.stdout) != expected:
+                self.problem(f"resumed, it ends with {result_of(resumed.stdout)}, not {expected}")
+        return self
+
+
+def two_in_one_folder(program, seed, number, expected):
+    draw = random.Random(f"{seed}/two/{number}")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [program, *TRAIN, "--stages", "2", "--checkpoint", f"{folder}/run", "--resume", "--every", "3"]
+        if number % 2 == 1:
+            killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_until(lambda: steps_saved(folder), HANG_S)
+            killed.kill()
+            killed.wait()
+        both = []
+        for _ in range(2):
+            both.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            time.sleep(draw.choice((0.0, draw.uniform(0.0, 0.15))))
+        ended = [(*process.communicate(timeout=HANG_S), process) for process in both]
+        ended.sort(key=lambda end: end[2].returncode)
+        (out, err, first), (_, refusal, second) = ended
+        name = f"two runs, {number}"
+        if (first.returncode, second.returncode) != (0, 78):
+            return [f"{name}: end with {first.returncode} and {second.returncode}: {err} {refusal}"]
+        if result_of(out) != expected:
+            return [f"{name}: ends with {result_of(out)}, not {expected}"]
+        if f"process {first.pid}," not in refusal:
+            return [f"{name}: the refusal does not name {first.pid}: {refusal}"]
+    return []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--program", required=True, help="the stagecoach to test")
+    parser.add_argument("--faults", type=int, default=50, help="of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="the number of the only fault")
+    arguments = parser.parse_args()
+
+    alone = subprocess.run([arguments.program, *TRAIN, "--stages", "1"], check=True, capture_output=True, text=True)
+    expected = result_of(alone.stdout)
+    numbers = range(arguments.faults * len(KINDS)) if arguments.only is None else [arguments.only]
+    counts = collections.Counter()
+    late = bad = 0
+    for number in numbers:
+        fault = Fault(arguments.program, arguments.seed, number).run(expected)
+        for problem in fault.problems:
+            print(problem, flush=True)
+        counts[fault.kind, fault.phase, "launch" if fault.is_launched else "train"] += 1
+        late += fault.too_late
+        bad += bool(fault.problems)
+    for of, count in sorted(counts.items()):
+        print(f"{of[0]:9}{of[1]:10}{of[2]:8}{count:5}")
+    print(f"{len(numbers)} faults, {late} of which came too late; {len(numbers) - bad} runs ended as if nothing had happened")
+    if arguments.only is None:
+        problems = [problem for number in range(10) for problem in two_in_one_folder(arguments.program, arguments.seed, number, expected)]
+        print("\n".join(problems + [f"two runs in one folder: {10 - len(problems)} of 10 as it must be"]))
+        bad += len(problems)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
