@@ -74,6 +74,7 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
         {"optimizer_bytes", memory.optimizer_bytes},
         {"averaged_bytes", memory.averaged_bytes},
         {"other_resident_bytes", memory.other_resident_bytes},
+        {"working_bytes", memory.working_bytes},
         {"cache_bytes", memory.cache_bytes},
         {"input_bytes", memory.input_bytes},
         {"output_bytes", memory.output_bytes},
@@ -91,6 +92,12 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
             absl::StrFormat("layer %d (%s): %s is %d, expected a number from 0 to %d", i,
                             layer.name, field, size, schedule::kMaxSizeBytes));
       }
+    }
+    if (memory.working_bytes > memory.other_resident_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("layer %d (%s): working_bytes is %d, expected at most "
+                          "other_resident_bytes, %d",
+                          i, layer.name, memory.working_bytes, memory.other_resident_bytes));
     }
   }
   return absl::OkStatus();

@@ -34,6 +34,9 @@ struct LayerMemory {
   int64_t optimizer_bytes = 0;
   int64_t averaged_bytes = 0;        // of parameter_bytes: the optimizer keeps no state of them
   int64_t other_resident_bytes = 0;  // also kept for the whole run, like tables of norms
+  // Of those: rounded copies of the parameters, but for the averaged ones, which the layer reads in
+  // their place. Where nothing is trained, there is nothing but them.
+  int64_t working_bytes = 0;
   int64_t cache_bytes = 0;           // likewise, of earlier positions, where they come one by one
   int64_t input_bytes = 0;           // activation in, per micro-batch, not rounded
   int64_t output_bytes = 0;          // activation out, per micro-batch, not rounded

@@ -15,6 +15,10 @@ using schedule::StageMemory;
 // What is left of a layer where nothing follows F.
 LayerMemory OfForward(LayerMemory layer) {
   STAGECOACH_CHECK(!layer.dropped.has_value(), "without B, no layer does F again");
+  if (layer.working_bytes > 0) {
+    layer.other_resident_bytes -= layer.working_bytes;
+    layer.parameter_bytes = layer.averaged_bytes + layer.working_bytes;
+  }
   layer.optimizer_bytes = 0;
   layer.gradient_stash_bytes = 0;
   layer.input_last_use = layer.output_last_use = LastUse::kForward;

@@ -82,8 +82,8 @@ struct LayerPlaces {
 //    its input. A stage of a single layer has but one slot. If the stage splits its backward, what
 //    the first F leaves for W is scratch: the gradient stash is not there before B.
 //  - Of a stage that does not train, where no layer does F again: nothing for gradients and the
-//  optimizer. Layers share their
-//    parts of the stash, and activations between them are in the workspace.
+//    optimizer, and of parameters what layers read alone (LayerMemory::working_bytes). Layers share
+//    their parts of the stash, and activations between them are in the workspace.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
 schedule::StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& ends,

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
@@ -71,19 +70,6 @@ absl::Status ReadAndHash(const base::FileReader& file, int64_t begin, absl::Span
     hasher.Update(part);
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<SafetensorsHeader> ReadHeader(const base::FileReader& file) {
-  uint64_t length = 0;
-  std::array<std::byte, sizeof(length)> prefix;
-  RETURN_IF_ERROR(file.ReadAt(0, absl::MakeSpan(prefix)));
-  for (size_t i = prefix.size(); i-- > 0;) length = length << 8 | static_cast<uint8_t>(prefix[i]);
-  length = std::min({length, static_cast<uint64_t>(file.size()) - prefix.size(),
-                     static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)});
-  std::string text(static_cast<size_t>(length) + prefix.size(), '\0');
-  RETURN_IF_ERROR(
-      file.ReadAt(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
-  return ParseSafetensors(text, file.size());
 }
 
 // Why the bytes of a file are not those that were saved.
@@ -172,7 +158,7 @@ absl::Status Checkpoint::LoadTo(const std::string& name, FileReceiver& receiver)
   const SavedFile* const saved = manifest_.FindFile(name);
   if (saved == nullptr) return Load(name).status();
   ASSIGN_OR_RETURN(const base::FileReader file, OpenFile(PathOf(name), *saved));
-  const absl::StatusOr<SafetensorsHeader> header = ReadHeader(file);
+  const absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
   absl::Status status = header.status();
   if (status.ok()) status = receiver.Begin(file.path(), *header);
   base::Hasher hasher;

@@ -1,12 +1,10 @@
 #include "engine/checkpoint/hugging_face_files.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <functional>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 #include <variant>
@@ -20,11 +18,11 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/line.h"
-#include "base/mapped_file.h"
 #include "base/status_macros.h"
+#include "base/system_calls.h"
 #include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/safetensors.h"
-#include "kernels/bfloat16.h"
+#include "engine/checkpoint/stored_matrix.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -64,44 +62,6 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
   absl::StatusOr<std::map<std::string, std::string>> file_of = read();
   if (!file_of.ok()) return base::InFile(base::WithJsonPlace(file_of.status(), text), path);
   return file_of;
-}
-
-// IEEE 754 binary16.
-float FromFloat16(uint16_t value) {
-  const int exponent = value >> 10 & 0x1F, fraction = value & 0x3FF;
-  const float sign = (value & 0x8000) != 0 ? -1.0F : 1.0F;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  if (exponent == 0x1F) {
-    return fraction != 0 ? std::numeric_limits<float>::quiet_NaN()
-                         : sign * std::numeric_limits<float>::infinity();
-  }
-  return sign * std::ldexp(static_cast<float>(0x400 + fraction), exponent - 25);
-}
-
-// The numbers of `entry`, which lies at `bytes`, from `first` on.
-void ReadFloats(const SafetensorsEntry& entry, const char* bytes, int64_t first,
-                absl::Span<float> values) {
-  const char* const from = bytes + first * SizeOf(*entry.type);
-  const auto read = [&]<typename Stored>(auto to_float, Stored /*type*/) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      Stored stored;
-      std::memcpy(&stored, from + i * sizeof(Stored), sizeof(Stored));
-      values[i] = to_float(stored);
-    }
-  };
-  switch (*entry.type) {
-    case DType::kFloat32:
-      std::memcpy(values.data(), from, values.size() * sizeof(float));
-      return;
-    case DType::kFloat64:
-      return read([](double value) { return static_cast<float>(value); }, double());
-    case DType::kBfloat16:
-      return read(kernels::FromBfloat16, uint16_t());
-    case DType::kFloat16:
-      return read(FromFloat16, uint16_t());
-    default:
-      STAGECOACH_CHECK(false, "a type that was refused");
-  }
 }
 
 // What `read` makes of the config.json.
@@ -172,13 +132,14 @@ struct HuggingFaceFolder::Contents {
   absl::Status AddFiles();
   absl::Status CheckParameters() const;
   absl::Status CheckTiedHead() const;
+  absl::Status AddBytesOf(const StoredTensor& stored, base::Hasher& hasher) const;
   absl::Status ReadConfigs();
 
   const std::string path;
   const HuggingFaceModel model;
   std::string config;   // as HuggingFaceConfigOf writes it
   std::string dropout;  // that it asks for
-  std::vector<base::MappedFile> files;
+  std::vector<base::FileReader> files;
   std::map<std::string, StoredTensor, std::less<>> tensors;             // by name, without a prefix
   std::map<std::string, HuggingFaceParameter, std::less<>> parameters;  // by our name
 };
@@ -237,10 +198,8 @@ absl::Status HuggingFaceFolder::Contents::AddFiles() {
 }
 
 absl::Status HuggingFaceFolder::Contents::AddFile(const std::string& file) {
-  ASSIGN_OR_RETURN(base::MappedFile mapped, base::MappedFile::Open(file));
-  const absl::string_view contents = mapped.contents();
-  absl::StatusOr<SafetensorsHeader> header =
-      ParseSafetensors(contents, static_cast<int64_t>(contents.size()));
+  ASSIGN_OR_RETURN(base::FileReader reader, base::FileReader::Open(file, /*follows_links=*/true));
+  absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(reader);
   if (!header.ok()) return base::Annotate(header.status(), file);
   const std::string prefix = HuggingFacePrefix(model);
   for (SafetensorsEntry& entry : header->tensors) {
@@ -251,7 +210,7 @@ absl::Status HuggingFaceFolder::Contents::AddFile(const std::string& file) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": there are two tensors \"", place->first, "\""));
   }
-  files.push_back(std::move(mapped));
+  files.push_back(std::move(reader));
   return absl::OkStatus();
 }
 
@@ -267,13 +226,11 @@ absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
       transformer->family == TransformerFamily::kGpt2 ? "wte.weight" : "embed_tokens.weight";
   const StoredTensor& own = head->second;
   const StoredTensor& table = tensors.find(table_name)->second;
-  const auto values_of = [this](const StoredTensor& stored) {
-    return files[stored.file].contents().substr(static_cast<size_t>(stored.entry.begin),
-                                                static_cast<size_t>(stored.entry.bytes()));
-  };
-  if (own.entry.shape == table.entry.shape && own.entry.type == table.entry.type &&
-      values_of(own) == values_of(table)) {
-    return absl::OkStatus();
+  if (own.entry.shape == table.entry.shape && own.entry.type == table.entry.type) {
+    base::Hasher values, of_table;
+    RETURN_IF_ERROR(AddBytesOf(own, values));
+    RETURN_IF_ERROR(AddBytesOf(table, of_table));
+    if (values.HexDigest() == of_table.HexDigest()) return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "the tensor \"lm_head.weight\" has other values than \"", table_name, "\", but ", kConfig,
@@ -311,14 +268,26 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
   return CheckTiedHead();
 }
 
-std::string HuggingFaceFolder::Fingerprint() const {
+absl::Status HuggingFaceFolder::Contents::AddBytesOf(const StoredTensor& stored,
+                                                     base::Hasher& hasher) const {
+  constexpr int64_t kReadAtOnce = int64_t{256} << 10;
+  std::vector<std::byte> part(static_cast<size_t>(std::min(stored.entry.bytes(), kReadAtOnce)));
+  for (int64_t done = 0; done < stored.entry.bytes(); done += std::ssize(part)) {
+    const auto own = absl::MakeSpan(part).first(
+        static_cast<size_t>(std::min(std::ssize(part), stored.entry.bytes() - done)));
+    RETURN_IF_ERROR(files[stored.file].ReadAt(stored.entry.begin + done, own));
+    hasher.Update(own);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> HuggingFaceFolder::Fingerprint() const {
   base::Hasher values;
   for (const auto& [name, tensor] : contents_->tensors) {
     const SafetensorsEntry& entry = tensor.entry;
     values.Update(absl::StrCat(name, " ", entry.shape.ToString(), " "));
     values.UpdateValue(entry.type.value_or(DType::kUint8));
-    values.Update(contents_->files[tensor.file].contents().substr(
-        static_cast<size_t>(entry.begin), static_cast<size_t>(entry.bytes())));
+    RETURN_IF_ERROR(contents_->AddBytesOf(tensor, values));
   }
   return absl::StrCat("initial config.json: ", base::HashOf(contents_->config),
                       "\ninitial parameters: ", values.HexDigest(), "\n");
@@ -326,41 +295,34 @@ std::string HuggingFaceFolder::Fingerprint() const {
 
 const std::string& HuggingFaceFolder::dropout() const { return contents_->dropout; }
 
-absl::Status HuggingFaceFolder::Read(absl::string_view name, absl::Span<float> values) const {
+absl::Status HuggingFaceFolder::Read(absl::string_view name, const kernels::Tensor& values) const {
   const Contents& all = *contents_;
   const auto parameter = all.parameters.find(name);
   if (parameter == all.parameters.end()) {
     return absl::NotFoundError(absl::StrCat(all.path, " has no values of \"", name, "\""));
   }
   const int64_t columns = parameter->second.columns();
-  int64_t first_column = 0;
+  kernels::Tensor rest = values;  // from where a piece begins
   for (const HuggingFacePiece& piece : parameter->second.pieces) {
+    STAGECOACH_CHECK(piece.rows() * columns == values.elements(), "another number of values");
     const Contents::StoredTensor& stored = all.tensors.find(piece.tensor)->second;
-    const char* const bytes = all.files[stored.file].contents().data() + stored.entry.begin;
-    STAGECOACH_CHECK(piece.rows() * columns == std::ssize(values), "another number of values");
-    const int64_t lines = piece.is_transposed ? piece.columns() : piece.rows();
-    std::vector<float> line(
-        static_cast<size_t>(piece.is_transposed ? piece.rows() : piece.columns()));
-    for (int64_t i = 0; i < lines; ++i) {
-      ReadFloats(stored.entry, bytes, (piece.first_row + i) * std::ssize(line),
-                 absl::MakeSpan(line));
-      // Theirs is a column of ours, or a part of a row.
-      float* to = values.data() + first_column + (piece.is_transposed ? i : i * columns);
-      for (const float value : line) {
-        *to = value;
-        to += piece.is_transposed ? columns : 1;
-      }
+    StoredMatrix matrix = {.file = &all.files[stored.file],
+                           .type = *stored.entry.type,
+                           .begin = stored.entry.begin,
+                           .rows = piece.rows(),
+                           .columns = piece.columns()};
+    // Theirs is a column of ours, or a part of a row.
+    if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
+    matrix.begin += piece.first_row * matrix.columns * SizeOf(matrix.type);
+    ASSIGN_OR_RETURN(const std::optional<float> bad,
+                     ReadMatrix(matrix, piece.is_transposed, rest, columns));
+    if (bad.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(all.path, ": the tensor \"", piece.tensor,
+                                                     "\" has a value that is not finite, ", *bad));
     }
-    first_column += piece.columns();
+    rest.data = static_cast<std::byte*>(rest.data) + piece.columns() * SizeOf(values.dtype);
   }
-  const auto bad = std::find_if_not(values.begin(), values.end(),
-                                    [](float value) { return std::isfinite(value); });
-  if (bad == values.end()) return absl::OkStatus();
-  int64_t column = (bad - values.begin()) % columns;
-  const HuggingFacePiece* from = parameter->second.pieces.data();
-  while (column >= from->columns()) column -= (from++)->columns();
-  return absl::InvalidArgumentError(absl::StrCat(all.path, ": the tensor \"", from->tensor,
-                                                 "\" has a value that is not finite, ", *bad));
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

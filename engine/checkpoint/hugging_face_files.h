@@ -9,17 +9,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_model.h"
 #include "engine/model/transformer.h"
+#include "kernels/tensor.h"
 
 namespace stagecoach::engine {
 
 // The parameters of a model in a folder as the library transformers saves one: config.json and
 // model.safetensors, or several such files and model.safetensors.index.json; or those of a ResNet
-// in one file, a state dict of torchvision's. Files are mapped, so that a process reads what it
-// asks for alone. Copies share them. Thread-safe.
+// in one file, a state dict of torchvision's. A process reads what it asks for alone, in small
+// parts. Copies share the open files, which nothing may write to meanwhile. Thread-safe.
 class HuggingFaceFolder {
  public:
   // `path`: the folder, or the file if IsStateDict, whose names are torchvision's whatever the
@@ -31,13 +31,14 @@ class HuggingFaceFolder {
   static absl::StatusOr<HuggingFaceFolder> Open(const std::string& path,
                                                 const HuggingFaceModel& model);
 
-  // The values of one of our parameters, rounded to float32 if theirs are wider. NotFound: the
-  // model has no parameter of that name. Pre-condition: as many values as it has.
-  absl::Status Read(absl::string_view name, absl::Span<float> values) const;
+  // Writes the values of one of our parameters to a tensor in host memory: float32, to which wider
+  // ones are rounded, or bfloat16, to which those are. NotFound: the model has no parameter of that
+  // name. InvalidArgument: one is not finite. Pre-condition: as many values as it has.
+  absl::Status Read(absl::string_view name, const kernels::Tensor& values) const;
 
   // Of what the folder has, in lines "name: hash" as TrainerOptions::fingerprint has them: of what
   // config.json says of the model, and of all tensors, in however many files. Reads all of them.
-  std::string Fingerprint() const;
+  absl::StatusOr<std::string> Fingerprint() const;
   // HuggingFaceDropoutOf its config.json.
   const std::string& dropout() const;
 

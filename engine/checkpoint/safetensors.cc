@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "base/system_calls.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -155,6 +156,23 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64
                    });
   RETURN_IF_ERROR(CheckNoGaps(header, data_begin, file_bytes));
   return header;
+}
+
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const base::FileReader& file) {
+  std::string text;
+  const auto read_to = [&](int64_t end) {
+    const auto begin = std::ssize(text);
+    text.resize(static_cast<size_t>(std::clamp(end, begin, std::max(file.size(), begin))));
+    return file.ReadAt(begin, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()) + begin,
+                                             text.size() - static_cast<size_t>(begin)));
+  };
+  RETURN_IF_ERROR(read_to(kLengthBytes));
+  if (std::ssize(text) == kLengthBytes) {
+    const auto length =
+        std::min<uint64_t>(LengthOf(text), static_cast<uint64_t>(kMaxSafetensorsHeaderBytes));
+    RETURN_IF_ERROR(read_to(kLengthBytes + static_cast<int64_t>(length)));
+  }
+  return ParseSafetensors(text, file.size());
 }
 
 absl::StatusOr<Shape> ParseShape(const base::ArrayReader& dims, int64_t element_bytes) {

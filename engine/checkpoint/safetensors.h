@@ -14,6 +14,7 @@
 
 namespace stagecoach::base {
 class ArrayReader;
+class FileReader;
 }
 
 namespace stagecoach::engine {
@@ -54,6 +55,9 @@ std::string LayOutSafetensors(SafetensorsHeader& header);
 // header. InvalidArgument: it is damaged; tensors overlap, leave gaps or do not end where the file
 // does; a type or shape that there is no tensor of here. Safe on hostile input.
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64_t file_bytes);
+
+// The same of a file, of which it reads no more. Errors of ReadAt besides.
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const base::FileReader& file);
 
 // The shape in such a header, whose elements, and their bytes, can be counted. Safe on hostile
 // input.

@@ -23,8 +23,9 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
     memory.parameter_bytes += bytes;
     if (parameter.update.is_average()) memory.averaged_bytes += bytes;
     if (type == DType::kFloat32 || parameter.update.is_average()) continue;
-    memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+    memory.working_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
+  memory.other_resident_bytes += memory.working_bytes;
   memory.optimizer_bytes =
       context.optimizer_states * (memory.parameter_bytes - memory.averaged_bytes);
   const DType input_type = InputType(context.device, context.is_fed_ids());

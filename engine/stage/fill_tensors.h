@@ -9,12 +9,18 @@
 
 namespace stagecoach::engine {
 
-// Gives float32 tensors of a device the values that `values_of` writes for each, by its index.
-// Where the device has memory of its own, several threads call it at once and the device copies
-// what others have written meanwhile; each takes host memory for one tensor. A job of the device's
-// stream. The error of the first tensor that has one.
-absl::Status FillTensors(kernels::Device& device, absl::Span<const kernels::Tensor> tensors,
-                         absl::FunctionRef<absl::Status(int, absl::Span<float>)> values_of);
+// Gives tensors of a device the values that `values_of` writes for each, by its index, to a tensor
+// of the same type and shape in host memory. Several threads call it at once. Where the device has
+// memory of its own, it copies what others have written meanwhile, and each thread takes host memory
+// for one tensor. A job of the device's stream. The error of the first tensor that has one.
+absl::Status FillTensors(
+    kernels::Device& device, absl::Span<const kernels::Tensor> tensors,
+    absl::FunctionRef<absl::Status(int, const kernels::Tensor& values)> values_of);
+
+// Gives a tensor in host memory, float32 or bfloat16, the values that `fill` writes; if they are to
+// be rounded, host memory for all of them is taken meanwhile.
+void FillFromFloats(const kernels::Tensor& tensor,
+                    absl::FunctionRef<void(absl::Span<float> values)> fill);
 
 }  // namespace stagecoach::engine
 

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "engine/stage/fill_tensors.h"
 #include "engine/stage/layer_cost.h"
+#include "kernels/bfloat16.h"
 #include "kernels/ops/ops.h"
 #include "kernels/staging.h"
 
@@ -126,10 +127,10 @@ void Stage::LayOut() {
                    "a single row takes more than several");
 }
 
-absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
+absl::Status Stage::Place(std::byte* resident, std::optional<uint64_t> seed) {
   PlaceParameters(resident);
-  RETURN_IF_ERROR(InitializeParameters(seed));
-  RETURN_IF_ERROR(GroupParameters());
+  if (seed.has_value()) RETURN_IF_ERROR(InitializeParameters(*seed));
+  if (options_.trains) RETURN_IF_ERROR(GroupParameters());
   const bool updates = options_.trains && !options_.replication.shards_optimizer;
   if (updates && !device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
   RETURN_IF_ERROR(RoundParameters());
@@ -142,9 +143,10 @@ void Stage::PlaceParameters(std::byte* resident) {
   std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
   const int64_t copy_bytes = memory().parameter_bytes;
   all_values_ = {values, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
-  if (options_.trains) all_gradients_ = {gradients, DType::kFloat32, all_values_.shape};
+  const bool trains = options_.trains;
+  if (trains) all_gradients_ = {gradients, DType::kFloat32, all_values_.shape};
   shard_states_ = states;
-  const bool has_states = options_.trains && !options_.replication.shards_optimizer;
+  const bool has_states = trains && !options_.replication.shards_optimizer;
   const int own_states = has_states ? options_.optimizer.states() : 0;
   const int micro_batches = options_.micro_batches * options_.replication.replicas;
   const float share = 1.0F / static_cast<float>(micro_batches);
@@ -162,14 +164,16 @@ void Stage::PlaceParameters(std::byte* resident) {
     tensors.decays = parameter.decays;
     const bool is_average = parameter.update.is_average();
     if (is_average) tensors.average = {parameter.update.momentum, share};
-    tensors.value = take(values, parameter.type, shape);
-    if (options_.trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
+    // Where nothing is trained, a value is what layers read.
+    const bool is_rounded = type != DType::kFloat32 && !is_average;
+    tensors.value = take(values, is_rounded && !trains ? type : parameter.type, shape);
+    if (trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
     for (size_t state = 0; !is_average && state < static_cast<size_t>(own_states); ++state) {
       tensors.states[state] = take(states, DType::kFloat32, shape);
     }
-    if (type != DType::kFloat32 && !is_average) tensors.working = take(others, type, shape);
+    if (is_rounded && trains) tensors.working = take(others, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
-    for (size_t copy = 0; options_.trains && copy < gradients_.size(); ++copy) {
+    for (size_t copy = 0; trains && copy < gradients_.size(); ++copy) {
       gradients_[copy].push_back(
           {static_cast<std::byte*>(tensors.gradient.data) + static_cast<int64_t>(copy) * copy_bytes,
            DType::kFloat32, shape});
@@ -190,8 +194,10 @@ void Stage::PlaceParameters(std::byte* resident) {
 absl::Status Stage::InitializeParameters(uint64_t seed) {
   std::vector<Tensor> values;
   for (const kernels::ParameterTensors& tensors : tensors_) values.push_back(tensors.value);
-  return FillTensors(device_, values, [&](int i, absl::Span<float> initial) {
-    FillInitial(parameters_[static_cast<size_t>(i)], seed, initial);
+  return FillTensors(device_, values, [&](int i, const Tensor& tensor) {
+    FillFromFloats(tensor, [&](absl::Span<float> initial) {
+      FillInitial(parameters_[static_cast<size_t>(i)], seed, initial);
+    });
     return absl::OkStatus();
   });
 }
@@ -276,16 +282,22 @@ const Tensor& Stage::ValueOf(ParameterId id) const {
 absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
   const Tensor& value = ValueOf(id);
   std::vector<float> copy(static_cast<size_t>(value.elements()));
-  RETURN_IF_ERROR(kernels::Download(
-      device_, {{.to = copy.data(), .from = value.data, .bytes = value.bytes()}}));
+  const bool is_rounded = value.dtype == DType::kBfloat16;
+  std::vector<uint16_t> rounded(is_rounded ? copy.size() : 0);
+  void* const to = is_rounded ? static_cast<void*>(rounded.data()) : copy.data();
+  RETURN_IF_ERROR(
+      kernels::Download(device_, {{.to = to, .from = value.data, .bytes = value.bytes()}}));
+  std::transform(rounded.begin(), rounded.end(), copy.begin(), kernels::FromBfloat16);
   return copy;
 }
 
 absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values) {
   const Tensor& value = ValueOf(id);
   STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
-  RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, absl::Span<float> to) {
-    std::copy(values.begin(), values.end(), to.begin());
+  RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, const Tensor& tensor) {
+    FillFromFloats(tensor, [&](absl::Span<float> to) {
+      std::copy(values.begin(), values.end(), to.begin());
+    });
     return absl::OkStatus();
   }));
   RETURN_IF_ERROR(RoundParameters());
@@ -308,6 +320,7 @@ std::vector<TrainedPiece> Stage::TrainedPieces() const {
 }
 
 absl::Status Stage::RoundParameters() {
+  if (!options_.trains) return absl::OkStatus();  // the values are what layers read
   return device_.ops().optimizer().RoundParameters(device_.stream(), *all_parameters_);
 }
 

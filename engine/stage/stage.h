@@ -97,9 +97,9 @@ class Stage {
   bool records_outputs() const { return options_.is_last && loss_spec_.is_computed_by_layer; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
-  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, on a
-  // stream that has finished then.
-  absl::Status Place(std::byte* resident, uint64_t seed);
+  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, or, without
+  // a seed, stay 0; on a stream that has finished then.
+  absl::Status Place(std::byte* resident, std::optional<uint64_t> seed);
 
   // F: fills the input from the batch on the first stage; computes the loss, and its gradient, if
   // there is a block for it, on the last. A last layer that computes the loss itself does so in B
@@ -157,7 +157,8 @@ class Stage {
   absl::Status FetchResults();
   const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
   LossResult Result(MicroBatch micro_batch) const;
-  // A copy of the values of a parameter that it has(), which waits for the stream.
+  // A copy of the values of a parameter that it has(), which waits for the stream: rounded ones, if
+  // layers read those and nothing is trained.
   absl::StatusOr<std::vector<float>> CopyParameter(ParameterId id);
 
   // The other way; waits for the stream.

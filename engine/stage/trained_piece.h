@@ -19,7 +19,8 @@ struct TrainedPiece {
   bool is_copy = false;   // the original is trained as well, maybe elsewhere
   int state = kTrainedValue;
   int64_t first = 0;       // which element of the parameter it begins with
-  kernels::Tensor tensor;  // (n) float32, where the device has them
+  // (n) float32, where the device has them; of a stage that does not train, as layers read it.
+  kernels::Tensor tensor;
 };
 
 }  // namespace stagecoach::engine

@@ -110,7 +110,7 @@ absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
       tensors.push_back(piece.tensor);
     }
     kernels::Device& on = group_->device(device);
-    RETURN_IF_ERROR(FillTensors(on, tensors, [&](int i, absl::Span<float> values) {
+    RETURN_IF_ERROR(FillTensors(on, tensors, [&](int i, const kernels::Tensor& values) {
       return values_of(run_.profile.parameters[ids[static_cast<size_t>(i)]].name, values);
     }));
     for (const std::unique_ptr<Stage>& stage : executor.stages()) {

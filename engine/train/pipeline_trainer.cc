@@ -126,6 +126,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                         .replicas = group_->replicas(device),
                         .deadline = options_.deadline,
                         .seed = options_.seed,
+                        .draws_parameters = options_.draws_parameters,
                         .parameters = &run_.profile.parameters,
                         .ties = ties,
                         .output = run_.profile.output,

@@ -1,6 +1,7 @@
 #include "engine/train/saved_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <random>
@@ -15,6 +16,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/run/executor.h"
+#include "kernels/bfloat16.h"
 #include "kernels/staging.h"
 
 namespace stagecoach::engine {
@@ -105,41 +107,65 @@ class FileToDevice final : public FileReceiver {
       const auto found = pieces_.find({tensor.parameter, tensor.state});
       if (found == pieces_.end()) continue;
       for (const TrainedPiece& piece : found->second) {
-        places_.push_back({.begin = entry->begin + piece.first * int64_t{sizeof(float)},
-                           .bytes = piece.tensor.bytes(),
+        places_.push_back({.begin = entry->begin + piece.first * kFloatBytes,
+                           .bytes = piece.tensor.elements() * kFloatBytes,
+                           .is_rounded = piece.tensor.dtype == kernels::DType::kBfloat16,
                            .to = static_cast<std::byte*>(piece.tensor.data)});
       }
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<absl::Span<std::byte>> Space() override { return uploader_.Space(); }
+  absl::StatusOr<absl::Span<std::byte>> Space() override {
+    ASSIGN_OR_RETURN(space_, uploader_.Space());
+    return space_;
+  }
 
   void Take(int64_t begin, absl::Span<const std::byte> bytes) override {
     const int64_t end = begin + std::ssize(bytes);
     std::vector<kernels::UploadPart> parts;
+    int64_t rounded_until = begin;
     for (const Place& place : places_) {
       const int64_t first = std::max(begin, place.begin);
       const int64_t last = std::min(end, place.begin + place.bytes);
       if (first >= last) continue;
-      parts.push_back({.to = place.to + (first - place.begin),
-                       .from = bytes.data() + (first - begin),
-                       .bytes = last - first});
+      std::byte* const from = space_.data() + (first - begin);
+      const int64_t share = place.is_rounded ? 2 : 1;
+      if (place.is_rounded && first >= rounded_until) {  // a copy has the same values
+        RoundInPlace(from, last - first);
+        rounded_until = last;
+      }
+      parts.push_back({.to = place.to + (first - place.begin) / share,
+                       .from = from,
+                       .bytes = (last - first) / share});
     }
     uploader_.Add(std::ssize(bytes), parts);
   }
 
  private:
-  // Where bytes of the file go.
+  static constexpr int64_t kFloatBytes = sizeof(float);
+  // Where bytes of the file go: as they are, or as bfloat16.
   struct Place {
     int64_t begin, bytes;
+    bool is_rounded;
     std::byte* to;
   };
+
+  // Floats to as many bfloat16, one after the other from the same place on.
+  static void RoundInPlace(std::byte* floats, int64_t bytes) {
+    for (int64_t i = 0; i < bytes / kFloatBytes; ++i) {
+      float value;
+      std::memcpy(&value, floats + i * kFloatBytes, sizeof(value));
+      const uint16_t rounded = kernels::ToBfloat16(value);
+      std::memcpy(floats + i * int64_t{sizeof(rounded)}, &rounded, sizeof(rounded));
+    }
+  }
 
   const ShardFile& file_;
   const PiecesOf& pieces_;
   kernels::Uploader& uploader_;
-  std::vector<Place> places_;
+  absl::Span<std::byte> space_;
+  std::vector<Place> places_;  // in the order of the file
 };
 
 }  // namespace

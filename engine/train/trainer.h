@@ -50,6 +50,9 @@ struct TrainerOptions {
   Optimizer optimizer;
   LearningRate learning_rate;
   uint64_t seed = 1;  // of all that is random: the initial parameters, and what layers draw
+  // False: SetParameters, Restore or Adopt gives all parameters their values before anything else.
+  // They are 0 until then, which spares the time of drawing them.
+  bool draws_parameters = true;
   OnNonFinite on_nonfinite = OnNonFinite::kStop;
   DeviceSpec device;  // each of them
   Exchange exchange = Exchange::kAuto;
@@ -235,19 +238,22 @@ class Trainer {
   virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 
   // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits,
-  // wherever the cuts are.
+  // wherever the cuts are; of a plan that only predicts, those of Parameter.
   virtual absl::StatusOr<std::string> ParametersHash() = 0;
 
-  // A copy of one parameter, named "layer 3: weight". NotFound lists the names.
+  // A copy of one parameter, named "layer 3: weight": as layers read it, if the plan only predicts.
+  // NotFound lists the names.
   virtual absl::StatusOr<std::vector<float>> Parameter(const std::string& name) = 0;
   // Gives it other values, between steps; the optimizer's states stay. Among processes all give the
   // same. InvalidArgument: another number of them than the parameter has.
   virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;
 
   // Gives all parameters values, before the first step: asks for those of each that a device of
-  // this process has, from several threads at once. One that is tied has the name of the first of
-  // the two. An error of `values_of` ends the run.
-  using ValuesOf = std::function<absl::Status(const std::string& name, absl::Span<float> values)>;
+  // this process has, from several threads at once, to be written to a tensor in host memory:
+  // float32 or, where a plan that only predicts has no other values, bfloat16. One that is tied has
+  // the name of the first of the two. An error of `values_of` ends the run.
+  using ValuesOf =
+      std::function<absl::Status(const std::string& name, const kernels::Tensor& values)>;
   virtual absl::Status SetParameters(const ValuesOf& values_of) = 0;
 
   // ---- For processes that go on when another one is lost (kept_state.h).

@@ -34,6 +34,7 @@ struct BytesField {
 constexpr BytesField kPlainBytes[] = {
     {"averaged_bytes", &LayerMemory::averaged_bytes},
     {"other_resident_bytes", &LayerMemory::other_resident_bytes},
+    {"working_bytes", &LayerMemory::working_bytes},
     {"output_bytes", &LayerMemory::output_bytes},
     {"passing_bytes", &LayerMemory::passing_bytes},
     {"skip_area_bytes", &LayerMemory::skip_area_bytes},

@@ -236,7 +236,8 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(RunOption
   return From(Origin::kConfiguration,
               OnDevices(device, engine::Trainer::Create(
                                     std::move(prepared),
-                                    {.device = device,
+                                    {.draws_parameters = false,
+                                     .device = device,
                                      .exchange = ExchangeOf(run.device, device),
                                      .deadline = absl::Seconds(run.deadline_seconds)})));
 }

@@ -220,6 +220,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
   return OnDevices(
       device, engine::Trainer::Create(std::move(prepared),
                                       {.optimizer = optimizer,
+                                       .draws_parameters = false,
                                        .device = device,
                                        .exchange = ExchangeOf(options.run.device, device),
                                        .rendezvous = meeting.rendezvous.get(),

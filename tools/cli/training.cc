@@ -43,7 +43,7 @@ int EpochsOf(const RunOptions& options, const Run& run) {
 
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& options,
                                                              const Run& run, const Meeting& meeting,
-                                                             const std::string& start) {
+                                                             const ParameterStart& start) {
   const engine::PreparedRun& prepared = run.prepared;
   return OnDevices(
       prepared.device,
@@ -51,11 +51,12 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& o
           prepared, {.optimizer = prepared.optimizer,
                      .learning_rate = run.learning_rate,
                      .seed = options.seed,
+                     .draws_parameters = start.is_drawn,
                      .on_nonfinite = options.on_nonfinite.value_or(engine::OnNonFinite::kStop),
                      .device = prepared.device,
                      .exchange = ExchangeOf(options.device, prepared.device),
                      .rendezvous = meeting.rendezvous.get(),
-                     .fingerprint = Fingerprint(options, run) + start,
+                     .fingerprint = Fingerprint(options, run) + start.fingerprint,
                      .deadline = LongestWait(options),
                      .replica_check_steps = options.replica_check_steps,
                      .rings = FindRings(meeting.launch),

@@ -23,14 +23,18 @@ inline absl::Duration LongestWait(const RunOptions& options) {
   return absl::Seconds(options.deadline_seconds);
 }
 
+// Where the parameters of a trainer come from.
+struct ParameterStart {
+  bool is_drawn = true;     // else they are set or restored before the first step
+  std::string fingerprint;  // lines (TrainerOptions) of what they are set to
+};
+
 // A trainer of the run, with the seed of the options. `meeting`: with the other processes of the
-// run, whose rendezvous outlives the trainer; without one if there is one
-// process. `start`: lines of a fingerprint (TrainerOptions) of what the parameters are set to
-// before the first step. Errors are those of Trainer::Create; a GPU whose memory gives out is
-// Unavailable.
+// run, whose rendezvous outlives the trainer; without one if there is one process. Errors are those
+// of Trainer::Create; a GPU whose memory gives out is Unavailable.
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& options,
                                                              const Run& run, const Meeting& meeting,
-                                                             const std::string& start = "");
+                                                             const ParameterStart& start = {});
 
 // ResourceExhausted if the plan is for CPU devices and this machine has less memory than they need.
 struct MemoryUse {

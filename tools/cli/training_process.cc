@@ -183,11 +183,14 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
   if (goes_on) RETURN_IF_ERROR(LetGo(options, *meeting.rendezvous));
   rendezvous_ = meeting.rendezvous;
   std::optional<engine::HuggingFaceFolder> initial;
-  std::string start;
+  ParameterStart start = {.is_drawn = !goes_on && !resumes_};
   if (!goes_on && !resumes_ && !options.initial_parameters.empty()) {
     ASSIGN_OR_RETURN(initial, From(Origin::kData, OpenInitialParameters(options, *run_)));
+    start.is_drawn = false;
     // Hosts may have different folders of that name.
-    if (rendezvous_ != nullptr) start = initial->Fingerprint();
+    if (rendezvous_ != nullptr) {
+      ASSIGN_OR_RETURN(start.fingerprint, From(Origin::kData, initial->Fingerprint()));
+    }
   }
   ASSIGN_OR_RETURN(std::unique_ptr<engine::Trainer> trainer,
                    From(Origin::kConfiguration, MakeTrainer(options, *run_, meeting, start)));

@@ -54,7 +54,7 @@ class FixtureModel {
     std::unique_ptr<Trainer> trainer =
         Trainer::Create(PrepareRun(model, plan).value(), {.device = plan.device}).value();
     const HuggingFaceFolder folder = HuggingFaceFolder::Open(folder_, transformer_).value();
-    EXPECT_OK(trainer->SetParameters([&](const std::string& name, absl::Span<float> values) {
+    EXPECT_OK(trainer->SetParameters([&](const std::string& name, const kernels::Tensor& values) {
       return folder.Read(name, values);
     }));
     return trainer;

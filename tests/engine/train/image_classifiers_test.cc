@@ -81,7 +81,7 @@ ClassifierRun ClassifierRunOf(const std::string& name, int devices) {
   run.trainer =
       MakeTrainer(run.model, EvenPlan(run.model, devices, "1f1b", kClassifierRows, 1), {});
   const HuggingFaceFolder files = HuggingFaceFolder::Open(ParametersIn(name), classifier).value();
-  EXPECT_OK(run.trainer->SetParameters([&](const std::string& parameter, absl::Span<float> values) {
+  EXPECT_OK(run.trainer->SetParameters([&](const std::string& parameter, const kernels::Tensor& values) {
     return files.Read(parameter, values);
   }));
   return run;
@@ -120,7 +120,7 @@ TEST_P(ImageClassifiers, ComeBackFromTheFilesTheyAreExportedTo) {
     for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(classifier)) {
       const std::vector<float> ours = run.trainer->Parameter(parameter.name).value();
       std::vector<float> theirs(ours.size());
-      ASSERT_OK(read.Read(parameter.name, absl::MakeSpan(theirs)));
+      ASSERT_OK(read.Read(parameter.name, TensorOf(theirs)));
       EXPECT_EQ(theirs, ours) << parameter.name << " in " << end;
     }
   }
@@ -207,7 +207,7 @@ TEST(ImageClassifierFiles, NameTheTensorThatIsNotFinite) {
     ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder files,
                          HuggingFaceFolder::Open(path, ClassifierOf("torchvision")));
     const absl::Status status =
-        run.trainer->SetParameters([&](const std::string& parameter, absl::Span<float> values) {
+        run.trainer->SetParameters([&](const std::string& parameter, const kernels::Tensor& values) {
           return files.Read(parameter, values);
         });
     EXPECT_THAT(status,

@@ -121,7 +121,7 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
   run.trainer =
       MakeTrainer(run.model, EvenPlan(run.model, devices, schedule, kFixtureRows, 1), run.options);
   const HuggingFaceFolder folder = HuggingFaceFolder::Open(Fixture(fixture), transformer).value();
-  EXPECT_OK(run.trainer->SetParameters([&](const std::string& name, absl::Span<float> values) {
+  EXPECT_OK(run.trainer->SetParameters([&](const std::string& name, const kernels::Tensor& values) {
     return folder.Read(name, values);
   }));
   const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
@@ -241,7 +241,7 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
     for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(transformer)) {
       const std::vector<float> ours = run.trainer->Parameter(parameter.name).value();
       std::vector<float> theirs(ours.size());
-      ASSERT_OK(read.Read(parameter.name, absl::MakeSpan(theirs)));
+      ASSERT_OK(read.Read(parameter.name, TensorOf(theirs)));
       EXPECT_EQ(theirs, ours) << parameter.name;
     }
   }
@@ -270,8 +270,8 @@ TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
     std::vector<float> a(
         static_cast<size_t>(parameter.pieces.front().rows() * parameter.columns()));
     std::vector<float> b(a.size());
-    ASSERT_OK(rounded.Read(parameter.name, absl::MakeSpan(a)));
-    ASSERT_OK(exact.Read(parameter.name, absl::MakeSpan(b)));
+    ASSERT_OK(rounded.Read(parameter.name, TensorOf(a)));
+    ASSERT_OK(exact.Read(parameter.name, TensorOf(b)));
     for (size_t i = 0; i < a.size(); ++i) {
       EXPECT_NEAR(a[i], b[i], std::fabs(b[i]) / 256) << parameter.name << " " << i;
     }

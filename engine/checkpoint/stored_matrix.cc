@@ -1,0 +1,157 @@
+#include "engine/checkpoint/stored_matrix.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+#include "absl/types/span.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/bfloat16.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::Bfloat16;
+using kernels::DType;
+
+// IEEE 754 binary16.
+class Float16 {
+ public:
+  operator float() const {  // NOLINT(google-explicit-constructor): a load, as of Bfloat16
+    const int exponent = bits_ >> 10 & 0x1F, fraction = bits_ & 0x3FF;
+    const float sign = (bits_ & 0x8000) != 0 ? -1.0F : 1.0F;
+    if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
+    if (exponent == 0x1F) {
+      return fraction != 0 ? std::numeric_limits<float>::quiet_NaN()
+                           : sign * std::numeric_limits<float>::infinity();
+    }
+    return sign * std::ldexp(static_cast<float>(0x400 + fraction), exponent - 25);
+  }
+
+ private:
+  uint16_t bits_;
+};
+
+// Without branches, so that loops of it become vectors.
+bool IsFinite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7F800000U) != 0x7F800000U; }
+
+// Eight elements. GCC drops the attribute where the size depends on a parameter of a template.
+using EightWords = uint16_t __attribute__((vector_size(16)));
+using EightLongs = uint32_t __attribute__((vector_size(32)));
+
+// Eight rows of eight elements become columns: three times, the upper four rows and the lower four
+// are shuffled into one another like two halves of a pack of cards.
+template <typename T>
+void TransposeEight(const T* in, int64_t in_stride, T* out, int64_t out_stride) {
+  using Row = std::conditional_t<sizeof(T) == sizeof(uint16_t), EightWords, EightLongs>;
+  constexpr int kEight = 8;
+  Row rows[kEight], shuffled[kEight];
+  for (int r = 0; r < kEight; ++r) std::memcpy(&rows[r], in + r * in_stride, sizeof(Row));
+  for (int round = 0; round < 3; ++round) {
+    for (int r = 0; r < 4; ++r) {
+      shuffled[2 * r] =
+          __builtin_shufflevector(rows[r], rows[r + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      shuffled[2 * r + 1] =
+          __builtin_shufflevector(rows[r], rows[r + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    std::memcpy(rows, shuffled, sizeof(rows));
+  }
+  for (int r = 0; r < kEight; ++r) {
+    std::memcpy(static_cast<void*>(out + r * out_stride), &rows[r], sizeof(Row));
+  }
+}
+
+template <typename T>
+void Transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T* out,
+               int64_t out_stride) {
+  constexpr int64_t kEight = 8;
+  const int64_t whole_rows = rows / kEight * kEight, whole_columns = columns / kEight * kEight;
+  const auto plainly = [&](int64_t first_row, int64_t first_column, int64_t end_column) {
+    for (int64_t c = first_column; c < end_column; ++c) {
+      for (int64_t r = first_row; r < rows; ++r) out[c * out_stride + r] = in[r * in_stride + c];
+    }
+  };
+  for (int64_t c = 0; c < whole_columns; c += kEight) {
+    for (int64_t r = 0; r < whole_rows; r += kEight) {
+      TransposeEight(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
+    }
+  }
+  plainly(whole_rows, 0, whole_columns);
+  plainly(0, whole_columns, columns);
+}
+
+template <typename Stored, typename Value>
+absl::StatusOr<std::optional<float>> ReadAs(const StoredMatrix& from, bool transposes,
+                                            Value* values, int64_t stride) {
+  constexpr int64_t kPartBytes = int64_t{512} << 10;
+  constexpr int64_t kLine = 64 / int64_t{sizeof(Value)};
+  const int64_t columns = from.columns;
+  if (columns == 0) return std::nullopt;
+  const int64_t part = std::clamp<int64_t>(
+      kPartBytes / (columns * int64_t{sizeof(Stored)}), 1, std::max<int64_t>(from.rows, 1));
+  // Rows whose lengths are powers of two would all be in the same few places of a cache.
+  const int64_t row_stride = columns + kLine;
+  const auto stored = std::make_unique_for_overwrite<Stored[]>(static_cast<size_t>(part * columns));
+  const auto rounded =
+      std::make_unique_for_overwrite<Value[]>(static_cast<size_t>(transposes ? part * row_stride : 0));
+  for (int64_t first = 0; first < from.rows; first += part) {
+    const int64_t rows = std::min(part, from.rows - first);
+    const int64_t count = rows * columns;
+    RETURN_IF_ERROR(from.file->ReadAt(
+        from.begin + first * columns * int64_t{sizeof(Stored)},
+        absl::MakeSpan(reinterpret_cast<std::byte*>(stored.get()),
+                       static_cast<size_t>(count) * sizeof(Stored))));
+    bool are_finite = true;
+    for (int64_t i = 0; i < count; ++i) {
+      are_finite &= IsFinite(static_cast<float>(stored[static_cast<size_t>(i)]));
+    }
+    if (!are_finite) {
+      return static_cast<float>(*std::find_if_not(
+          stored.get(), stored.get() + count,
+          [](const Stored& value) { return IsFinite(static_cast<float>(value)); }));
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const Stored* const row = stored.get() + r * columns;
+      Value* const to = transposes ? rounded.get() + r * row_stride : values + (first + r) * stride;
+      if constexpr (std::is_same_v<Stored, Value>) {
+        std::copy(row, row + columns, to);
+      } else {
+        for (int64_t c = 0; c < columns; ++c) to[c] = static_cast<float>(row[c]);
+      }
+    }
+    if (transposes) {
+      Transpose(rounded.get(), row_stride, rows, columns, values + first, stride);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool transposes,
+                                                const kernels::Tensor& values, int64_t stride) {
+  const auto read = [&]<typename Value>(Value* to) -> absl::StatusOr<std::optional<float>> {
+    switch (from.type) {
+      case DType::kFloat32:
+        return ReadAs<float>(from, transposes, to, stride);
+      case DType::kFloat64:
+        return ReadAs<double>(from, transposes, to, stride);
+      case DType::kBfloat16:
+        return ReadAs<Bfloat16>(from, transposes, to, stride);
+      case DType::kFloat16:
+        return ReadAs<Float16>(from, transposes, to, stride);
+      default:
+        STAGECOACH_CHECK(false, "a type that was refused");
+    }
+  };
+  if (values.dtype == DType::kBfloat16) return read(static_cast<Bfloat16*>(values.data));
+  return read(values.f32());
+}
+
+}  // namespace stagecoach::engine
