@@ -37,9 +37,9 @@ struct LayerMemory {
   // Of those: rounded copies of the parameters, but for the averaged ones, which the layer reads in
   // their place. Where nothing is trained, there is nothing but them.
   int64_t working_bytes = 0;
-  int64_t cache_bytes = 0;           // likewise, of earlier positions, where they come one by one
-  int64_t input_bytes = 0;           // activation in, per micro-batch, not rounded
-  int64_t output_bytes = 0;          // activation out, per micro-batch, not rounded
+  int64_t cache_bytes = 0;   // likewise, of earlier positions, where they come one by one
+  int64_t input_bytes = 0;   // activation in, per micro-batch, not rounded
+  int64_t output_bytes = 0;  // activation out, per micro-batch, not rounded
   // Outputs that later layers read past the next one: a stage that ends here hands them on beside
   // its own output. 0 without skips; of a graph, see InOrder (profile.h).
   int64_t passing_bytes = 0;

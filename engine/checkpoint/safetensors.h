@@ -15,7 +15,7 @@
 namespace stagecoach::base {
 class ArrayReader;
 class FileReader;
-}
+}  // namespace stagecoach::base
 
 namespace stagecoach::engine {
 

@@ -55,8 +55,7 @@ void TransposeEight(const T* in, int64_t in_stride, T* out, int64_t out_stride) 
   for (int r = 0; r < kEight; ++r) std::memcpy(&rows[r], in + r * in_stride, sizeof(Row));
   for (int round = 0; round < 3; ++round) {
     for (int r = 0; r < 4; ++r) {
-      shuffled[2 * r] =
-          __builtin_shufflevector(rows[r], rows[r + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      shuffled[2 * r] = __builtin_shufflevector(rows[r], rows[r + 4], 0, 8, 1, 9, 2, 10, 3, 11);
       shuffled[2 * r + 1] =
           __builtin_shufflevector(rows[r], rows[r + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
@@ -93,20 +92,19 @@ absl::StatusOr<std::optional<float>> ReadAs(const StoredMatrix& from, bool trans
   constexpr int64_t kLine = 64 / int64_t{sizeof(Value)};
   const int64_t columns = from.columns;
   if (columns == 0) return std::nullopt;
-  const int64_t part = std::clamp<int64_t>(
-      kPartBytes / (columns * int64_t{sizeof(Stored)}), 1, std::max<int64_t>(from.rows, 1));
+  const int64_t part = std::clamp<int64_t>(kPartBytes / (columns * int64_t{sizeof(Stored)}), 1,
+                                           std::max<int64_t>(from.rows, 1));
   // Rows whose lengths are powers of two would all be in the same few places of a cache.
   const int64_t row_stride = columns + kLine;
   const auto stored = std::make_unique_for_overwrite<Stored[]>(static_cast<size_t>(part * columns));
-  const auto rounded =
-      std::make_unique_for_overwrite<Value[]>(static_cast<size_t>(transposes ? part * row_stride : 0));
+  const auto rounded = std::make_unique_for_overwrite<Value[]>(
+      static_cast<size_t>(transposes ? part * row_stride : 0));
   for (int64_t first = 0; first < from.rows; first += part) {
     const int64_t rows = std::min(part, from.rows - first);
     const int64_t count = rows * columns;
-    RETURN_IF_ERROR(from.file->ReadAt(
-        from.begin + first * columns * int64_t{sizeof(Stored)},
-        absl::MakeSpan(reinterpret_cast<std::byte*>(stored.get()),
-                       static_cast<size_t>(count) * sizeof(Stored))));
+    RETURN_IF_ERROR(from.file->ReadAt(from.begin + first * columns * int64_t{sizeof(Stored)},
+                                      absl::MakeSpan(reinterpret_cast<std::byte*>(stored.get()),
+                                                     static_cast<size_t>(count) * sizeof(Stored))));
     bool are_finite = true;
     for (int64_t i = 0; i < count; ++i) {
       are_finite &= IsFinite(static_cast<float>(stored[static_cast<size_t>(i)]));

@@ -25,8 +25,7 @@ struct StoredMatrix {
 // rounded, wider ones to float32 first. Returns the first number that is not finite as a float32,
 // if there is one; the rest may not have been read then. Errors of ReadAt.
 absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool transposes,
-                                                const kernels::Tensor& values,
-                                                int64_t stride);
+                                                const kernels::Tensor& values, int64_t stride);
 
 }  // namespace stagecoach::engine
 

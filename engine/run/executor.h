@@ -84,8 +84,8 @@ class Executor {
     kernels::Device* beside = nullptr;
     Transport* replicas = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
-    uint64_t seed = 0;            // of the parameters, and of what layers draw
-    bool draws_parameters = true;  // else they are 0 at first
+    uint64_t seed = 0;                           // of the parameters, and of what layers draw
+    bool draws_parameters = true;                // else they are 0 at first
     const ParameterTable* parameters = nullptr;  // of the whole model
     std::vector<StagesOfTie> ties;               // of the whole model
     Shape output;                                // of one sample: what the last layer gives

@@ -55,8 +55,7 @@ absl::Status FillTensors(kernels::Device& device, absl::Span<const Tensor> tenso
                          });
 }
 
-void FillFromFloats(const Tensor& tensor,
-                    absl::FunctionRef<void(absl::Span<float> values)> fill) {
+void FillFromFloats(const Tensor& tensor, absl::FunctionRef<void(absl::Span<float> values)> fill) {
   const auto elements = static_cast<size_t>(tensor.elements());
   if (tensor.dtype == kernels::DType::kFloat32) {
     return fill(absl::MakeSpan(tensor.f32(), elements));

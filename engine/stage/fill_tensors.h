@@ -11,8 +11,8 @@ namespace stagecoach::engine {
 
 // Gives tensors of a device the values that `values_of` writes for each, by its index, to a tensor
 // of the same type and shape in host memory. Several threads call it at once. Where the device has
-// memory of its own, it copies what others have written meanwhile, and each thread takes host memory
-// for one tensor. A job of the device's stream. The error of the first tensor that has one.
+// memory of its own, it copies what others have written meanwhile, and each thread takes host
+// memory for one tensor. A job of the device's stream. The error of the first tensor that has one.
 absl::Status FillTensors(
     kernels::Device& device, absl::Span<const kernels::Tensor> tensors,
     absl::FunctionRef<absl::Status(int, const kernels::Tensor& values)> values_of);

@@ -295,9 +295,8 @@ absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values)
   const Tensor& value = ValueOf(id);
   STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
   RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, const Tensor& tensor) {
-    FillFromFloats(tensor, [&](absl::Span<float> to) {
-      std::copy(values.begin(), values.end(), to.begin());
-    });
+    FillFromFloats(
+        tensor, [&](absl::Span<float> to) { std::copy(values.begin(), values.end(), to.begin()); });
     return absl::OkStatus();
   }));
   RETURN_IF_ERROR(RoundParameters());

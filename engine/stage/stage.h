@@ -97,8 +97,8 @@ class Stage {
   bool records_outputs() const { return options_.is_last && loss_spec_.is_computed_by_layer; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
-  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, or, without
-  // a seed, stay 0; on a stream that has finished then.
+  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, or,
+  // without a seed, stay 0; on a stream that has finished then.
   absl::Status Place(std::byte* resident, std::optional<uint64_t> seed);
 
   // F: fills the input from the batch on the first stage; computes the loss, and its gradient, if

@@ -18,7 +18,7 @@ struct TrainedPiece {
   ParameterId parameter;  // the original, if this is of a copy
   bool is_copy = false;   // the original is trained as well, maybe elsewhere
   int state = kTrainedValue;
-  int64_t first = 0;       // which element of the parameter it begins with
+  int64_t first = 0;  // which element of the parameter it begins with
   // (n) float32, where the device has them; of a stage that does not train, as layers read it.
   kernels::Tensor tensor;
 };

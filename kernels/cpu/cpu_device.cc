@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/compiled_operations.h"
 #include "kernels/cpu/cpu_stream.h"
@@ -84,8 +86,8 @@ class CpuDevice final : public Device {
 
  private:
   // Fresh memory costs a page fault at its first touch, which must not happen during a step: all of
-  // it is touched here. Huge pages spare the products, which walk down columns, most of their
-  // address translation misses.
+  // it is touched here, by several threads, since the system clears page by page. Huge pages spare
+  // the products, which walk down columns, most of their address translation misses.
   absl::StatusOr<std::byte*> AllocateBytes(int64_t bytes) override {
     const auto size = static_cast<size_t>(bytes);
     void* const data =
@@ -95,13 +97,22 @@ class CpuDevice final : public Device {
                                                        " bytes of memory: ", std::strerror(errno)));
     }
     madvise(data, size, MADV_HUGEPAGE);  // advice: failure only costs speed
-    std::memset(data, 0, size);
+    auto* const bytes_of = static_cast<volatile std::byte*>(data);
+    base::ForEachInParallel((bytes + kTouchedAtOnce - 1) / kTouchedAtOnce,
+                            std::min(kTouching, base::AvailableCpus()), [&](int64_t part) {
+                              const int64_t end = std::min(bytes, (part + 1) * kTouchedAtOnce);
+                              for (int64_t i = part * kTouchedAtOnce; i < end; i += kPage)
+                                bytes_of[i] = std::byte{0};
+                            });
     return static_cast<std::byte*>(data);
   }
 
   void FreeBytes(std::byte* data, int64_t bytes) override {
     munmap(data, static_cast<size_t>(bytes));
   }
+
+  static constexpr int64_t kPage = 4096, kTouchedAtOnce = int64_t{32} << 20;
+  static constexpr int kTouching = 4;  // threads
 
   CpuStream stream_;
   std::unique_ptr<Ops> ops_;

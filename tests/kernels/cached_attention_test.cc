@@ -104,6 +104,8 @@ INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
                     SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
                     SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
                     SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
+                    // Tiles of queries that begin anywhere among those of keys.
+                    SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
                     // So much work that a part has several tiles of positions.
                     SequenceCase{{520, 518, 1, 1, 2}},
                     // Scores of several hundred: their exponentials exceed what a float holds.

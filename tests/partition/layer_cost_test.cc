@@ -66,6 +66,16 @@ TEST(CheckLayers, NamesLayerAndFieldOfABadTime) {
   }
 }
 
+TEST(CheckLayers, RefusesMoreRoundedCopiesThanIsResident) {
+  LayerCost layer = {.name = "head"};
+  layer.memory.working_bytes = layer.memory.other_resident_bytes = 64;
+  EXPECT_OK(CheckLayers({layer}));
+  layer.memory.working_bytes = 128;
+  EXPECT_THAT(CheckLayers({layer}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("layer 0 (head): working_bytes is 128, expected at most")));
+}
+
 TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {
   const std::pair<int64_t LayerMemory::*, const char*> sizes[] = {
       {&LayerMemory::parameter_bytes, "parameter_bytes"},

@@ -48,6 +48,23 @@ TEST(LayOutStage, AddsWhatIsKeptForTheWholeRun) {
   EXPECT_EQ(stage.other_resident_bytes, 32);
 }
 
+// Two of the first layer's parameters are averages, which layers read as they are.
+TEST(LayOutStage, KeepsOfParametersWhatLayersReadWhereNothingIsTrained) {
+  std::vector<LayerCost> layers(2);
+  layers[0].memory.parameter_bytes = 1024 + 128;
+  layers[0].memory.averaged_bytes = 128;
+  layers[0].memory.working_bytes = 512;
+  layers[0].memory.other_resident_bytes = 512 + 24;
+  layers[1].memory.parameter_bytes = 64;
+  StageMemory stage = Aggregate(layers, kMiddle);
+  EXPECT_EQ(stage.parameter_bytes, 1024 + 128 + 64);
+  EXPECT_EQ(stage.other_resident_bytes, 512 + 24);
+  stage = Aggregate(layers, {.trains = false});
+  EXPECT_EQ(stage.parameter_bytes, 512 + 128 + 64);
+  EXPECT_EQ(stage.other_resident_bytes, 24);
+  EXPECT_EQ(stage.gradient_bytes + stage.optimizer_bytes, 0);
+}
+
 TEST(LayOutStage, HasASumOfGradientsForEachSubtreeAndRoomToReceiveThoseOfOthers) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.parameter_bytes = 3072;

@@ -52,8 +52,9 @@ class SavedSteps {
 
 absl::StatusOr<Replayed> Replay(const RunOptions& options, const Run& run, const ReplayTask& task) {
   RETURN_IF_ERROR(From(Origin::kOutput, base::MakeFolders(task.folder)));
-  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration, MakeTrainer(options, run, {}, {.is_drawn = false})));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<engine::Trainer> trainer,
+      From(Origin::kConfiguration, MakeTrainer(options, run, {}, {.is_drawn = false})));
   ASSIGN_OR_RETURN(const engine::RestoredCheckpoint restored,
                    From(Origin::kData, trainer->Restore(task.checkpoint)));
   const int64_t end = trainer->steps() + task.steps;

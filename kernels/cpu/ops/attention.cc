@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,10 +21,6 @@ namespace {
 
 // Queries of a tile, and keys.
 constexpr int64_t kPositionTile = 64;
-// On the diagonal, where a query sees a part of the keys, scores are left out in blocks of so many
-// keys and queries.
-constexpr int64_t kDiagonalBlock = 16;
-constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
 // Rows of a head, at consecutive positions.
 template <typename Element>
@@ -269,30 +264,9 @@ class CpuAttention final : public AttentionOp {
     }
   }
 
-  // Online softmax (Milakov & Gimelshein 2018): scores become weights relative to the largest of
-  // this tile and those before, `total` their sum, `correction` what makes up for another largest.
   void Softmax(int64_t n, int64_t m, bool diagonal, const Scratch& scratch) const {
-    float* __restrict const largest = scratch.largest;
-    float* __restrict const correction = scratch.correction;
-    float* __restrict const total = scratch.total;
-    std::copy_n(largest, m, correction);
-    for (int64_t r = 0; r < n; ++r) {
-      const float* __restrict const row = scratch.scores + r * M_;
-      for (int64_t c = FirstColumn(diagonal, r); c < m; ++c) {
-        largest[c] = largest[c] < row[c] ? row[c] : largest[c];
-      }
-    }
-    for (int64_t c = 0; c < m; ++c) {
-      correction[c] = SoftmaxWeight(correction[c] - largest[c]);
-      total[c] *= correction[c];
-    }
-    for (int64_t r = 0; r < n; ++r) {
-      float* __restrict const row = scratch.scores + r * M_;
-      for (int64_t c = FirstColumn(diagonal, r); c < m; ++c) {
-        row[c] = SoftmaxWeight(row[c] - largest[c]);
-        total[c] += row[c];
-      }
-    }
+    OnlineSoftmax(n, m, scratch.scores, M_, [=](int64_t r) { return FirstColumn(diagonal, r); },
+                  {scratch.largest, scratch.correction, scratch.total});
   }
 
   void ForwardTile(int tile, const Rows& q, const Rows& k, const Rows& v, const Rows& y,

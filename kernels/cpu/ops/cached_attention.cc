@@ -11,10 +11,16 @@
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/lane_sum.h"
 #include "kernels/cpu/ops/rotary.h"
+#include "kernels/cpu/ops/tile_product.h"
+#include "kernels/cpu/ops/transpose.h"
 #include "kernels/ops/attention.h"
 
 namespace stagecoach::kernels {
 namespace {
+
+// Keys of a tile, and most queries: where several positions come at once, tiles of them are
+// multiplied, as in attention.cc.
+constexpr int64_t kTile = 64;
 
 // Names of extents as in kernels/ops/attention.h. Element: of activations. The cache, in float, is
 // keys (G, T, D), then values (G, T, D), so that a head reads both from the first to the last.
@@ -28,7 +34,9 @@ class CpuCachedAttention final : public CachedAttentionOp {
         G_(shape.kv_heads),
         D_(shape.head_size),
         slots_(slots),
-        scale_(1.0F / std::sqrt(static_cast<float>(D_))) {
+        scale_(1.0F / std::sqrt(static_cast<float>(D_))),
+        query_tiles_(R_, kTile),
+        M_(query_tiles_.size) {
     if (shape.rotary_base > 0.0F) rotary_.emplace(T_, D_, shape.rotary_base);
   }
 
@@ -50,21 +58,32 @@ class CpuCachedAttention final : public CachedAttentionOp {
       Load(first + r, 1.0F, Part(qkv, r, H_ + g), keys + place);
       Convert(Part(qkv, r, H_ + G_ + g), D_, values + place);
     });
-    cpu.ParallelFor(static_cast<int>(rows * H_), [&](int task, int slot) {
-      const int64_t r = task / H_, h = task % H_;
+    // One head after the other, while its keys and values are in a cache.
+    cpu.ParallelFor(static_cast<int>(H_ * query_tiles_.count), [&](int task, int slot) {
+      const int64_t h = task / query_tiles_.count;
+      const int64_t begin = query_tiles_.begin(task % query_tiles_.count);
+      const int64_t m = std::min(rows - begin, M_);
+      if (m <= 0) return;
       const int64_t head = h / (H_ / G_) * T_ * D_;
       float* const scratch = reinterpret_cast<float*>(workspace) + slot * SlotFloats();
-      Load(first + r, scale_, Part(qkv, r, h), scratch);
-      Attend(first + r + 1, keys + head, values + head, scratch,
-             Elements<Element>(y) + (r * H_ + h) * D_);
+      for (int64_t c = 0; c < m; ++c) {
+        Load(first + begin + c, scale_, Part(qkv, begin + c, h), scratch + c * D_);
+      }
+      Element* const to = Elements<Element>(y) + (begin * H_ + h) * D_;
+      if (R_ == 1) {
+        Attend(first + 1, keys + head, values + head, scratch, to);
+      } else {
+        AttendTile(first + begin, m, keys + head, values + head, scratch, to);
+      }
     });
     std::fill_n(Elements<Element>(y) + rows * H_ * D_, (R_ - rows) * H_ * D_, Element(0.0F));
     return absl::OkStatus();
   }
 
  private:
-  // Of one thread: a query, its result and the score of each position.
-  int64_t SlotFloats() const { return 2 * D_ + T_; }
+  // Of one thread: a query, its result and the score of each position; or those of a tile of them,
+  // the queries also transposed, with the scores of a tile of keys.
+  int64_t SlotFloats() const { return R_ == 1 ? 2 * D_ + T_ : 3 * M_ * D_ + kTile * M_ + 3 * M_; }
 
   const Element* Part(const Tensor& qkv, int64_t r, int64_t part) const {
     return Elements<Element>(qkv) + (r * (H_ + 2 * G_) + part) * D_;
@@ -100,9 +119,62 @@ class CpuCachedAttention final : public CachedAttentionOp {
     for (int64_t d = 0; d < D_; ++d) y[d] = sum[d] * share;
   }
 
+  // m queries from position `first` on, each over its own position and those before; what they give
+  // is a row of y each. `scratch` begins with the queries. Tiles of keys begin at the same
+  // positions in every call, and sums are in their order, so that a query's bits do not depend on
+  // the others.
+  void AttendTile(int64_t first, int64_t m, const float* keys, const float* values, float* scratch,
+                  Element* y) const {
+    const float* const queries = scratch;
+    float* const transposed = scratch + M_ * D_;
+    float* const sums = transposed + M_ * D_;
+    float* const scores = sums + M_ * D_;  // (keys, queries)
+    float* const largest = scores + kTile * M_;
+    const SoftmaxSums softmax = {largest, largest + M_, largest + 2 * M_};
+    Transpose(queries, D_, m, D_, transposed, M_);
+    std::fill_n(softmax.largest, m, kNoScore);
+    std::fill_n(softmax.total, m, 0.0F);
+    for (int64_t begin = 0; begin < first + m; begin += kTile) {
+      const int64_t n = std::min(kTile, first + m - begin);
+      // Query c sees key r if ahead + r <= c.
+      const int64_t ahead = begin - first;
+      const auto first_column = [=](int64_t r) {
+        const int64_t block = r / kDiagonalBlock * kDiagonalBlock;
+        return std::max<int64_t>(0, ahead + block) / kDiagonalBlock * kDiagonalBlock;
+      };
+      for (int64_t r = 0; r < n; r += kDiagonalBlock) {
+        const int64_t c = first_column(r);
+        if (c >= m) break;
+        TileProduct(std::min(kDiagonalBlock, n - r), m - c, D_, {keys + (begin + r) * D_, D_, 1},
+                    {transposed + c, M_}, /*accumulate=*/false, scores + r * M_ + c, M_);
+      }
+      for (int64_t r = std::max<int64_t>(0, 1 - ahead); r < n; ++r) {
+        const int64_t c = std::min(first_column(r), m);
+        std::fill(scores + r * M_ + c, scores + r * M_ + std::clamp(ahead + r, c, m), kNoScore);
+      }
+      OnlineSoftmax(n, m, scores, M_, first_column, softmax);
+      for (int64_t c = 0; c < m; ++c) {
+        float* const sum = sums + c * D_;
+        for (int64_t d = 0; begin > 0 && d < D_; ++d) sum[d] *= softmax.correction[c];
+      }
+      for (int64_t c = 0; c < m; c += kDiagonalBlock) {
+        const int64_t seen = std::min(n, c + kDiagonalBlock - ahead);
+        if (seen <= 0) continue;
+        TileProduct(std::min(kDiagonalBlock, m - c), D_, seen, {scores + c, 1, M_},
+                    {values + begin * D_, D_}, /*accumulate=*/begin > 0, sums + c * D_, D_);
+      }
+    }
+    for (int64_t c = 0; c < m; ++c) {
+      const float share = 1.0F / softmax.total[c];
+      for (int64_t d = 0; d < D_; ++d) y[c * H_ * D_ + d] = sums[c * D_ + d] * share;
+    }
+  }
+
   const int64_t R_, T_, H_, G_, D_;
   const int slots_;
   const float scale_;
+  const Tiling query_tiles_;
+  const int64_t M_;  // queries of a tile
   std::optional<Rotary> rotary_;
 };
 

@@ -23,9 +23,12 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/bfloat16.h"
+#include "partition/layer_cost.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::engine {
@@ -52,7 +55,9 @@ class FixtureModel {
   }
   std::unique_ptr<Trainer> TrainerOf(const Model& model, const PlanOptions& plan) const {
     std::unique_ptr<Trainer> trainer =
-        Trainer::Create(PrepareRun(model, plan).value(), {.device = plan.device}).value();
+        Trainer::Create(PrepareRun(model, plan).value(),
+                        {.draws_parameters = false, .device = plan.device})
+            .value();
     const HuggingFaceFolder folder = HuggingFaceFolder::Open(folder_, transformer_).value();
     EXPECT_OK(trainer->SetParameters([&](const std::string& name, const kernels::Tensor& values) {
       return folder.Read(name, values);
@@ -209,6 +214,50 @@ TEST_P(Generators, ContinueAsTheyDoIdById) {
     EXPECT_OK(generator.Continue({given.back()}, 1000, take));
     EXPECT_EQ(given, expected);
     EXPECT_EQ(generator.position(), generator.context());
+  }
+}
+
+// Neither gradients, nor states, nor, in bf16, a float32 copy.
+TEST_P(Generators, KeepOfParametersWhatLayersReadAlone) {
+  const auto trainer = ForGeneration({});
+  const kernels::DType type =
+      precision() == Precision::kFloat32 ? kernels::DType::kFloat32 : kernels::DType::kBfloat16;
+  int64_t bytes = 0;
+  for (const ModelParameter& parameter : trainer->run().profile.parameters.all()) {
+    bytes += partition::AlignTensor(parameter.shape.elements() * SizeOf(type));
+  }
+  const schedule::StageMemory& memory = trainer->run().report.stages.at(0).memory;
+  EXPECT_EQ(memory.parameter_bytes, bytes);
+  EXPECT_EQ(memory.gradient_bytes + memory.optimizer_bytes, 0);
+  EXPECT_LT(memory.other_resident_bytes, bytes);
+}
+
+// Parameters that are restored, on one device with both of those that are tied and on several, and
+// those that are read of the folder: what a checkpoint has, rounded. Nothing is drawn before.
+TEST_P(Generators, RestoreWhatFoldersHave) {
+  const stagecoach::testing::TestFolder folder;
+  const std::string run = (folder.path() / "run").string();
+  const auto trained = fixture_.TrainerOf(fixture_.model(), {.devices = 2});
+  ASSERT_OK(trained->Save(run));
+  const Model model = ModelForGeneration(fixture_.model()).value();
+  for (const int devices : {1, 3}) {
+    PlanOptions plan = {.devices = devices, .predicts = true};
+    plan.device.precision = precision();
+    const auto trainer = Trainer::Create(PrepareRun(model, plan).value(),
+                                         {.draws_parameters = false, .device = plan.device})
+                             .value();
+    for (const ModelParameter& parameter : trainer->run().profile.parameters.all()) {
+      EXPECT_THAT(trainer->Parameter(parameter.name).value(), ::testing::Each(0.0F));
+    }
+    ASSERT_OK(trainer->Restore(run));
+    EXPECT_EQ(trainer->ParametersHash().value(), ForGeneration(plan)->ParametersHash().value());
+    for (const ModelParameter& parameter : trainer->run().profile.parameters.all()) {
+      std::vector<float> expected = trained->Parameter(parameter.name).value();
+      if (precision() == Precision::kBfloat16) {
+        for (float& value : expected) value = kernels::FromBfloat16(kernels::ToBfloat16(value));
+      }
+      EXPECT_EQ(trainer->Parameter(parameter.name).value(), expected) << parameter.name;
+    }
   }
 }
 

@@ -81,9 +81,10 @@ ClassifierRun ClassifierRunOf(const std::string& name, int devices) {
   run.trainer =
       MakeTrainer(run.model, EvenPlan(run.model, devices, "1f1b", kClassifierRows, 1), {});
   const HuggingFaceFolder files = HuggingFaceFolder::Open(ParametersIn(name), classifier).value();
-  EXPECT_OK(run.trainer->SetParameters([&](const std::string& parameter, const kernels::Tensor& values) {
-    return files.Read(parameter, values);
-  }));
+  EXPECT_OK(
+      run.trainer->SetParameters([&](const std::string& parameter, const kernels::Tensor& values) {
+        return files.Read(parameter, values);
+      }));
   return run;
 }
 
@@ -206,8 +207,8 @@ TEST(ImageClassifierFiles, NameTheTensorThatIsNotFinite) {
     std::ofstream(path, std::ios::binary) << damaged;
     ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder files,
                          HuggingFaceFolder::Open(path, ClassifierOf("torchvision")));
-    const absl::Status status =
-        run.trainer->SetParameters([&](const std::string& parameter, const kernels::Tensor& values) {
+    const absl::Status status = run.trainer->SetParameters(
+        [&](const std::string& parameter, const kernels::Tensor& values) {
           return files.Read(parameter, values);
         });
     EXPECT_THAT(status,

@@ -50,6 +50,11 @@ std::shared_ptr<const Dataset> Mislabeled(std::shared_ptr<const Dataset> samples
 // The row numbers first, first + 1, ...
 std::vector<int64_t> Rows(int64_t first, int64_t count);
 
+// Of all values of a parameter.
+inline kernels::Tensor TensorOf(std::vector<float>& values) {
+  return kernels::Float32(values.data(), Shape{std::ssize(values)});
+}
+
 // Aborts if there is none: for tests of what a trainer does, not of how it comes into being.
 std::unique_ptr<Trainer> MakeTrainer(const Model& model, const partition::Plan& plan,
                                      const TrainerOptions& options);
