@@ -69,6 +69,9 @@ class ConvolutionOp : public Operation {
                                       std::byte* workspace) = 0;
 };
 
+// InvalidArgument, as above; no extent may be above `max_extent`.
+absl::Status CheckConvolution(const ConvolutionShape& shape, int64_t max_extent);
+
 absl::StatusOr<std::unique_ptr<ConvolutionOp>> CreateOnCpu(const ConvolutionShape& shape,
                                                            Device& device);
 absl::StatusOr<std::unique_ptr<ConvolutionOp>> CreateOnCuda(const ConvolutionShape& shape,

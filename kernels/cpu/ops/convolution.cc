@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <initializer_list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -332,39 +331,11 @@ class CpuConvolution final : public ConvolutionOp {
   int64_t workspace_bytes_ = 0;
 };
 
-// Whether so many elements, and their bytes, can be counted.
-bool AreCountable(std::initializer_list<int64_t> extents) {
-  constexpr double kMost = 1e15;
-  double elements = 1.0;
-  for (const int64_t extent : extents) elements *= static_cast<double>(extent);
-  return elements < kMost;
-}
-
-bool AreConvolutionExtents(const ConvolutionShape& s) {
-  for (const int64_t extent :
-       {s.samples, s.inputs, s.height, s.width, s.outputs, s.kernel, s.stride, s.groups}) {
-    if (!IsExtent(extent)) return false;
-  }
-  return s.padding >= 0 && s.padding <= kMaxExtent && s.inputs % s.groups == 0 &&
-         s.outputs % s.groups == 0 && s.output_height() >= 1 && s.output_width() >= 1 &&
-         AreCountable({s.samples, s.inputs, s.height, s.width}) &&
-         AreCountable({s.outputs, s.inputs / s.groups, s.kernel, s.kernel}) &&
-         AreCountable({s.samples, s.outputs, s.output_height(), s.output_width()});
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConvolutionOp>> CreateOnCpu(const ConvolutionShape& shape,
                                                            Device& device) {
-  if (!AreConvolutionExtents(shape)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "convolution: extents must be 1 to ", kMaxExtent,
-        ", the padding not negative, the groups divide inputs and outputs, and the kernel be no "
-        "larger than the padded image: ",
-        shape.samples, " samples of ", shape.inputs, " x ", shape.height, " x ", shape.width, ", ",
-        shape.outputs, " outputs, kernel ", shape.kernel, ", stride ", shape.stride, ", padding ",
-        shape.padding, ", ", shape.groups, " groups"));
-  }
+  RETURN_IF_ERROR(CheckConvolution(shape, kMaxExtent));
   return ForActivationType(
       device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<ConvolutionOp>> {
         auto op = std::make_unique<CpuConvolution<T>>(shape, AsCpu(device.stream()).threads());

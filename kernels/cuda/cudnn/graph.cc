@@ -12,8 +12,9 @@
 namespace stagecoach::kernels::cudnn {
 namespace {
 
-// How many engines and knobs are asked for; cuDNN 9.19 has at most 4 of attention, and 1.
-constexpr size_t kMaxEngines = 16, kMaxKnobs = 32, kMaxNotes = 16;
+// How many engines and knobs are asked for; cuDNN 9.19 has at most 4 of attention and 40 of
+// convolutions.
+constexpr size_t kMaxEngines = 64, kMaxKnobs = 32, kMaxNotes = 16;
 
 absl::StatusOr<std::vector<OwnedDescriptor>> CreateSome(const Api& api, DescriptorType type,
                                                         size_t count) {
@@ -57,8 +58,9 @@ absl::StatusOr<std::vector<OwnedDescriptor>> GetDescriptors(const Api& api, Desc
   return owned;
 }
 
-// The number of an engine; -1: it does not give the same bits every time.
-absl::StatusOr<int64_t> DeterministicEngine(const Api& api, const OwnedDescriptor& configuration) {
+// The number of an engine; -1: it has a note that is not wanted.
+absl::StatusOr<int64_t> EngineWithout(absl::Span<const NumericalNote> unwanted, const Api& api,
+                                      const OwnedDescriptor& configuration) {
   ASSIGN_OR_RETURN(const std::vector<OwnedDescriptor> engines,
                    GetDescriptors(api, configuration.get(), Attribute::kEngineConfigEngine,
                                   DescriptorType::kEngine, 1));
@@ -67,10 +69,8 @@ absl::StatusOr<int64_t> DeterministicEngine(const Api& api, const OwnedDescripto
   std::array<NumericalNote, kMaxNotes> notes = {};
   ASSIGN_OR_RETURN(const size_t count, Get(api, engine, Attribute::kEngineNumericalNote,
                                            AttributeType::kNumericalNote, absl::MakeSpan(notes)));
-  const auto* const end = notes.data() + count;
-  if (std::find(static_cast<const NumericalNote*>(notes.data()), end,
-                NumericalNote::kNondeterministic) != end) {
-    return -1;
+  for (const NumericalNote note : absl::MakeConstSpan(notes).subspan(0, count)) {
+    if (std::find(unwanted.begin(), unwanted.end(), note) != unwanted.end()) return -1;
   }
   return GetOne<int64_t>(api, engine, Attribute::kEngineGlobalIndex, AttributeType::kInt64);
 }
@@ -121,7 +121,20 @@ absl::StatusOr<std::shared_ptr<const GpuHandle>> GpuHandle::Create(int gpu) {
   return std::shared_ptr<const GpuHandle>(new GpuHandle(gpu, *api, handle));
 }
 
+absl::StatusOr<std::shared_ptr<const GpuHandle>> GpuHandle::Describe(const std::string& json) {
+  ASSIGN_OR_RETURN(const Api* const api, Open());
+  ASSIGN_OR_RETURN(OwnedDescriptor properties,
+                   OwnedDescriptor::Create(*api, DescriptorType::kDeviceProperties));
+  RETURN_IF_ERROR(properties.Set(Attribute::kDevicePropertiesJson, AttributeType::kChar,
+                                 absl::MakeConstSpan(json)));
+  RETURN_IF_ERROR(properties.Finalize());
+  std::shared_ptr<GpuHandle> described(new GpuHandle(/*gpu=*/-1, *api, /*handle=*/nullptr));
+  described->properties_ = std::move(properties);
+  return described;
+}
+
 GpuHandle::~GpuHandle() {
+  if (handle_ == nullptr) return;
   const GpuScope scope(gpu_);
   static_cast<void>(api_.destroy(handle_));
 }
@@ -187,6 +200,71 @@ void GraphBuilder::Matmul(Descriptor a, Descriptor b, Descriptor c) {
   });
 }
 
+namespace {
+
+// The names that an operation has for what it shares with the two others.
+struct ConvolutionAttributes {
+  Attribute descriptor, x, w, y, alpha, beta;
+};
+ConvolutionAttributes AttributesOf(DescriptorType operation) {
+  switch (operation) {
+    case DescriptorType::kOperationConvolutionBackwardData:
+      return {
+          Attribute::kOperationConvolutionDataDescriptor, Attribute::kOperationConvolutionDataDx,
+          Attribute::kOperationConvolutionDataW,          Attribute::kOperationConvolutionDataDy,
+          Attribute::kOperationConvolutionDataAlpha,      Attribute::kOperationConvolutionDataBeta};
+    case DescriptorType::kOperationConvolutionBackwardFilter:
+      return {Attribute::kOperationConvolutionFilterDescriptor,
+              Attribute::kOperationConvolutionFilterX,
+              Attribute::kOperationConvolutionFilterDw,
+              Attribute::kOperationConvolutionFilterDy,
+              Attribute::kOperationConvolutionFilterAlpha,
+              Attribute::kOperationConvolutionFilterBeta};
+    default:
+      return {Attribute::kOperationConvolutionForwardDescriptor,
+              Attribute::kOperationConvolutionForwardX,
+              Attribute::kOperationConvolutionForwardW,
+              Attribute::kOperationConvolutionForwardY,
+              Attribute::kOperationConvolutionForwardAlpha,
+              Attribute::kOperationConvolutionForwardBeta};
+  }
+}
+
+}  // namespace
+
+void GraphBuilder::Convolution(DescriptorType operation, const Window& window, Descriptor x,
+                               Descriptor w, Descriptor y) {
+  const auto fill_window = [&](const OwnedDescriptor& each) -> absl::Status {
+    constexpr auto kInt64 = AttributeType::kInt64;
+    using Axes = std::array<int64_t, 2>;
+    constexpr Axes kDense = {1, 1};
+    const Axes strides = {window.stride, window.stride};
+    const Axes paddings = {window.padding, window.padding};
+    RETURN_IF_ERROR(
+        each.Set(Attribute::kConvolutionCompType, AttributeType::kDataType, DataType::kFloat));
+    RETURN_IF_ERROR(each.Set(Attribute::kConvolutionMode, AttributeType::kConvolutionMode,
+                             ConvolutionMode::kCrossCorrelation));
+    RETURN_IF_ERROR(each.Set(Attribute::kConvolutionSpatialDimensions, kInt64, int64_t{2}));
+    RETURN_IF_ERROR(
+        each.Set(Attribute::kConvolutionDilations, kInt64, absl::MakeConstSpan(kDense)));
+    RETURN_IF_ERROR(each.Set(Attribute::kConvolutionStrides, kInt64, absl::MakeConstSpan(strides)));
+    RETURN_IF_ERROR(
+        each.Set(Attribute::kConvolutionPrePaddings, kInt64, absl::MakeConstSpan(paddings)));
+    return each.Set(Attribute::kConvolutionPostPaddings, kInt64, absl::MakeConstSpan(paddings));
+  };
+  const Descriptor convolution = Add(DescriptorType::kConvolution, fill_window);
+  const ConvolutionAttributes names = AttributesOf(operation);
+  AddOperation(operation, [&](const OwnedDescriptor& each) -> absl::Status {
+    constexpr auto kDescriptor = AttributeType::kDescriptor;
+    RETURN_IF_ERROR(each.Set(names.descriptor, kDescriptor, convolution));
+    RETURN_IF_ERROR(each.Set(names.x, kDescriptor, x));
+    RETURN_IF_ERROR(each.Set(names.w, kDescriptor, w));
+    RETURN_IF_ERROR(each.Set(names.y, kDescriptor, y));
+    RETURN_IF_ERROR(each.Set(names.alpha, AttributeType::kFloat, 1.0F));
+    return each.Set(names.beta, AttributeType::kFloat, 0.0F);
+  });
+}
+
 void GraphBuilder::Pointwise(PointwiseMode mode, DataType precision, std::optional<int64_t> axis,
                              Descriptor x, Descriptor b, Descriptor y, Descriptor t) {
   const Descriptor pointwise =
@@ -240,36 +318,63 @@ absl::StatusOr<Graph> GraphBuilder::Finish(const GpuHandle& handle) {
   ASSIGN_OR_RETURN(graph_.whole, OwnedDescriptor::Create(api_, DescriptorType::kOperationGraph));
   RETURN_IF_ERROR(graph_.whole.Set(Attribute::kOperationGraphOps, AttributeType::kDescriptor,
                                    absl::MakeConstSpan(operations_)));
-  RETURN_IF_ERROR(
-      graph_.whole.Set(Attribute::kOperationGraphHandle, AttributeType::kHandle, handle.get()));
+  if (handle.get() != nullptr) {
+    RETURN_IF_ERROR(
+        graph_.whole.Set(Attribute::kOperationGraphHandle, AttributeType::kHandle, handle.get()));
+  }
   RETURN_IF_ERROR(graph_.whole.Finalize());
   return std::move(graph_);
 }
 
 // ---- Engines and plans.
 
-absl::StatusOr<std::vector<Engine>> DeterministicEngines(const GpuHandle& handle,
-                                                         const Graph& graph) {
+namespace {
+
+absl::StatusOr<std::vector<OwnedDescriptor>> Propose(HeuristicMode mode, const GpuHandle& handle,
+                                                     const Graph& graph) {
   const Api& api = handle.api();
   ASSIGN_OR_RETURN(const OwnedDescriptor heuristic,
                    OwnedDescriptor::Create(api, DescriptorType::kEngineHeuristic));
   RETURN_IF_ERROR(heuristic.Set(Attribute::kEngineHeuristicOperationGraph,
                                 AttributeType::kDescriptor, graph.whole.get()));
-  RETURN_IF_ERROR(heuristic.Set(Attribute::kEngineHeuristicMode, AttributeType::kHeuristicMode,
-                                HeuristicMode::kA));
+  RETURN_IF_ERROR(
+      heuristic.Set(Attribute::kEngineHeuristicMode, AttributeType::kHeuristicMode, mode));
+  if (handle.properties() != nullptr) {
+    RETURN_IF_ERROR(heuristic.Set(Attribute::kEngineHeuristicDeviceProperties,
+                                  AttributeType::kDescriptor, handle.properties()));
+  }
   RETURN_IF_ERROR(heuristic.Finalize());
-  ASSIGN_OR_RETURN(std::vector<OwnedDescriptor> configurations,
-                   GetDescriptors(api, heuristic.get(), Attribute::kEngineHeuristicResults,
-                                  DescriptorType::kEngineConfig, kMaxEngines));
+  return GetDescriptors(api, heuristic.get(), Attribute::kEngineHeuristicResults,
+                        DescriptorType::kEngineConfig, kMaxEngines);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Engine>> EnginesWithout(absl::Span<const NumericalNote> unwanted,
+                                                   absl::Span<const HeuristicMode> modes,
+                                                   const GpuHandle& handle, const Graph& graph) {
+  const Api& api = handle.api();
   std::vector<Engine> engines;
-  for (OwnedDescriptor& configuration : configurations) {
-    ASSIGN_OR_RETURN(const int64_t engine, DeterministicEngine(api, configuration));
-    if (engine < 0) continue;
-    Choice choice = {{"cudnn", static_cast<int64_t>(api.get_version())}, {"engine", engine}};
-    RETURN_IF_ERROR(AddKnobs(api, configuration, choice));
-    engines.push_back({std::move(configuration), std::move(choice)});
+  for (const HeuristicMode mode : modes) {
+    absl::StatusOr<std::vector<OwnedDescriptor>> configurations = Propose(mode, handle, graph);
+    if (absl::IsUnimplemented(configurations.status())) continue;
+    RETURN_IF_ERROR(configurations.status());
+    for (OwnedDescriptor& configuration : *configurations) {
+      ASSIGN_OR_RETURN(const int64_t engine, EngineWithout(unwanted, api, configuration));
+      if (engine < 0) continue;
+      Choice choice = {{"cudnn", static_cast<int64_t>(api.get_version())}, {"engine", engine}};
+      RETURN_IF_ERROR(AddKnobs(api, configuration, choice));
+      const bool is_new = std::none_of(engines.begin(), engines.end(),
+                                       [&](const Engine& known) { return known.choice == choice; });
+      if (is_new) engines.push_back({std::move(configuration), std::move(choice)});
+    }
   }
   return engines;
+}
+
+absl::StatusOr<std::vector<Engine>> DeterministicEngines(const GpuHandle& handle,
+                                                         const Graph& graph) {
+  return EnginesWithout({NumericalNote::kNondeterministic}, {HeuristicMode::kA}, handle, graph);
 }
 
 absl::StatusOr<ExecutionPlan> ExecutionPlan::Create(std::shared_ptr<const GpuHandle> handle,
@@ -277,7 +382,13 @@ absl::StatusOr<ExecutionPlan> ExecutionPlan::Create(std::shared_ptr<const GpuHan
   const Api& api = handle->api();
   ASSIGN_OR_RETURN(OwnedDescriptor plan,
                    OwnedDescriptor::Create(api, DescriptorType::kExecutionPlan));
-  RETURN_IF_ERROR(plan.Set(Attribute::kExecutionPlanHandle, AttributeType::kHandle, handle->get()));
+  if (handle->get() != nullptr) {
+    RETURN_IF_ERROR(
+        plan.Set(Attribute::kExecutionPlanHandle, AttributeType::kHandle, handle->get()));
+  } else {
+    RETURN_IF_ERROR(plan.Set(Attribute::kExecutionPlanDeviceProperties, AttributeType::kDescriptor,
+                             handle->properties()));
+  }
   RETURN_IF_ERROR(plan.Set(Attribute::kExecutionPlanEngineConfig, AttributeType::kDescriptor,
                            engine.configuration.get()));
   RETURN_IF_ERROR(plan.Finalize());

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,13 +68,17 @@ class GpuHandle {
  public:
   // Unavailable: Open, or the library cannot use the GPU.
   static absl::StatusOr<std::shared_ptr<const GpuHandle>> Create(int gpu);
+  // A GPU that need not be there, by its properties as the library writes them in JSON: graphs can
+  // be made for it, engines found and kernels compiled, but nothing runs.
+  static absl::StatusOr<std::shared_ptr<const GpuHandle>> Describe(const std::string& json);
   ~GpuHandle();
   GpuHandle(const GpuHandle&) = delete;
   GpuHandle& operator=(const GpuHandle&) = delete;
 
   int gpu() const { return gpu_; }
   const Api& api() const { return api_; }
-  Handle get() const { return handle_; }
+  Handle get() const { return handle_; }                       // null of one that is described
+  Descriptor properties() const { return properties_.get(); }  // null of one that is there
 
   // Runs a plan in the stream's order.
   absl::Status Execute(cudaStream_t stream, Descriptor plan, Descriptor variant_pack) const;
@@ -84,7 +89,13 @@ class GpuHandle {
   const int gpu_;
   const Api& api_;
   const Handle handle_;
+  OwnedDescriptor properties_;
   mutable base::Mutex mutex_;  // a handle has one stream at a time
+};
+
+// Along both axes of images, with zeros around them.
+struct Window {
+  int64_t stride = 1, padding = 0;
 };
 
 struct Graph {
@@ -113,6 +124,9 @@ class GraphBuilder {
   }
 
   void Matmul(Descriptor a, Descriptor b, Descriptor c);
+  // `operation` is one of the three of convolutions, which writes y, dw or dx.
+  void Convolution(DescriptorType operation, const Window& window, Descriptor x, Descriptor w,
+                   Descriptor y);
   // y = x `mode` b, or of x alone; kBinarySelect: x where t, b elsewhere.
   void Pointwise(PointwiseMode mode, Descriptor x, Descriptor b, Descriptor y,
                  Descriptor t = nullptr) {
@@ -156,7 +170,12 @@ struct Engine {
   OwnedDescriptor configuration;
   Choice choice;  // with the version of the library
 };
-// Those that the library proposes and that give the same bits every time, the best first.
+// Those that the library proposes in `modes`, one after the other, and that have none of the notes
+// `unwanted`; the best first. No two are the same.
+absl::StatusOr<std::vector<Engine>> EnginesWithout(absl::Span<const NumericalNote> unwanted,
+                                                   absl::Span<const HeuristicMode> modes,
+                                                   const GpuHandle& handle, const Graph& graph);
+// Those of mode A that give the same bits every time.
 absl::StatusOr<std::vector<Engine>> DeterministicEngines(const GpuHandle& handle,
                                                          const Graph& graph);
 

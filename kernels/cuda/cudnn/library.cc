@@ -12,7 +12,7 @@ namespace stagecoach::kernels::cudnn {
 namespace {
 
 constexpr char kFile[] = "libcudnn.so.9";
-constexpr size_t kLeastVersion = 91900;
+constexpr size_t kMajorVersion = 9, kLeastVersion = 91900;
 
 template <typename Function>
 absl::Status Find(void* library, const char* name, Function*& function) {
@@ -65,6 +65,10 @@ absl::StatusOr<const Api*> Open() {
   RETURN_IF_ERROR(api.status());
   if (api->get_version() < kLeastVersion) {
     return absl::UnavailableError(absl::StrCat("cuDNN ", VersionText(*api), " is older than 9.19"));
+  }
+  if (api->get_version() / 10000 != kMajorVersion) {
+    return absl::UnavailableError(
+        absl::StrCat("cuDNN ", VersionText(*api), " is of another major version than 9"));
   }
   return &*api;
 }

@@ -11,7 +11,8 @@ namespace stagecoach::kernels::cudnn {
 
 // The library: what the process has already, or else libcudnn.so.9 where the system looks for
 // libraries. It is opened at the first request and stays. Unavailable, in one line: it is not
-// there, lacks a function, or is older than 9.19, the first whose attention was tried. Thread-safe.
+// there, lacks a function, is older than 9.19, the first whose attention was tried, or of another
+// major version. Thread-safe.
 absl::StatusOr<const Api*> Open();
 
 std::string VersionText(const Api& api);  // "9.19.0"

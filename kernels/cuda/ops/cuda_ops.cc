@@ -1,6 +1,7 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 
 #include "kernels/cuda/ops/attention_cudnn.h"
+#include "kernels/cuda/ops/convolution_cudnn.h"
 #include "kernels/cuda/tuning/tuner.h"
 #include "kernels/ops/operations.h"
 
@@ -11,6 +12,7 @@ CudaOps::CudaOps(Device& device, BlasLt& blas, Tuner& tuner)
       blas_(blas),
       tuner_(tuner),
       cudnn_attentions_(std::make_unique<CudnnAttentions>(tuner.gpu())),
+      cudnn_convolutions_(std::make_unique<CudnnConvolutions>(tuner)),
       elementwise_(CreateCudaElementwise()),
       optimizer_(CreateCudaOptimizer(device)) {}
 

@@ -12,11 +12,12 @@
 // The operations of a CUDA device. Each is in the files of its name: <name>.cc has the operation
 // (checks, choice of kernels, absl::Status), <name>.cu the kernels and what launches them, and
 // <name>_kernels.h what the two share, plain enough for both compilers. Products are cuBLASLt's,
-// but for those of few rows.
+// but for those of few rows, and convolutions cuDNN's.
 namespace stagecoach::kernels {
 
 class BlasLt;
 class CudnnAttentions;
+class CudnnConvolutions;
 class Tuner;
 
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
@@ -32,6 +33,7 @@ class CudaOps final : public Ops {
   BlasLt& blas() { return blas_; }
   Tuner& tuner() { return tuner_; }
   CudnnAttentions& cudnn_attentions() { return *cudnn_attentions_; }
+  CudnnConvolutions& cudnn_convolutions() { return *cudnn_convolutions_; }
   ElementwiseOps& elementwise() override { return *elementwise_; }
   OptimizerOps& optimizer() override { return *optimizer_; }
 
@@ -43,6 +45,7 @@ class CudaOps final : public Ops {
   BlasLt& blas_;
   Tuner& tuner_;
   const std::unique_ptr<CudnnAttentions> cudnn_attentions_;
+  const std::unique_ptr<CudnnConvolutions> cudnn_convolutions_;
   const std::unique_ptr<ElementwiseOps> elementwise_;
   const std::unique_ptr<OptimizerOps> optimizer_;
 };
@@ -52,6 +55,9 @@ inline BlasLt& BlasOf(Device& device) { return static_cast<CudaOps&>(device.ops(
 inline Tuner& TunerOf(Device& device) { return static_cast<CudaOps&>(device.ops()).tuner(); }
 inline CudnnAttentions& CudnnAttentionsOf(Device& device) {
   return static_cast<CudaOps&>(device.ops()).cudnn_attentions();
+}
+inline CudnnConvolutions& CudnnConvolutionsOf(Device& device) {
+  return static_cast<CudaOps&>(device.ops()).cudnn_convolutions();
 }
 
 }  // namespace stagecoach::kernels

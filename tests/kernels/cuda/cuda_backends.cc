@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
-#include "kernels/ops/convolution.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/pooling.h"
 #include "tests/kernels/op_harness.h"
@@ -54,8 +53,7 @@ OpBackend Cuda(const std::string& name, kernels::Precision precision) {
                    Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
                            /*unaligned=*/true)},
       .row_sum = RowSumOf,
-      .missing = {{typeid(kernels::ConvolutionShape), "convolution has no CUDA kernel yet"},
-                  {typeid(kernels::ImageNormShape), "image norm has no CUDA kernel yet"},
+      .missing = {{typeid(kernels::ImageNormShape), "image norm has no CUDA kernel yet"},
                   {typeid(kernels::PoolingShape), "pooling has no CUDA kernel yet"}}};
 }
 

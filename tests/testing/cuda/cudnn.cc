@@ -7,15 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/cuda/cudnn/api.h"
+#include "tests/testing/cuda/cudnn_convolution.h"
 #include "tests/testing/cuda/cudnn_faults.h"
 #include "tests/testing/cuda/cudnn_graph.h"
 #include "tests/testing/cuda/cudnn_objects.h"
 #include "tests/testing/cuda/machine.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// The part of cuDNN that the backend uses: graphs of causal attention, by the names of the real
-// library, which the backend finds in its process. Engines are as cuDNN 9.19 has them. What is set
-// is checked as the library does, and where that is lax more strictly.
+// The part of cuDNN that the backend uses: graphs of causal attention and of convolutions, by the
+// names of the real library, which the backend finds in its process. Engines are as cuDNN 9.19 has
+// them. What is set is checked as the library does, and where that is lax more strictly.
 namespace stagecoach::testing::cudnn {
 namespace {
 
@@ -36,10 +37,18 @@ Status Refuse(Status status, std::string reason) {
   return status;
 }
 
-// The engines of a graph, the best first.
-std::vector<Engine> EnginesOf(const std::shared_ptr<const Graph>& graph) {
-  if (graph->is_backward()) return {{8, 1, graph}, {6, 26, graph}, {7, 26, graph}};
-  return {{2, 7, graph}, {1, 3, graph}};
+// The engines that are proposed for a graph, the best first.
+std::vector<Engine> EnginesOf(const std::shared_ptr<const Graph>& graph, api::HeuristicMode mode) {
+  using Note = api::NumericalNote;
+  if (graph->is_convolution()) return ConvolutionEngines(graph, mode);
+  if (mode != api::HeuristicMode::kA) return {};
+  const int64_t bytes = graph->WorkspaceBytes();
+  if (graph->is_backward()) {
+    return {{8, 1, graph, bytes, {Note::kTensorCore, Note::kNondeterministic}},
+            {6, 26, graph, bytes, {Note::kTensorCore}},
+            {7, 26, graph, bytes, {Note::kTensorCore}}};
+  }
+  return {{2, 7, graph, bytes, {Note::kTensorCore}}, {1, 3, graph, 0, {Note::kTensorCore}}};
 }
 
 // Answers with `values`, as many as there is room for.
@@ -77,7 +86,8 @@ Status GetAttribute(const DescriptorObject& from, Attribute name, AttributeType 
   if (is(DescriptorType::kEngineHeuristic, Attribute::kEngineHeuristicResults,
          AttributeType::kDescriptor)) {
     const auto graph = from.One<Descriptor>(Attribute::kEngineHeuristicOperationGraph);
-    return GiveEngines(EnginesOf(FindDescriptor(graph).graph), DescriptorType::kEngineConfig,
+    const auto mode = from.One<api::HeuristicMode>(Attribute::kEngineHeuristicMode);
+    return GiveEngines(EnginesOf(FindDescriptor(graph).graph, mode), DescriptorType::kEngineConfig,
                        capacity, count, to);
   }
   if (is(DescriptorType::kEngineConfig, Attribute::kEngineConfigEngine,
@@ -92,11 +102,7 @@ Status GetAttribute(const DescriptorObject& from, Attribute name, AttributeType 
     return Give<int64_t>({engine.number}, capacity, count, to);
   }
   if (is(DescriptorType::kEngine, Attribute::kEngineNumericalNote, AttributeType::kNumericalNote)) {
-    std::vector<int> notes = {0};
-    if (!engine.is_deterministic()) {
-      notes.push_back(static_cast<int>(api::NumericalNote::kNondeterministic));
-    }
-    return Give(notes, capacity, count, to);
+    return Give(engine.notes, capacity, count, to);
   }
   if (is(DescriptorType::kKnobChoice, Attribute::kKnobChoiceKnobType, AttributeType::kKnobType)) {
     return Give<int>({kKnobType}, capacity, count, to);
@@ -195,8 +201,10 @@ Status Execute(const api::Context& handle, const DescriptorObject& plan,
                           [engine, pack, bytes = plan.workspace_bytes] {
                             if (bytes > 0)
                               std::memset(pack.workspace, 0xA5, static_cast<size_t>(bytes));
-                            engine.graph->Compute(pack.addresses, pack.scalars,
-                                                  engine.number % 2 == 1);
+                            engine.graph->Compute(
+                                pack.addresses, pack.scalars,
+                                {.reversed = engine.number % 2 == 1,
+                                 .rounded = engine.Has(api::NumericalNote::kTensorCore)});
                           },
                       .extra_ns = extra == faults.extra_ns.end() ? 0 : extra->second});
   return error == cudaSuccess ? Status::kSuccess

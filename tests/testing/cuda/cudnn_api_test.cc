@@ -135,6 +135,76 @@ TEST(CudnnApi, NumbersAreTheLibrarys) {
                          CUDNN_ATTR_OPERATION_REDUCTION_DESC);
   STAGECOACH_EXPECT_SAME(Attribute::kOperationReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
   STAGECOACH_EXPECT_SAME(Attribute::kOperationReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+  STAGECOACH_EXPECT_SAME(api::ConvolutionMode::kCrossCorrelation, CUDNN_CROSS_CORRELATION);
+  STAGECOACH_EXPECT_SAME(api::HeuristicMode::kFallback, CUDNN_HEUR_MODE_FALLBACK);
+  STAGECOACH_EXPECT_SAME(api::NumericalNote::kTensorCore, CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  STAGECOACH_EXPECT_SAME(api::NumericalNote::kDownConvertInputs,
+                         CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
+  STAGECOACH_EXPECT_SAME(api::NumericalNote::kReducedPrecisionReduction,
+                         CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
+  STAGECOACH_EXPECT_SAME(api::NumericalNote::kFft, CUDNN_NUMERICAL_NOTE_FFT);
+  STAGECOACH_EXPECT_SAME(api::NumericalNote::kWinograd, CUDNN_NUMERICAL_NOTE_WINOGRAD);
+  STAGECOACH_EXPECT_SAME(DescriptorType::kConvolution, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  STAGECOACH_EXPECT_SAME(DescriptorType::kOperationConvolutionForward,
+                         CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+  STAGECOACH_EXPECT_SAME(DescriptorType::kOperationConvolutionBackwardFilter,
+                         CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);
+  STAGECOACH_EXPECT_SAME(DescriptorType::kOperationConvolutionBackwardData,
+                         CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
+  STAGECOACH_EXPECT_SAME(DescriptorType::kDeviceProperties, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  STAGECOACH_EXPECT_SAME(AttributeType::kFloat, CUDNN_TYPE_FLOAT);
+  STAGECOACH_EXPECT_SAME(AttributeType::kConvolutionMode, CUDNN_TYPE_CONVOLUTION_MODE);
+  STAGECOACH_EXPECT_SAME(AttributeType::kChar, CUDNN_TYPE_CHAR);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionCompType, CUDNN_ATTR_CONVOLUTION_COMP_TYPE);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionMode, CUDNN_ATTR_CONVOLUTION_CONV_MODE);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionDilations, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionStrides, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionPostPaddings, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionPrePaddings, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  STAGECOACH_EXPECT_SAME(Attribute::kConvolutionSpatialDimensions,
+                         CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS);
+  STAGECOACH_EXPECT_SAME(Attribute::kEngineHeuristicDeviceProperties,
+                         CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+  STAGECOACH_EXPECT_SAME(Attribute::kExecutionPlanDeviceProperties,
+                         CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+  STAGECOACH_EXPECT_SAME(Attribute::kDevicePropertiesJson,
+                         CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionForwardAlpha,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionForwardBeta,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionForwardDescriptor,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionForwardW,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionForwardX,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionForwardY,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionDataAlpha,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionDataBeta,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionDataDescriptor,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionDataW,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionDataDx,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionDataDy,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionFilterAlpha,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionFilterBeta,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionFilterDescriptor,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionFilterDw,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionFilterX,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
+  STAGECOACH_EXPECT_SAME(Attribute::kOperationConvolutionFilterDy,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
 #undef STAGECOACH_EXPECT_SAME
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/bfloat16.h"
+#include "tests/testing/cuda/cudnn_convolution.h"
 
 namespace stagecoach::testing::cudnn {
 namespace {
@@ -116,8 +117,8 @@ float Apply(PointwiseMode mode, float x, float b, float t) {
 class Run {
  public:
   Run(const Graph& graph, const std::map<int64_t, void*>& addresses,
-      const std::map<int64_t, float>& scalars, bool reversed)
-      : graph_(graph), addresses_(addresses), scalars_(scalars), reversed_(reversed) {}
+      const std::map<int64_t, float>& scalars, Arithmetic arithmetic)
+      : graph_(graph), addresses_(addresses), scalars_(scalars), arithmetic_(arithmetic) {}
 
   void Perform(const Operation& operation) {
     const Tensor& y = graph_.tensors.at(operation.y);
@@ -146,6 +147,11 @@ class Run {
         return Reduced(operation, y);
       case DescriptorType::kOperationReshape:
         return Transposed(operation, y);
+      case DescriptorType::kOperationConvolutionForward:
+      case DescriptorType::kOperationConvolutionBackwardData:
+      case DescriptorType::kOperationConvolutionBackwardFilter:
+        return Convolve(operation, graph_.TensorsOf(operation), ValuesOf(operation.x),
+                        ValuesOf(operation.b), arithmetic_.rounded);
       default:
         return Pointwise(operation, y);
     }
@@ -164,7 +170,7 @@ class Run {
       float* const to = result.data() + matrix * rows * columns;
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t i = 0; i < terms; ++i) {
-          const int64_t k = reversed_ ? terms - 1 - i : i;
+          const int64_t k = arithmetic_.reversed ? terms - 1 - i : i;
           const float factor = from_a[row * terms + k];
           for (int64_t column = 0; column < columns; ++column) {
             to[row * columns + column] += factor * from_b[k * columns + column];
@@ -224,7 +230,7 @@ class Run {
   const Graph& graph_;
   const std::map<int64_t, void*>& addresses_;
   const std::map<int64_t, float>& scalars_;
-  const bool reversed_;
+  const Arithmetic arithmetic_;
   std::map<int64_t, Values> values_;
 };
 
@@ -265,6 +271,12 @@ std::string NameOf(const Operation& operation) {
       return operation.reduce == ReduceOperator::kAdd ? "sum" : "largest";
     case DescriptorType::kOperationReshape:
       return "reshape";
+    case DescriptorType::kOperationConvolutionForward:
+      return "convolution";
+    case DescriptorType::kOperationConvolutionBackwardData:
+      return "dx";
+    case DescriptorType::kOperationConvolutionBackwardFilter:
+      return "dw";
     default:
       break;
   }
@@ -329,6 +341,10 @@ std::string Graph::Check() const {
       return absl::StrCat("tensor ", operation.y, " cannot be written");
     }
     bool fits = true;
+    if (IsConvolution(operation.type)) {
+      names += NameOf(operation) + " ";
+      continue;  // checked already
+    }
     if (operation.type == DescriptorType::kOperationMatmul) {
       fits = MayMultiply(x, tensors.at(operation.b), y);
     } else if (operation.type == DescriptorType::kOperationReduction) {
@@ -351,10 +367,10 @@ std::string Graph::Check() const {
   for (const auto& [id, tensor] : tensors) {
     if (tensor.is_virtual && !read.contains(id)) return absl::StrCat("tensor ", id, " is not read");
   }
-  if (names != kForward && names != kBackward && names != kGroupedBackward) {
-    return absl::StrCat("no engine for ", names);
-  }
-  return "";
+  const std::set<std::string> known = {kForward,       kBackward,        kGroupedBackward,
+                                       "convolution ", "convolution + ", "dx ",
+                                       "dw ",          "dw * "};
+  return known.contains(names) ? "" : absl::StrCat("no engine for ", names);
 }
 
 int64_t Graph::WorkspaceBytes() const {
@@ -378,8 +394,8 @@ int64_t Graph::WorkspaceBytes() const {
 }
 
 void Graph::Compute(const std::map<int64_t, void*>& addresses,
-                    const std::map<int64_t, float>& scalars, bool reversed) const {
-  Run run(*this, addresses, scalars, reversed);
+                    const std::map<int64_t, float>& scalars, Arithmetic arithmetic) const {
+  Run run(*this, addresses, scalars, arithmetic);
   for (const Operation& operation : operations) run.Perform(operation);
 }
 

@@ -29,8 +29,21 @@ struct Tensor {
   int64_t bytes() const;
 };
 
+// Of a convolution, along both axes.
+struct Window {
+  std::array<int64_t, 2> dilations = {}, strides = {}, before = {}, after = {};
+  api::ConvolutionMode mode = api::ConvolutionMode::kCrossCorrelation;
+  api::DataType compute_type = api::DataType::kFloat;
+};
+
+inline bool IsConvolution(api::DescriptorType type) {
+  return type == api::DescriptorType::kOperationConvolutionForward ||
+         type == api::DescriptorType::kOperationConvolutionBackwardData ||
+         type == api::DescriptorType::kOperationConvolutionBackwardFilter;
+}
+
 // y from x and what else there is of b and t, by their ids; -1: there is none. A matrix product has
-// a and b as x and b.
+// a and b as x and b; a convolution x and w, dy and w, or x and dy.
 struct Operation {
   api::DescriptorType type = api::DescriptorType::kOperationPointwise;
   api::PointwiseMode mode = api::PointwiseMode::kAdd;
@@ -38,6 +51,18 @@ struct Operation {
   int64_t axis = -1;
   api::ReduceOperator reduce = api::ReduceOperator::kAdd;
   int64_t x = -1, b = -1, t = -1, y = -1;
+  Window window = {};
+};
+
+// The tensors of a convolution, whichever of them it writes.
+struct ConvolutionTensors {
+  const Tensor &images, &weights, &outputs;
+  int64_t groups() const { return images.dims[1] / weights.dims[1]; }
+};
+
+struct Arithmetic {
+  bool reversed = false;  // products of matrices are summed in the other order
+  bool rounded = false;   // operands of convolutions are rounded to TF32
 };
 
 struct Graph {
@@ -47,14 +72,17 @@ struct Graph {
 
   // Why it is no graph, or not one that has engines; "": it is one.
   std::string Check() const;
-  // Whether it is the one of backward.
+  // Whether it is the one of backward of attention.
   bool is_backward() const;
+  bool is_convolution() const { return IsConvolution(operations.front().type); }
+  ConvolutionTensors TensorsOf(const Operation& convolution) const;
+  // Why the tensors of a convolution do not fit one another, or "".
+  std::string CheckConvolution(const Operation& operation) const;
   // What kernels of backward keep there: as cuDNN 9.19 was seen to ask for.
   int64_t WorkspaceBytes() const;
-  // Computes all. `addresses` are of what is in memory, `scalars` of what is by value. `reversed`
-  // products are summed in the other order.
+  // Computes all. `addresses` are of what is in memory, `scalars` of what is by value.
   void Compute(const std::map<int64_t, void*>& addresses, const std::map<int64_t, float>& scalars,
-               bool reversed) const;
+               Arithmetic arithmetic) const;
 };
 
 }  // namespace stagecoach::testing::cudnn

@@ -1,6 +1,7 @@
 #include "tests/testing/cuda/cudnn_objects.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <mutex>
 #include <set>
@@ -54,6 +55,55 @@ constexpr Rule kRules[] = {
     {DescriptorType::kOperationPointwise, Attribute::kOperationPointwiseB, kRefers, 1, 1, false},
     {DescriptorType::kOperationPointwise, Attribute::kOperationPointwiseT, kRefers, 1, 1, false},
     {DescriptorType::kOperationPointwise, Attribute::kOperationPointwiseY, kRefers, 1, 1},
+    {DescriptorType::kConvolution, Attribute::kConvolutionCompType, AttributeType::kDataType, 1, 1},
+    {DescriptorType::kConvolution, Attribute::kConvolutionMode, AttributeType::kConvolutionMode, 1,
+     1},
+    {DescriptorType::kConvolution, Attribute::kConvolutionSpatialDimensions, AttributeType::kInt64,
+     1, 1},
+    {DescriptorType::kConvolution, Attribute::kConvolutionDilations, AttributeType::kInt64, 2, 2},
+    {DescriptorType::kConvolution, Attribute::kConvolutionStrides, AttributeType::kInt64, 2, 2},
+    {DescriptorType::kConvolution, Attribute::kConvolutionPrePaddings, AttributeType::kInt64, 2, 2},
+    {DescriptorType::kConvolution, Attribute::kConvolutionPostPaddings, AttributeType::kInt64, 2,
+     2},
+    {DescriptorType::kOperationConvolutionForward,
+     Attribute::kOperationConvolutionForwardDescriptor, kRefers, 1, 1, true,
+     DescriptorType::kConvolution},
+    {DescriptorType::kOperationConvolutionForward, Attribute::kOperationConvolutionForwardX,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionForward, Attribute::kOperationConvolutionForwardW,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionForward, Attribute::kOperationConvolutionForwardY,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionForward, Attribute::kOperationConvolutionForwardAlpha,
+     AttributeType::kFloat, 1, 1},
+    {DescriptorType::kOperationConvolutionForward, Attribute::kOperationConvolutionForwardBeta,
+     AttributeType::kFloat, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardData,
+     Attribute::kOperationConvolutionDataDescriptor, kRefers, 1, 1, true,
+     DescriptorType::kConvolution},
+    {DescriptorType::kOperationConvolutionBackwardData, Attribute::kOperationConvolutionDataDx,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardData, Attribute::kOperationConvolutionDataW,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardData, Attribute::kOperationConvolutionDataDy,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardData, Attribute::kOperationConvolutionDataAlpha,
+     AttributeType::kFloat, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardData, Attribute::kOperationConvolutionDataBeta,
+     AttributeType::kFloat, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardFilter,
+     Attribute::kOperationConvolutionFilterDescriptor, kRefers, 1, 1, true,
+     DescriptorType::kConvolution},
+    {DescriptorType::kOperationConvolutionBackwardFilter, Attribute::kOperationConvolutionFilterX,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardFilter, Attribute::kOperationConvolutionFilterDw,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardFilter, Attribute::kOperationConvolutionFilterDy,
+     kRefers, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardFilter,
+     Attribute::kOperationConvolutionFilterAlpha, AttributeType::kFloat, 1, 1},
+    {DescriptorType::kOperationConvolutionBackwardFilter,
+     Attribute::kOperationConvolutionFilterBeta, AttributeType::kFloat, 1, 1},
     {DescriptorType::kReduction, Attribute::kReductionOperator, AttributeType::kReduceOperator, 1,
      1},
     {DescriptorType::kReduction, Attribute::kReductionCompType, AttributeType::kDataType, 1, 1},
@@ -83,7 +133,8 @@ constexpr Rule kRules[] = {
 
 bool IsOperation(DescriptorType type) {
   return type == DescriptorType::kOperationMatmul || type == DescriptorType::kOperationPointwise ||
-         type == DescriptorType::kOperationReduction || type == DescriptorType::kOperationReshape;
+         type == DescriptorType::kOperationReduction || type == DescriptorType::kOperationReshape ||
+         IsConvolution(type);
 }
 
 // The objects that exist.
@@ -121,6 +172,64 @@ const char* CheckTensor(const Tensor& tensor) {
   return nullptr;
 }
 
+const char* CheckConvolution(const DescriptorObject& of) {
+  for (const Attribute name : {Attribute::kConvolutionDilations, Attribute::kConvolutionStrides}) {
+    for (const int64_t step : of.All<int64_t>(name)) {
+      if (step < 1) return "a stride or dilation is below 1";
+    }
+  }
+  for (const Attribute name :
+       {Attribute::kConvolutionPrePaddings, Attribute::kConvolutionPostPaddings}) {
+    for (const int64_t padding : of.All<int64_t>(name)) {
+      if (padding < 0) return "a padding is below 0";
+    }
+  }
+  return of.One<int64_t>(Attribute::kConvolutionSpatialDimensions) == 2
+             ? nullptr
+             : "the spatial dimensions are not those of the other attributes";
+}
+
+// The names that the three operations of convolutions have for the same.
+struct ConvolutionNames {
+  Attribute descriptor, read, also_read, written, alpha, beta;
+};
+ConvolutionNames NamesOf(DescriptorType type) {
+  switch (type) {
+    case DescriptorType::kOperationConvolutionForward:
+      return {Attribute::kOperationConvolutionForwardDescriptor,
+              Attribute::kOperationConvolutionForwardX,
+              Attribute::kOperationConvolutionForwardW,
+              Attribute::kOperationConvolutionForwardY,
+              Attribute::kOperationConvolutionForwardAlpha,
+              Attribute::kOperationConvolutionForwardBeta};
+    case DescriptorType::kOperationConvolutionBackwardData:
+      return {
+          Attribute::kOperationConvolutionDataDescriptor, Attribute::kOperationConvolutionDataDy,
+          Attribute::kOperationConvolutionDataW,          Attribute::kOperationConvolutionDataDx,
+          Attribute::kOperationConvolutionDataAlpha,      Attribute::kOperationConvolutionDataBeta};
+    default:
+      return {Attribute::kOperationConvolutionFilterDescriptor,
+              Attribute::kOperationConvolutionFilterX,
+              Attribute::kOperationConvolutionFilterDy,
+              Attribute::kOperationConvolutionFilterDw,
+              Attribute::kOperationConvolutionFilterAlpha,
+              Attribute::kOperationConvolutionFilterBeta};
+  }
+}
+
+Window WindowOf(const DescriptorObject& convolution) {
+  const auto both = [&](Attribute name) {
+    const std::vector<int64_t> values = convolution.All<int64_t>(name);
+    return std::array{values[0], values[1]};
+  };
+  return {.dilations = both(Attribute::kConvolutionDilations),
+          .strides = both(Attribute::kConvolutionStrides),
+          .before = both(Attribute::kConvolutionPrePaddings),
+          .after = both(Attribute::kConvolutionPostPaddings),
+          .mode = convolution.One<api::ConvolutionMode>(Attribute::kConvolutionMode),
+          .compute_type = convolution.One<api::DataType>(Attribute::kConvolutionCompType)};
+}
+
 // Adds an operation and its tensors. Returns why that is impossible, or "".
 std::string AddTo(Graph& graph, const DescriptorObject& of) {
   const auto refers = [&](Attribute name) -> int64_t {
@@ -148,6 +257,19 @@ std::string AddTo(Graph& graph, const DescriptorObject& of) {
       operation.x = refers(Attribute::kOperationReshapeX);
       operation.y = refers(Attribute::kOperationReshapeY);
       break;
+    case DescriptorType::kOperationConvolutionForward:
+    case DescriptorType::kOperationConvolutionBackwardData:
+    case DescriptorType::kOperationConvolutionBackwardFilter: {
+      const ConvolutionNames names = NamesOf(of.type);
+      if (of.One<float>(names.alpha) != 1.0F || of.One<float>(names.beta) != 0.0F) {
+        return "the stand-in does not scale convolutions";
+      }
+      operation.window = WindowOf(FindDescriptor(of.One<api::Descriptor>(names.descriptor)));
+      operation.x = refers(names.read);
+      operation.b = refers(names.also_read);
+      operation.y = refers(names.written);
+      break;
+    }
     default: {
       const DescriptorObject& pointwise =
           FindDescriptor(of.One<api::Descriptor>(Attribute::kOperationPointwiseDescriptor));
@@ -164,7 +286,7 @@ std::string AddTo(Graph& graph, const DescriptorObject& of) {
     return "two tensors have the same id";
   }
   graph.operations.push_back(operation);
-  return "";
+  return IsConvolution(of.type) ? graph.CheckConvolution(operation) : "";
 }
 
 Status FinalizeGraph(DescriptorObject& descriptor, std::string& reason) {
@@ -195,7 +317,7 @@ Status FinalizePlan(DescriptorObject& descriptor, std::string& reason) {
     return Status::kNotSupported;
   }
   descriptor.engine = engine;
-  descriptor.workspace_bytes = engine.number == 1 ? 0 : engine.graph->WorkspaceBytes();
+  descriptor.workspace_bytes = engine.workspace_bytes;
   if (faults.greedy.contains(engine.number)) descriptor.workspace_bytes = int64_t{1} << 30;
   return Status::kSuccess;
 }
@@ -315,6 +437,12 @@ Status Finalize(DescriptorObject& descriptor, std::string& reason) {
     status = Status::kBadParam;
   } else if (descriptor.type == DescriptorType::kTensor) {
     const char* const why = CheckTensor(TensorOf(descriptor));
+    if (why != nullptr) {
+      reason = why;
+      status = Status::kBadParam;
+    }
+  } else if (descriptor.type == DescriptorType::kConvolution) {
+    const char* const why = CheckConvolution(descriptor);
     if (why != nullptr) {
       reason = why;
       status = Status::kBadParam;

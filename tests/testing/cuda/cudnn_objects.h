@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TESTS_TESTING_CUDA_CUDNN_OBJECTS_H_
 #define STAGECOACH_TESTS_TESTING_CUDA_CUDNN_OBJECTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,8 +28,12 @@ struct Engine {
   int64_t number = -1;
   int64_t knob = 0;
   std::shared_ptr<const Graph> graph;
+  int64_t workspace_bytes = 0;
+  std::vector<api::NumericalNote> notes = {};
 
-  bool is_deterministic() const { return number != 8; }
+  bool Has(api::NumericalNote note) const {
+    return std::find(notes.begin(), notes.end(), note) != notes.end();
+  }
 };
 inline constexpr int kKnobType = 24;
 

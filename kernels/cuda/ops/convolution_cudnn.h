@@ -1,0 +1,107 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_CONVOLUTION_CUDNN_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_CONVOLUTION_CUDNN_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "kernels/cuda/cudnn/convolution_graph.h"
+#include "kernels/cuda/cudnn/graph.h"
+#include "kernels/cuda/tuning/tuner.h"
+#include "kernels/device.h"
+
+// The passes of convolutions by cuDNN.
+namespace stagecoach::kernels {
+
+// The most scratch that an engine gets, for any pass: a function of the shape alone, so that plans
+// of memory depend neither on the choice of engines nor on whether there is a cuDNN. In proportion
+// to what a pass reads and writes, and to sums of weights in 16 parts; at most 32 MiB, as of products. On an H100,
+// what cuDNN 9.19 proposes first for the convolutions of ResNet-50 takes 5 MiB at most, but for the
+// gradient of the first layer's input.
+int64_t ConvolutionScratchBytes(const cudnn::ConvolutionExtents& extents);
+
+// The engines that may be used, the best first. What is not wanted: bits that vary, sums in less
+// than float32, products by transforms, whose errors are larger; and with kFloat32 also products of
+// operands that are rounded first.
+absl::StatusOr<std::vector<cudnn::Engine>> ConvolutionEngines(const cudnn::GpuHandle& handle,
+                                                              const cudnn::Graph& graph,
+                                                              Precision precision);
+
+// A pass, and the engine that was chosen for it.
+class ConvolutionPlan {
+ public:
+  // Multiples of 16; the scratch, of kScratchAlignment, has ConvolutionScratchBytes.
+  struct Operands {
+    const void* images = nullptr;   // x or dx
+    const void* weights = nullptr;  // w or dw
+    const void* outputs = nullptr;  // y or dy
+    const void* bias = nullptr;     // forward only, where there is one
+    std::byte* scratch = nullptr;
+  };
+
+  // With a tuning file, the engine that is fastest, or that the file says; otherwise the first
+  // that runs. It has run then: nothing is compiled or loaded where work is captured.
+  static absl::StatusOr<std::unique_ptr<ConvolutionPlan>> Create(
+      std::shared_ptr<const cudnn::GpuHandle> handle, cudnn::ConvolutionPass pass,
+      const cudnn::ConvolutionExtents& extents, Precision precision, Tuner& tuner);
+  ~ConvolutionPlan();
+
+  absl::Status Run(cudaStream_t stream, const Operands& operands) const;
+
+ private:
+  class Bench;
+
+  ConvolutionPlan(std::shared_ptr<const cudnn::GpuHandle> handle, cudnn::ConvolutionPass pass,
+                  const cudnn::ConvolutionExtents& extents)
+      : handle_(std::move(handle)), pass_(pass), extents_(extents) {}
+
+  absl::Status Choose(Precision precision, Tuner& tuner);
+  absl::StatusOr<Choice> Measure(Bench& bench);
+  // The first engine that runs, of which `is_wanted`.
+  absl::Status UseFirst(Bench& bench, absl::FunctionRef<bool(const Choice&)> is_wanted);
+  // Unimplemented: the engine does not compile, or wants more scratch.
+  absl::StatusOr<const cudnn::ExecutionPlan*> PlanOf(size_t engine);
+  absl::Status RunPlan(cudaStream_t stream, const cudnn::ExecutionPlan& plan,
+                       const Operands& operands) const;
+
+  const std::shared_ptr<const cudnn::GpuHandle> handle_;
+  const cudnn::ConvolutionPass pass_;
+  const cudnn::ConvolutionExtents extents_;
+  std::optional<cudnn::Graph> graph_;
+  std::vector<cudnn::Engine> engines_;
+  std::map<size_t, absl::StatusOr<cudnn::ExecutionPlan>> plans_;  // of those that were tried
+  size_t taken_ = 0;
+};
+
+// Those of one device, each planned once. Thread-safe.
+class CudnnConvolutions {
+ public:
+  explicit CudnnConvolutions(Tuner& tuner) : tuner_(tuner) {}
+
+  // Lives as long as this. Unavailable: there is no cuDNN that can be used; Unimplemented: it has
+  // no engine that may be used; in one line.
+  absl::StatusOr<const ConvolutionPlan*> Plan(cudnn::ConvolutionPass pass,
+                                              const cudnn::ConvolutionExtents& extents,
+                                              Precision precision);
+
+ private:
+  Tuner& tuner_;
+  base::Mutex mutex_;
+  std::optional<absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>>> handle_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::vector<int64_t>, std::unique_ptr<ConvolutionPlan>> plans_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_CONVOLUTION_CUDNN_H_
