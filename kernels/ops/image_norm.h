@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_KERNELS_OPS_IMAGE_NORM_H_
 #define STAGECOACH_KERNELS_OPS_IMAGE_NORM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -31,6 +32,14 @@ struct ImageNormShape {
   int64_t set_size() const { return samples * channels * area / sets(); }
 };
 
+// What is normalized, and all else that the calls below have in common.
+struct ImageNormTensors {
+  Tensor x;
+  Tensor gamma, beta;
+  Tensor mean, variance;
+  Tensor y;
+};
+
 // Batch normalization (Ioffe & Szegedy 2015) and group normalization (Wu & He 2018):
 //   y = xhat gamma + beta,  xhat = (x - mean) rstd,  rstd = 1 / sqrt(variance + epsilon)
 // with the mean of a set and its variance, the mean of squares of what is left; gamma and beta of
@@ -43,27 +52,40 @@ struct ImageNormShape {
 // not positive.
 class ImageNormOp : public Operation {
  public:
+  // Scratch for any of the calls that take a workspace. Its contents need not be kept between
+  // calls.
+  virtual int64_t workspace_bytes() const = 0;
+
   // Computes `mean` and `variance` of x, and y by them.
-  virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma,
-                               const Tensor& beta, const Tensor& mean, const Tensor& variance,
-                               const Tensor& y) = 0;
+  virtual absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
+                               std::byte* workspace) = 0;
   // y by a mean and a variance that are given.
-  virtual absl::Status Apply(Stream& stream, const Tensor& x, const Tensor& gamma,
-                             const Tensor& beta, const Tensor& mean, const Tensor& variance,
-                             const Tensor& y) = 0;
+  virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors) = 0;
 
   // dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set. `dx` may
-  // be `dy`.
-  virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
-                                     const Tensor& gamma, const Tensor& mean,
-                                     const Tensor& variance, const Tensor& dx) = 0;
+  // be `dy`. Here and below, `tensors` are those of Forward; its beta and y are not read.
+  virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy,
+                                     const ImageNormTensors& tensors, const Tensor& dx,
+                                     std::byte* workspace) = 0;
 
   // dgamma and dbeta: sums of dy xhat and of dy over all of a channel; added to what they hold if
   // `accumulate`.
-  virtual absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
-                                      const Tensor& mean, const Tensor& variance,
-                                      const Tensor& dgamma, const Tensor& dbeta,
-                                      bool accumulate) = 0;
+  virtual absl::Status BackwardWeight(Stream& stream, const Tensor& dy,
+                                      const ImageNormTensors& tensors, const Tensor& dgamma,
+                                      const Tensor& dbeta, bool accumulate,
+                                      std::byte* workspace) = 0;
+
+  // Whether Backward takes less time than the two above one after the other.
+  virtual bool shares_backward() const { return false; }
+  // Both of these, for less time where a device can sum for both at once; with the same bits. `dx`
+  // may not be `dy` here.
+  virtual absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                                const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
+                                bool accumulate, std::byte* workspace) {
+    const absl::Status status = BackwardInput(stream, dy, tensors, dx, workspace);
+    if (!status.ok()) return status;
+    return BackwardWeight(stream, dy, tensors, dgamma, dbeta, accumulate, workspace);
+  }
 
   // to_mean = mean; to_variance = variance M / (M - 1), the unbiased estimate from the M elements
   // of a set, M > 1. Added to what they hold if `accumulate`: sums for averages over micro-batches.

@@ -20,19 +20,23 @@ class ImageNormLayer : public Layer {
   TakesImages takes_images() const override { return TakesImages::kAsTheDeviceDoes; }
 
   absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], Mean(args),
-                        Variance(args), args.y);
+    return op_->Forward(args.stream, TensorsOf(args), args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
     if (args.dx.empty()) return absl::OkStatus();
-    return op_->BackwardInput(args.stream, args.dy, args.x, args.parameters[0], Mean(args),
-                              Variance(args), args.dx);
+    return op_->BackwardInput(args.stream, args.dy, TensorsOf(args), args.dx, args.workspace);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    return op_->BackwardWeight(args.stream, args.dy, args.x, Mean(args), Variance(args),
-                               args.gradients[0], args.gradients[1], args.accumulate);
+    return op_->BackwardWeight(args.stream, args.dy, TensorsOf(args), args.gradients[0],
+                               args.gradients[1], args.accumulate, args.workspace);
+  }
+
+  absl::Status Backward(const LayerArgs& args) override {
+    if (args.dx.empty()) return ImageNormLayer::BackwardWeight(args);
+    return op_->Backward(args.stream, args.dy, TensorsOf(args), args.dx, args.gradients[0],
+                         args.gradients[1], args.accumulate, args.workspace);
   }
 
  protected:
@@ -57,11 +61,13 @@ class ImageNormLayer : public Layer {
     spec.parameters = {{"weight", Shape{image.channels}, Init::Constant(1.0F), false},
                        {"bias", Shape{image.channels}, Init::Constant(0.0F), false}};
     spec.memory.weight_stash_bytes = 2 * StatisticBytes();
+    spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
     const auto elements = static_cast<double>(context.rows * context.input.elements());
     spec.forward = {8.0 * elements, 8.0 * elements};
     spec.backward_input = {14.0 * elements, 12.0 * elements};
     spec.backward_weight = {5.0 * elements, 8.0 * elements};
+    if (op_->shares_backward()) spec.backward_shared = {0.0, 8.0 * elements};  // both read dy and x
     return spec;
   }
 
@@ -70,6 +76,14 @@ class ImageNormLayer : public Layer {
   }
   Tensor Variance(const LayerArgs& args) const {
     return kernels::Float32(args.weight_stash + StatisticBytes(), statistics_);
+  }
+  kernels::ImageNormTensors TensorsOf(const LayerArgs& args) const {
+    return {.x = args.x,
+            .gamma = args.parameters[0],
+            .beta = args.parameters[1],
+            .mean = Mean(args),
+            .variance = Variance(args),
+            .y = args.y};
   }
   kernels::ImageNormOp& op() const { return *op_; }
 
@@ -114,17 +128,28 @@ class BatchNormLayer final : public ImageNormLayer {
   // Padding rows are there in evaluation alone, where no statistics are computed.
   absl::Status Forward(const LayerArgs& args) override {
     if (args.call.is_training) return ImageNormLayer::Forward(args);
-    const absl::Span<const Tensor> p = args.parameters;
-    return op().Apply(args.stream, args.x, p[0], p[1], p[2], p[3], args.y);
+    kernels::ImageNormTensors tensors = TensorsOf(args);
+    tensors.mean = args.parameters[2];
+    tensors.variance = args.parameters[3];
+    return op().Apply(args.stream, tensors);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     RETURN_IF_ERROR(ImageNormLayer::BackwardWeight(args));
+    return Collect(args);
+  }
+
+  absl::Status Backward(const LayerArgs& args) override {
+    RETURN_IF_ERROR(ImageNormLayer::Backward(args));
+    return Collect(args);
+  }
+
+ private:
+  absl::Status Collect(const LayerArgs& args) {
     return op().Collect(args.stream, Mean(args), Variance(args), args.gradients[2],
                         args.gradients[3], args.accumulate);
   }
 
- private:
   const float momentum_;
 };
 

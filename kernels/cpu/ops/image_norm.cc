@@ -27,8 +27,11 @@ class CpuImageNorm final : public ImageNormOp {
         epsilon_(shape.epsilon),
         set_size_(static_cast<float>(shape.set_size())) {}
 
-  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
-                       const Tensor& mean, const Tensor& variance, const Tensor& y) override {
+  int64_t workspace_bytes() const override { return 0; }
+
+  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
+                       std::byte* /*workspace*/) override {
+    const Tensor& x = tensors.x;
     ForEachSet(stream, [&](int64_t s) {
       float sum = 0.0F;
       ForEachPlane(s, [&](int64_t plane, int64_t) {
@@ -41,35 +44,35 @@ class CpuImageNorm final : public ImageNormOp {
         const T* const xp = Elements<T>(x) + plane * A_;
         squares += LaneSum(A_, [&](int64_t i) { return (xp[i] - m) * (xp[i] - m); });
       });
-      mean.f32()[s] = m;
-      variance.f32()[s] = squares / set_size_;
-      ApplyToSet(s, x, gamma, beta, mean, variance, y);
+      tensors.mean.f32()[s] = m;
+      tensors.variance.f32()[s] = squares / set_size_;
+      ApplyToSet(s, tensors);
     });
     return absl::OkStatus();
   }
 
-  absl::Status Apply(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
-                     const Tensor& mean, const Tensor& variance, const Tensor& y) override {
-    ForEachSet(stream, [&](int64_t s) { ApplyToSet(s, x, gamma, beta, mean, variance, y); });
+  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors) override {
+    ForEachSet(stream, [&](int64_t s) { ApplyToSet(s, tensors); });
     return absl::OkStatus();
   }
 
-  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
-                             const Tensor& mean, const Tensor& variance,
-                             const Tensor& dx) override {
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                             const Tensor& dx, std::byte* /*workspace*/) override {
+    const Tensor& x = tensors.x;
+    const T* const gamma = Elements<T>(tensors.gamma);
     ForEachSet(stream, [&](int64_t s) {
-      const float m = mean.f32()[s];
-      const float rstd = RstdOf(variance, s);
+      const float m = tensors.mean.f32()[s];
+      const float rstd = RstdOf(tensors.variance, s);
       float sum = 0.0F, sum_xhat = 0.0F;  // of g and of g xhat
       ForEachPlane(s, [&](int64_t plane, int64_t c) {
         const PlaneSums sums = SumsOf(plane, dy, x, m, rstd);
-        sum += Elements<T>(gamma)[c] * sums.dy;
-        sum_xhat += Elements<T>(gamma)[c] * sums.dy_xhat;
+        sum += gamma[c] * sums.dy;
+        sum_xhat += gamma[c] * sums.dy_xhat;
       });
       const float mean_g = sum / set_size_;
       const float mean_g_xhat = sum_xhat / set_size_;
       ForEachPlane(s, [&](int64_t plane, int64_t c) {
-        const float g = Elements<T>(gamma)[c];
+        const float g = gamma[c];
         const T* const xp = Elements<T>(x) + plane * A_;
         const T* const dyp = Elements<T>(dy) + plane * A_;
         T* const dxp = Elements<T>(dx) + plane * A_;
@@ -82,14 +85,15 @@ class CpuImageNorm final : public ImageNormOp {
     return absl::OkStatus();
   }
 
-  absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& mean,
-                              const Tensor& variance, const Tensor& dgamma, const Tensor& dbeta,
-                              bool accumulate) override {
+  absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
+                              std::byte* /*workspace*/) override {
     AsCpu(stream).ParallelFor(static_cast<int>(C_), [&](int c, int) {
       PlaneSums total;
       for (int64_t n = 0; n < N_; ++n) {
         const int64_t s = SetOf(n, c);
-        const PlaneSums sums = SumsOf(n * C_ + c, dy, x, mean.f32()[s], RstdOf(variance, s));
+        const PlaneSums sums =
+            SumsOf(n * C_ + c, dy, tensors.x, tensors.mean.f32()[s], RstdOf(tensors.variance, s));
         total.dy += sums.dy;
         total.dy_xhat += sums.dy_xhat;
       }
@@ -130,15 +134,14 @@ class CpuImageNorm final : public ImageNormOp {
             .dy_xhat = LaneSum(A_, [&](int64_t i) { return dyp[i] * (xp[i] - mean) * rstd; })};
   }
 
-  void ApplyToSet(int64_t s, const Tensor& x, const Tensor& gamma, const Tensor& beta,
-                  const Tensor& mean, const Tensor& variance, const Tensor& y) const {
-    const float m = mean.f32()[s];
-    const float rstd = RstdOf(variance, s);
+  void ApplyToSet(int64_t s, const ImageNormTensors& tensors) const {
+    const float m = tensors.mean.f32()[s];
+    const float rstd = RstdOf(tensors.variance, s);
     ForEachPlane(s, [&](int64_t plane, int64_t c) {
-      const float g = Elements<T>(gamma)[c];
-      const float b = Elements<T>(beta)[c];
-      const T* const xp = Elements<T>(x) + plane * A_;
-      T* const yp = Elements<T>(y) + plane * A_;
+      const float g = Elements<T>(tensors.gamma)[c];
+      const float b = Elements<T>(tensors.beta)[c];
+      const T* const xp = Elements<T>(tensors.x) + plane * A_;
+      T* const yp = Elements<T>(tensors.y) + plane * A_;
       for (int64_t i = 0; i < A_; ++i) yp[i] = (xp[i] - m) * rstd * g + b;
     });
   }

@@ -4,12 +4,124 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/image_norm_kernels.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
+namespace {
 
-absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& /*shape*/,
-                                                          Device& /*device*/) {
-  return absl::UnimplementedError("image norm has no CUDA kernel yet");
+class CudaImageNorm final : public ImageNormOp {
+ public:
+  CudaImageNorm(const ImageNormShape& shape, ElementType type) : shape_(shape), type_(type) {}
+
+  int64_t workspace_bytes() const override { return ImageNormWorkspaceBytes(type_, extents()); }
+
+  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
+                       std::byte* workspace) override {
+    ImageNormArguments arguments = ArgumentsOf(tensors);
+    arguments.workspace = reinterpret_cast<float*>(workspace);
+    RETURN_IF_ERROR(
+        CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
+                   "LaunchImageNormStatistics"));
+    return Apply(stream, tensors);
+  }
+
+  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors) override {
+    return CudaStatus(LaunchImageNormApply(AsCuda(stream).compute(), type_, ArgumentsOf(tensors)),
+                      "LaunchImageNormApply");
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                             const Tensor& dx, std::byte* workspace) override {
+    return Backward(stream, dy, tensors, dx, {}, {}, false, workspace);
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
+                              std::byte* workspace) override {
+    return Backward(stream, dy, tensors, {}, dgamma, dbeta, accumulate, workspace);
+  }
+
+  bool shares_backward() const override { return true; }
+
+  absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                        const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
+                        bool accumulate, std::byte* workspace) override {
+    const ImageNormBackwardArguments arguments = {.extents = extents(),
+                                                  .epsilon = shape_.epsilon,
+                                                  .dy = dy.data,
+                                                  .x = tensors.x.data,
+                                                  .gamma = tensors.gamma.data,
+                                                  .mean = tensors.mean.f32(),
+                                                  .variance = tensors.variance.f32(),
+                                                  .dx = dx.data,
+                                                  .dgamma = dgamma.f32(),
+                                                  .dbeta = dbeta.f32(),
+                                                  .accumulate = accumulate,
+                                                  .workspace = reinterpret_cast<float*>(workspace)};
+    return CudaStatus(LaunchImageNormBackward(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormBackward");
+  }
+
+  absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
+                       const Tensor& to_mean, const Tensor& to_variance, bool accumulate) override {
+    const auto size = static_cast<float>(shape_.set_size());
+    const ImageNormCollectArguments arguments = {.sets = shape_.sets(),
+                                                 .unbiased = size / (size - 1.0F),
+                                                 .mean = mean.f32(),
+                                                 .variance = variance.f32(),
+                                                 .to_mean = to_mean.f32(),
+                                                 .to_variance = to_variance.f32(),
+                                                 .accumulate = accumulate};
+    return CudaStatus(LaunchImageNormCollect(AsCuda(stream).compute(), arguments),
+                      "LaunchImageNormCollect");
+  }
+
+ private:
+  ImageNormExtents extents() const {
+    return {shape_.samples, shape_.channels, shape_.area, shape_.groups};
+  }
+
+  ImageNormArguments ArgumentsOf(const ImageNormTensors& tensors) const {
+    return {.extents = extents(),
+            .epsilon = shape_.epsilon,
+            .x = tensors.x.data,
+            .gamma = tensors.gamma.data,
+            .beta = tensors.beta.data,
+            .mean = tensors.mean.f32(),
+            .variance = tensors.variance.f32(),
+            .y = tensors.y.data};
+  }
+
+  const ImageNormShape shape_;
+  const ElementType type_;
+};
+
+// With the products by which rows and sets are counted.
+bool AreImageNormExtents(const ImageNormShape& shape) {
+  return IsCudaExtent(shape.samples) && IsCudaExtent(shape.channels) && IsCudaExtent(shape.area) &&
+         IsCudaExtent(shape.samples * shape.channels) && IsCudaExtent(shape.samples * shape.area) &&
+         shape.groups >= 0 && (shape.groups == 0 || shape.channels % shape.groups == 0) &&
+         shape.epsilon > 0.0F;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& shape,
+                                                          Device& device) {
+  if (!AreImageNormExtents(shape)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("image norm: extents must be 1 to ", kMaxCudaExtent,
+                     ", groups divide the channels and epsilon be positive: ", shape.samples,
+                     " samples, ", shape.channels, " channels of ", shape.area, " elements, ",
+                     shape.groups, " groups, epsilon ", shape.epsilon));
+  }
+  return std::unique_ptr<ImageNormOp>(
+      std::make_unique<CudaImageNorm>(shape, ElementTypeOf(device.activation_type())));
 }
 
 }  // namespace stagecoach::kernels

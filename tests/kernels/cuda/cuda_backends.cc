@@ -53,7 +53,7 @@ OpBackend Cuda(const std::string& name, kernels::Precision precision) {
                    Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
                            /*unaligned=*/true)},
       .row_sum = RowSumOf,
-      .missing = {{typeid(kernels::ImageNormShape), "image norm has no CUDA kernel yet"},
+      .missing = {{typeid(kernels::PoolingShape), "pooling has no CUDA kernel yet"}}};
                   {typeid(kernels::PoolingShape), "pooling has no CUDA kernel yet"}}};
 }
 
