@@ -448,39 +448,46 @@ TEST_P(Optimizer, NormsAddColumnsInOrder) {
   EXPECT_EQ(ClipScale(squares, kRows, 1.0F)[0], std::sqrt(sum));
 }
 
-// Whatever the optimizer, neither the step's coefficients nor its scale touch an average.
+// Whatever the optimizer, neither the step's coefficients nor its scale touch an average, unless
+// the scale is no number; and whatever else is in the group.
 TEST_P(Optimizer, MovingAveragesFollowTheShareOfTheSum) {
-  const auto update = [](OpBench& bench, Stream& stream, const std::array<Tensor, 5>& tensors) {
-    const auto& [value, sum, scale, after_adamw, squares] = tensors;
-    OptimizerOps& ops = bench.ops().optimizer();
-    ASSIGN_OR_RETURN(
-        const auto group,
-        ops.CreateGroup(
-            stream,
-            {{.value = value, .gradient = sum, .average = {{.momentum = 0.25F, .share = 0.5F}}}}));
-    RETURN_IF_ERROR(ops.AdamW(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
-    RETURN_IF_ERROR(bench.ops().elementwise().Copy(stream, value, after_adamw));
-    RETURN_IF_ERROR(ops.Sgd(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
-    return ops.SquaredNorms(stream, *group, squares);
-  };
-  const auto [value, sum, scale, after_adamw, squares] = Results([&](OpBench& bench) {
-    const std::array tensors = {bench.Floats({3}, {1.0F, -2.0F, 8.0F}),
-                                bench.Floats({3}, {4.0F, 8.0F, 0.0F}), bench.Floats({1}, {0.125F}),
-                                bench.ResultOf(DType::kFloat32, {3}),
-                                bench.ResultOf(DType::kFloat64, {1})};
-    bench.Run([&](Stream& stream) -> absl::Status {
-      const absl::Status status = update(bench, stream, tensors);
-      if (backend().is_cpu) return status;
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented,
-                                   "moving averages have no CUDA kernel yet"));
-      return absl::OkStatus();
+  constexpr int64_t kElements = 8192 + 3;
+  for (const float factor : {0.125F, std::numeric_limits<float>::quiet_NaN()}) {
+    const auto results = Results([&](OpBench& bench) {
+      std::vector<float> values(kElements, 8.0F), sums(kElements, 0.0F);
+      values[0] = 1.0F, values[1] = -2.0F, values[kElements - 1] = -2.0F;
+      sums[0] = 4.0F, sums[1] = 8.0F, sums[kElements - 1] = 8.0F;
+      const Shape shape{kElements};
+      const Tensor value = bench.Floats(shape, values), sum = bench.Floats(shape, sums);
+      const ParameterTensors average = {
+          .value = value, .gradient = sum, .average = {{.momentum = 0.25F, .share = 0.5F}}};
+      const auto other = [&]() -> ParameterTensors {
+        const auto one = [&](float number) { return bench.Floats({1}, {number}); };
+        return {.value = one(1.0F), .gradient = one(-2.0F), .states = {one(0.0F), one(0.0F)}};
+      };
+      const std::array parameters = {other(), average, other()};
+      const Tensor scale = bench.Floats({1}, {factor});
+      const Tensor after_adamw = bench.ResultOf(DType::kFloat32, shape);
+      const Tensor squares = bench.ResultOf(DType::kFloat64, {3});
+      bench.Run([&](Stream& stream) -> absl::Status {
+        OptimizerOps& ops = bench.ops().optimizer();
+        ASSIGN_OR_RETURN(const auto group, ops.CreateGroup(stream, parameters));
+        RETURN_IF_ERROR(ops.RoundParameters(stream, *group));
+        RETURN_IF_ERROR(ops.AdamW(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
+        RETURN_IF_ERROR(bench.ops().elementwise().Copy(stream, value, after_adamw));
+        RETURN_IF_ERROR(ops.Sgd(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
+        return ops.SquaredNorms(stream, *group, squares);
+      });
+      return std::array{value, after_adamw, squares};
     });
-    return tensors;
-  });
-  if (!backend().is_cpu) GTEST_SKIP() << "moving averages have no CUDA kernel yet";
-  EXPECT_EQ(after_adamw, (Vector{1.25, -0.5, 6.0}));
-  EXPECT_EQ(value, (Vector{1.4375, 0.625, 4.5}));
-  EXPECT_EQ(squares, Vector{0.0});
+    const auto ends = [](const Vector& of) { return Vector{of[0], of[1], of[2], of.back()}; };
+    const bool changes = factor == factor;
+    EXPECT_EQ(ends(results[1]),
+              (changes ? Vector{1.25, -0.5, 6.0, -0.5} : Vector{1.0, -2.0, 8.0, -2.0}));
+    EXPECT_EQ(ends(results[0]),
+              (changes ? Vector{1.4375, 0.625, 4.5, 0.625} : Vector{1.0, -2.0, 8.0, -2.0}));
+    EXPECT_EQ(results[2], (Vector{4.0, 0.0, 4.0}));
+  }
 }
 
 }  // namespace

@@ -26,17 +26,17 @@ __device__ void AddSquare(float value, double& sum) {
 // read in vectors.
 __global__ void __launch_bounds__(kThreads) ChunkSquaresKernel(const ParameterTable table) {
   const ParameterChunk chunk = table.chunks[blockIdx.x];
+  const int elements = chunk.is_average ? 0 : chunk.elements;  // what it has is no gradient
   double sum = 0.0;
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x) * kVector; i < chunk.elements;
-       i += kThreads * kVector) {
-    if (chunk.aligned && i + kVector <= chunk.elements) {
+  for (int i = static_cast<int>(threadIdx.x) * kVector; i < elements; i += kThreads * kVector) {
+    if (chunk.aligned && i + kVector <= elements) {
       float values[kVector];
       Load(chunk.gradient + i, values);
 #pragma unroll
       for (int k = 0; k < kVector; ++k) AddSquare(values[k], sum);
     } else {
-      for (int k = 0; k < kVector && i + k < chunk.elements; ++k) {
+      for (int k = 0; k < kVector && i + k < elements; ++k) {
         AddSquare(chunk.gradient[i + k], sum);
       }
     }

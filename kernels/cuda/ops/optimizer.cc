@@ -79,11 +79,6 @@ class CudaOptimizer final : public OptimizerOps {
 
   absl::StatusOr<std::unique_ptr<ParameterGroup>> CreateGroup(
       Stream& stream, absl::Span<const ParameterTensors> parameters) override {
-    for (const ParameterTensors& parameter : parameters) {
-      if (parameter.average.has_value()) {
-        return absl::UnimplementedError("moving averages have no CUDA kernel yet");
-      }
-    }
     return CudaParameterGroup::Create(device_, stream, parameters);
   }
 

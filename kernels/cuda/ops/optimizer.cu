@@ -98,12 +98,23 @@ __device__ void UpdateRange(const ParameterChunk& chunk, int begin, int end, con
   }
 }
 
+// They are few.
+__device__ void UpdateAverage(const ParameterChunk& chunk) {
+  for (int i = static_cast<int>(threadIdx.x); i < chunk.elements; i += kThreads) {
+    chunk.value[i] = chunk.keep * chunk.value[i] + chunk.take * chunk.gradient[i];
+  }
+}
+
 template <typename Rule>
 __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const ParameterTable table, const Rule rule, const float* gradient_scale) {
   const ParameterChunk chunk = table.chunks[blockIdx.x];
   const float scale = gradient_scale == nullptr ? 1.0F : *gradient_scale;
   if (scale != scale) return;  // not a number
+  if (chunk.is_average) {
+    UpdateAverage(chunk);
+    return;
+  }
   const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
   UpdateRange<kVector>(chunk, 0, in_vectors, rule, scale);
   UpdateRange<1>(chunk, in_vectors, chunk.elements, rule, scale);

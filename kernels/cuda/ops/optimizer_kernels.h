@@ -21,6 +21,9 @@ struct ParameterChunk {
   int32_t elements = 0;
   bool aligned = false;  // all of these for vectors of four elements
   bool decays = true;
+  // Of a moving average, which nothing else touches: value = keep value + take gradient.
+  bool is_average = false;
+  float keep = 0.0F, take = 0.0F;
 };
 
 // What describes a group, in device memory.

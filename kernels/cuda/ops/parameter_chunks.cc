@@ -50,6 +50,7 @@ ParameterChunks CutIntoChunks(absl::Span<const ParameterTensors> parameters) {
     CheckTensor(parameter.working, DType::kBfloat16, elements);
     aligned = aligned && IsAligned(parameter.working);
     cut.first_chunk.push_back(static_cast<int32_t>(cut.chunks.size()));
+    const MovingAverage average = parameter.average.value_or(MovingAverage());
     for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
       cut.chunks.push_back(
           {.value = From<float>(parameter.value, begin),
@@ -59,7 +60,10 @@ ParameterChunks CutIntoChunks(absl::Span<const ParameterTensors> parameters) {
                       From<float>(parameter.states[1], begin)},
            .elements = static_cast<int32_t>(std::min<int64_t>(elements - begin, kChunkElements)),
            .aligned = aligned,
-           .decays = parameter.decays});
+           .decays = parameter.decays,
+           .is_average = parameter.average.has_value(),
+           .keep = 1.0F - average.momentum,
+           .take = average.momentum * average.share});
     }
   }
   STAGECOACH_CHECK(cut.chunks.size() <= size_t{std::numeric_limits<int32_t>::max()},
