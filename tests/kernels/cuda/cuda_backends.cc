@@ -9,8 +9,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
-#include "kernels/ops/image_norm.h"
-#include "kernels/ops/pooling.h"
 #include "tests/kernels/op_harness.h"
 #include "tests/testing/cuda/stand_in.h"
 
@@ -52,9 +50,7 @@ OpBackend Cuda(const std::string& name, kernels::Precision precision) {
                            cuda::ThreadOrder::kDescending),
                    Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
                            /*unaligned=*/true)},
-      .row_sum = RowSumOf,
-      .missing = {{typeid(kernels::PoolingShape), "pooling has no CUDA kernel yet"}}};
-                  {typeid(kernels::PoolingShape), "pooling has no CUDA kernel yet"}}};
+      .row_sum = RowSumOf};
 }
 
 }  // namespace
