@@ -23,24 +23,23 @@ template <int N>
 struct Running {
   float mean[N] = {}, squares[N] = {};
 
-  // Of kBatch values of each column the first `present`, `fraction` of all with them. kWhole: all.
-  template <bool kWhole, int kBatch>
+  // Of kBatch values of each column the first `present`, `fraction` of all with them; the others
+  // are 0.
+  template <int kBatch>
   __device__ void Add(const float (&values)[kBatch][N], int present, float count, float fraction) {
-    const float inverse = 1.0F / static_cast<float>(kWhole ? kBatch : present);
+    const float inverse = 1.0F / static_cast<float>(present);
     const float weight = __fmul_rn(count, fraction);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      float sum = 0.0F;
+      float sum = values[0][i];
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        if (kWhole || j < present) sum = __fadd_rn(sum, values[j][i]);
-      }
+      for (int j = 1; j < kBatch; ++j) sum = __fadd_rn(sum, values[j][i]);
       const float own_mean = __fmul_rn(sum, inverse);
       float own_squares = 0.0F;
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const float rest = __fadd_rn(values[j][i], -own_mean);
-        if (kWhole || j < present) own_squares = __fmaf_rn(rest, rest, own_squares);
+        const float rest = j < present ? __fadd_rn(values[j][i], -own_mean) : 0.0F;
+        own_squares = __fmaf_rn(rest, rest, own_squares);
       }
       const float difference = __fadd_rn(own_mean, -mean[i]);
       mean[i] = __fmaf_rn(difference, fraction, mean[i]);
@@ -59,12 +58,14 @@ __global__ void __launch_bounds__(kImageThreads, 4)
   const Part part(layout);
   Running<N> running[kHeld];
   float count = 0.0F;
-  part.template ForEachStep<kImageBatch>([&](int64_t first) {
+  part.template ForEachStep<kImageBatch>([&](int first) {
     typename Part::Row rows[kImageBatch];
     part.Read(a.x, first, rows);
-    const int64_t left = (part.rows() - first + blockDim.y - 1) / blockDim.y;
-    const bool whole = left >= kImageBatch;
-    const int present = whole ? kImageBatch : static_cast<int>(left);
+    int present = 1;
+#pragma unroll
+    for (int j = 1; j < kImageBatch; ++j) {
+      if (Part::RowOf(first, j) < part.rows()) present = j + 1;
+    }
     const float all = count + static_cast<float>(present);
     const float fraction = static_cast<float>(present) / all;
 #pragma unroll
@@ -72,17 +73,14 @@ __global__ void __launch_bounds__(kImageThreads, 4)
       float values[kImageBatch][N];
 #pragma unroll
       for (int j = 0; j < kImageBatch; ++j) Unpack<T, N>(rows[j].vectors[k], values[j]);
-      if (whole) {
-        running[k].template Add<true>(values, present, count, fraction);
-      } else {
-        running[k].template Add<false>(values, present, count, fraction);
-      }
+      running[k].Add(values, present, count, fraction);
     }
     count = all;
   });
   const int width = static_cast<int>(blockDim.x) * kHeld * N;
   float* const means = SharedMemory<float>();  // (blockDim.y, width)
-  float* const squares = means + static_cast<int>(blockDim.y) * width;
+  const int threads = static_cast<int>(blockDim.y);
+  float* const squares = means + threads * width;
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     const int at = static_cast<int>(threadIdx.y) * width + Part::Place(k);
@@ -98,14 +96,13 @@ __global__ void __launch_bounds__(kImageThreads, 4)
   for (int c = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); c < part.columns();
        c += static_cast<int>(blockDim.x * blockDim.y)) {
     float sum = 0.0F;
-    for (unsigned y = 0; y < blockDim.y; ++y) {
-      const auto own = static_cast<float>(part.RowsOf(y));
-      sum = __fmaf_rn(own, means[static_cast<int>(y) * width + c], sum);
+    for (int y = 0; y < threads; ++y) {
+      sum = __fmaf_rn(static_cast<float>(part.RowsOf(y)), means[y * width + c], sum);
     }
     const float mean = sum / rows;
     float rest = 0.0F;
-    for (unsigned y = 0; y < blockDim.y; ++y) {
-      const int at = static_cast<int>(y) * width + c;
+    for (int y = 0; y < threads; ++y) {
+      const int at = y * width + c;
       const auto own = static_cast<float>(part.RowsOf(y));
       const float difference = __fadd_rn(means[at], -mean);
       rest = __fmaf_rn(__fmul_rn(own, difference), difference, __fadd_rn(rest, squares[at]));
@@ -151,16 +148,17 @@ __global__ void __launch_bounds__(512)
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const bool exists = c < layout.columns;
   const auto rows = static_cast<float>(layout.segment_rows);
+  const int first = static_cast<int>(threadIdx.y), step = static_cast<int>(blockDim.y);
   float sum = 0.0F;
 #pragma unroll 8
-  for (int64_t block = threadIdx.y; exists && block < layout.blocks; block += blockDim.y) {
+  for (int block = first; exists && block < layout.blocks; block += step) {
     const auto own = static_cast<float>(RowsOfBlock(layout, block));
     sum = __fmaf_rn(own, partial.Mean(block, c), sum);
   }
   const float mean = MergeDown(sum, SharedMemory<float>()) / rows;
   float rest = 0.0F;
 #pragma unroll 8
-  for (int64_t block = threadIdx.y; exists && block < layout.blocks; block += blockDim.y) {
+  for (int block = first; exists && block < layout.blocks; block += step) {
     const auto own = static_cast<float>(RowsOfBlock(layout, block));
     const float difference = __fadd_rn(partial.Mean(block, c), -mean);
     rest = __fmaf_rn(__fmul_rn(own, difference), difference,
@@ -180,15 +178,16 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   const PartialStatistics partial{a.workspace, layout.columns};
   const int64_t segment = set / layout.groups;
   const int first_column = static_cast<int>(set - segment * layout.groups) * layout.planes;
-  const int64_t entries = layout.blocks * layout.planes;
+  const int64_t entries = int64_t{layout.blocks} * layout.planes;
   float* const scratch = SharedMemory<float>();
   // Calls visit(number of rows, block, column).
   const auto for_each = [&](auto visit) {
 #pragma unroll 4
     for (int64_t entry = threadIdx.x; entry < entries; entry += blockDim.x) {
-      const int64_t block = entry / layout.planes;
+      const int block = static_cast<int>(entry / layout.planes);
+      const int plane = static_cast<int>(entry - int64_t{block} * layout.planes);
       visit(static_cast<float>(RowsOfBlock(layout, block)), segment * layout.blocks + block,
-            first_column + static_cast<int>(entry - block * layout.planes));
+            first_column + plane);
     }
   };
   const float elements =
@@ -229,7 +228,7 @@ __global__ void __launch_bounds__(kImageThreads)
       scale[k][i] = __fmul_rn(RstdOf(variance[i], a.epsilon), scale[k][i]);
     }
   }
-  part.template ForEachStepBackwards<kImageBatch>([&](int64_t first) {
+  part.template ForEachStepBackwards<kImageBatch>([&](int first) {
     typename Part::Row rows[kImageBatch];
     part.Read(a.x, first, rows);
 #pragma unroll
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(kImageThreads)
         for (int i = 0; i < N; ++i) {
           values[i] = __fmaf_rn(__fadd_rn(values[i], -mean[k][i]), scale[k][i], shift[k][i]);
         }
-        part.Write(a.y, first + static_cast<int64_t>(j) * blockDim.y, k, values);
+        part.Write(a.y, Part::RowOf(first, j), k, values);
       }
     }
   });
@@ -278,7 +277,7 @@ cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type, con
                   stream, a, layout);
   }
   const TeamLayout teams =
-      LayOutTeams(layout.sets(), layout.blocks * layout.planes, kMergedOfThread);
+      LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);
   return Launch(MergeGroupsKernel, teams.grid, teams.block, kMaxWarps * sizeof(float), stream, a,
                 layout);
 }

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kImageThreads, 4)
   float mean[kHeld][N], sum[kHeld][N] = {}, sum_rest[kHeld][N] = {};  // of dy and dy (x - mean)
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) part.ReadOfSets(a.mean, k, mean[k]);
-  part.template ForEachStep<kRows>([&](int64_t first) {
+  part.template ForEachStep<kRows>([&](int first) {
     typename Part::Row dy_rows[kRows], x_rows[kRows];
     part.Read(a.dy, first, dy_rows);
     part.Read(a.x, first, x_rows);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   if (set >= layout.sets()) return;
   const int64_t segment = set / layout.groups;
   const int first_column = static_cast<int>(set - segment * layout.groups) * layout.planes;
-  const int64_t entries = layout.blocks * layout.planes;
+  const int64_t entries = int64_t{layout.blocks} * layout.planes;
   SumPair sum{0.0F, 0.0F};
 #pragma unroll 4
   for (int64_t entry = threadIdx.x; entry < entries; entry += blockDim.x) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kImageThreads)
       of_rest[k][i] = -__fmul_rn(__fmul_rn(of_rest[k][i], rstd), rstd);
     }
   }
-  part.template ForEachStepBackwards<kRows>([&](int64_t first) {
+  part.template ForEachStepBackwards<kRows>([&](int first) {
     typename Part::Row dy_rows[kRows], x_rows[kRows];
     part.Read(a.dy, first, dy_rows);
     part.Read(a.x, first, x_rows);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kImageThreads)
           dx[i] = __fmaf_rn(__fadd_rn(x[i], -mean[k][i]), of_rest[k][i],
                             __fmaf_rn(dy[i], of_dy[k][i], shift[k][i]));
         }
-        part.Write(a.dx, first + static_cast<int64_t>(j) * blockDim.y, k, dx);
+        part.Write(a.dx, Part::RowOf(first, j), k, dx);
       }
     }
   });
@@ -233,7 +233,7 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
     if (a.dx == nullptr) return cudaSuccess;
     if (of_groups) {
       const TeamLayout teams =
-          LayOutTeams(layout.sets(), layout.blocks * layout.planes, kMergedOfThread);
+          LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);
       error = Launch(GroupMeansKernel<T>, teams.grid, teams.block, kMaxWarps * sizeof(SumPair),
                      stream, a, layout, means);
       if (error != cudaSuccess) return error;

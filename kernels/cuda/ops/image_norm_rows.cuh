@@ -24,9 +24,9 @@ inline constexpr int kImageBatch = 4;  // rows of a thread, the steps in which t
 
 struct ImageNormLayout {
   int64_t segments = 1;
-  int64_t segment_rows = 1;
-  int64_t blocks = 1;  // of rows, in each segment
-  int64_t block_rows = 1;
+  int segment_rows = 1;
+  int blocks = 1;  // of rows, in each segment
+  int block_rows = 1;
   int columns = 1;  // C
   int pieces = 1;
   int groups = 0;
@@ -51,32 +51,31 @@ inline ImageNormLayout LayOutImages(ElementType type, const ImageNormExtents& ex
   ImageNormLayout layout;
   layout.columns = static_cast<int>(extents.channels);
   layout.groups = static_cast<int>(extents.groups);
-  if (extents.groups == 0) {
-    layout.segment_rows = extents.samples * extents.area;
-  } else {
+  int64_t rows = extents.samples * extents.area;
+  if (extents.groups != 0) {
     layout.segments = extents.samples;
-    layout.segment_rows = extents.area;
+    rows = extents.area;
     layout.planes = static_cast<int>(extents.channels / extents.groups);
   }
   const int64_t vectors = (extents.channels + share - 1) / share;
   const int64_t pieces = (vectors + kWidest - 1) / kWidest;
   const int64_t across = (vectors + pieces - 1) / pieces;
-  const int64_t batches = (layout.segment_rows + kImageBatch - 1) / kImageBatch;
-  const int64_t down = std::min(kImageThreads / across, batches);
+  const int64_t down = std::min(kImageThreads / across, (rows + kImageBatch - 1) / kImageBatch);
   const int64_t step = down * kImageBatch;
   const int64_t most = std::max<int64_t>(1, kMostBlocks / (layout.segments * pieces));
-  const int64_t blocks = std::clamp<int64_t>(layout.segment_rows / step, 1, most);
-  const int64_t steps = (layout.segment_rows + blocks * step - 1) / (blocks * step);
-  layout.block_rows = steps * step;
-  layout.blocks = (layout.segment_rows + layout.block_rows - 1) / layout.block_rows;
+  const int64_t blocks = std::clamp<int64_t>(rows / step, 1, most);
+  const int64_t block_rows = (rows + blocks * step - 1) / (blocks * step) * step;
+  layout.segment_rows = static_cast<int>(rows);
+  layout.block_rows = static_cast<int>(block_rows);
+  layout.blocks = static_cast<int>((rows + block_rows - 1) / block_rows);
   layout.pieces = static_cast<int>(pieces);
   layout.threads = dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
   return layout;
 }
 
 // How many rows a block of a segment has.
-__device__ inline int64_t RowsOfBlock(const ImageNormLayout& layout, int64_t block) {
-  const int64_t left = layout.segment_rows - block * layout.block_rows;
+__device__ inline int RowsOfBlock(const ImageNormLayout& layout, int block) {
+  const int left = layout.segment_rows - block * layout.block_rows;
   return left < layout.block_rows ? left : layout.block_rows;
 }
 
@@ -99,18 +98,18 @@ class ImagePart {
     const auto index = static_cast<int64_t>(blockIdx.x);
     partial_ = index / layout.pieces;
     segment_ = partial_ / layout.blocks;
-    const int64_t block = partial_ - segment_ * layout.blocks;
+    const int block = static_cast<int>(partial_ - segment_ * layout.blocks);
     rows_ = RowsOfBlock(layout, block);
     const int width = static_cast<int>(blockDim.x) * kHeld * N;
     first_column_ = static_cast<int>(index - partial_ * layout.pieces) * width;
     const int left = layout.columns - first_column_;
     columns_ = left < width ? left : width;
-    begin_ = (segment_ * layout.segment_rows + block * layout.block_rows) * layout.columns +
-             first_column_;
+    const int64_t row = segment_ * layout.segment_rows + block * layout.block_rows;
+    begin_ = row * layout.columns + first_column_;
   }
 
   __device__ int64_t segment() const { return segment_; }
-  __device__ int64_t rows() const { return rows_; }
+  __device__ int rows() const { return rows_; }
   __device__ int columns() const { return columns_; }  // of the block of threads
   __device__ int first_column() const { return first_column_; }
   // Of the block's sums, in an array (segments, blocks, ...).
@@ -124,8 +123,9 @@ class ImagePart {
   __device__ int Column(int k) const { return first_column_ + Place(k); }
 
   // How many rows the threads with that threadIdx.y have in all.
-  __device__ int64_t RowsOf(unsigned y) const {
-    return rows_ <= y ? 0 : (rows_ - y + blockDim.y - 1) / blockDim.y;
+  __device__ int RowsOf(int y) const {
+    const int threads = static_cast<int>(blockDim.y);
+    return rows_ <= y ? 0 : (rows_ - y + threads - 1) / threads;
   }
 
   // Calls visit(first), `first` being the number of a row of the block of threads, for every step
@@ -133,36 +133,34 @@ class ImagePart {
   // was read last by the kernel before may still be in the cache.
   template <int kBatch, typename Visit>
   __device__ void ForEachStep(Visit visit) const {
-    const int64_t step = static_cast<int64_t>(kBatch) * blockDim.y;
-    for (int64_t first = threadIdx.y; first < rows_; first += step) visit(first);
+    const int step = kBatch * static_cast<int>(blockDim.y);
+    for (int first = static_cast<int>(threadIdx.y); first < rows_; first += step) visit(first);
   }
   template <int kBatch, typename Visit>
   __device__ void ForEachStepBackwards(Visit visit) const {
-    const int64_t step = static_cast<int64_t>(kBatch) * blockDim.y;
-    for (int64_t first = (rows_ - 1) / step * step + threadIdx.y; first >= 0; first -= step) {
-      visit(first);
-    }
+    const int step = kBatch * static_cast<int>(blockDim.y);
+    const int last = (rows_ - 1) / step * step + static_cast<int>(threadIdx.y);
+    for (int first = last; first >= 0; first -= step) visit(first);
   }
+  // Row number j of a step.
+  __device__ static int RowOf(int first, int j) { return first + j * static_cast<int>(blockDim.y); }
 
   // Reads the rows of a step that exist; the others become 0.
   template <int kBatch>
-  __device__ void Read(const void* matrix, int64_t first, Row (&rows)[kBatch]) const {
+  __device__ void Read(const void* matrix, int first, Row (&rows)[kBatch]) const {
     const T* const from = static_cast<const T*>(matrix) + begin_;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int64_t row = first + static_cast<int64_t>(j) * blockDim.y;
 #pragma unroll
       for (int k = 0; k < kHeld; ++k) {
-        rows[j].vectors[k] = row < rows_ && Has(k)
-                                 ? LoadPacked<T, N>(from + row * layout_.columns + Place(k))
+        rows[j].vectors[k] = RowOf(first, j) < rows_ && Has(k)
+                                 ? LoadPacked<T, N>(from + Offset(RowOf(first, j), k))
                                  : Packed<T, N>{};
       }
     }
   }
-  __device__ void Write(void* matrix, int64_t row, int k, const float (&values)[N]) const {
-    if (row < rows_ && Has(k)) {
-      Store(static_cast<T*>(matrix) + begin_ + row * layout_.columns + Place(k), values);
-    }
+  __device__ void Write(void* matrix, int row, int k, const float (&values)[N]) const {
+    if (row < rows_ && Has(k)) Store(static_cast<T*>(matrix) + begin_ + Offset(row, k), values);
   }
 
   // What the columns have of an array of the sets' statistics, or of gamma and beta.
@@ -180,6 +178,9 @@ class ImagePart {
   }
 
  private:
+  __device__ int64_t Offset(int row, int k) const {
+    return static_cast<int64_t>(row) * layout_.columns + Place(k);
+  }
   __device__ static void ReadColumns(const float* from, float (&to)[N]) {
     constexpr int kQuad = N == 1 ? 1 : kVectorWidth<float>;
 #pragma unroll
@@ -192,9 +193,9 @@ class ImagePart {
   }
 
   const ImageNormLayout& layout_;
-  int64_t segment_, partial_, rows_;
+  int64_t segment_, partial_;
   int64_t begin_;  // where the block's first row has its first column
-  int first_column_, columns_;
+  int rows_, first_column_, columns_;
 };
 
 __device__ inline float RstdOf(float variance, float epsilon) {
