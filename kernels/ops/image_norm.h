@@ -40,6 +40,24 @@ struct ImageNormTensors {
   Tensor y;
 };
 
+// What follows the norm in the same pass over memory, with the bits of operations of their own:
+//   y = relu(round(norm) + addend), rounded
+struct ImageNormTail {
+  Tensor addend;          // (N, C, A); empty: none
+  bool has_relu = false;  // otherwise relu(z) is z
+};
+
+// How the gradient comes back through it.
+struct ImageNormTailGradient {
+  // dy is of what the ReLU gave: where that is not above 0, dy counts as 0.
+  bool has_relu = false;
+  // What the ReLU gave. Empty: there was no addend, and it is computed again from x.
+  Tensor y;
+  // What of dy passes the ReLU, the gradient of the addend. Written, if there is a ReLU, unless
+  // empty; may be dy.
+  Tensor dz;
+};
+
 // Batch normalization (Ioffe & Szegedy 2015) and group normalization (Wu & He 2018):
 //   y = xhat gamma + beta,  xhat = (x - mean) rstd,  rstd = 1 / sqrt(variance + epsilon)
 // with the mean of a set and its variance, the mean of squares of what is left; gamma and beta of
@@ -58,20 +76,24 @@ class ImageNormOp : public Operation {
 
   // Computes `mean` and `variance` of x, and y by them.
   virtual absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
-                               std::byte* workspace) = 0;
+                               const ImageNormTail& tail, std::byte* workspace) = 0;
   // y by a mean and a variance that are given.
-  virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors) = 0;
+  virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
+                             const ImageNormTail& tail) = 0;
 
   // dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set. `dx` may
-  // be `dy`. Here and below, `tensors` are those of Forward; its beta and y are not read.
+  // be `dy`, if tail.dz is empty. Here and below, `tensors` are those of Forward, of which y is not
+  // read, and beta only where the ReLU is computed again.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy,
-                                     const ImageNormTensors& tensors, const Tensor& dx,
+                                     const ImageNormTensors& tensors,
+                                     const ImageNormTailGradient& tail, const Tensor& dx,
                                      std::byte* workspace) = 0;
 
   // dgamma and dbeta: sums of dy xhat and of dy over all of a channel; added to what they hold if
-  // `accumulate`.
+  // `accumulate`. tail.dz is not written; dy may be what BackwardInput wrote there.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& dy,
-                                      const ImageNormTensors& tensors, const Tensor& dgamma,
+                                      const ImageNormTensors& tensors,
+                                      const ImageNormTailGradient& tail, const Tensor& dgamma,
                                       const Tensor& dbeta, bool accumulate,
                                       std::byte* workspace) = 0;
 
@@ -80,11 +102,12 @@ class ImageNormOp : public Operation {
   // Both of these, for less time where a device can sum for both at once; with the same bits. `dx`
   // may not be `dy` here.
   virtual absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
-                                const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
-                                bool accumulate, std::byte* workspace) {
-    const absl::Status status = BackwardInput(stream, dy, tensors, dx, workspace);
+                                const ImageNormTailGradient& tail, const Tensor& dx,
+                                const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
+                                std::byte* workspace) {
+    const absl::Status status = BackwardInput(stream, dy, tensors, tail, dx, workspace);
     if (!status.ok()) return status;
-    return BackwardWeight(stream, dy, tensors, dgamma, dbeta, accumulate, workspace);
+    return BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace);
   }
 
   // to_mean = mean; to_variance = variance M / (M - 1), the unbiased estimate from the M elements

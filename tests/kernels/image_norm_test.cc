@@ -12,6 +12,8 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/elementwise.h"
 #include "tests/kernels/op_harness.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
@@ -39,6 +41,9 @@ class ImageNorm : public OpTest<ImageNormShape> {
   Shape all() const { return {shape().samples, shape().channels, shape().area, 1}; }
   Shape channels() const { return {shape().channels}; }
   Shape sets() const { return {shape().sets()}; }
+  ActivationShape Relu() const {
+    return {shape().samples, shape().channels * shape().area, Activation::kRelu};
+  }
 
   // Mean, variance and y, and y of Apply with these.
   std::array<Vector, 4> Forward() const {
@@ -52,8 +57,8 @@ class ImageNorm : public OpTest<ImageNormShape> {
       same.y = bench.Result(bench.Images(all()));
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       bench.Run([&](Stream& stream) -> absl::Status {
-        RETURN_IF_ERROR(op.Forward(stream, tensors, workspace));
-        return op.Apply(stream, same);
+        RETURN_IF_ERROR(op.Forward(stream, tensors, {}, workspace));
+        return op.Apply(stream, same, {});
       });
       return std::array{tensors.mean, tensors.variance, tensors.y, same.y};
     });
@@ -73,10 +78,10 @@ class ImageNorm : public OpTest<ImageNormShape> {
       const bool adds = start != 0.0F;
       bench.Run([&](Stream& stream) -> absl::Status {
         if (together) {
-          return op.Backward(stream, dy, tensors, dx, dgamma, dbeta, adds, workspace);
+          return op.Backward(stream, dy, tensors, {}, dx, dgamma, dbeta, adds, workspace);
         }
-        RETURN_IF_ERROR(op.BackwardWeight(stream, dy, tensors, dgamma, dbeta, adds, workspace));
-        return op.BackwardInput(stream, dy, tensors, dx, workspace);
+        RETURN_IF_ERROR(op.BackwardWeight(stream, dy, tensors, {}, dgamma, dbeta, adds, workspace));
+        return op.BackwardInput(stream, dy, tensors, {}, dx, workspace);
       });
       return std::array{dx, dgamma, dbeta};
     });
@@ -107,16 +112,17 @@ class ImageNorm : public OpTest<ImageNormShape> {
   const std::vector<float> mean_ = AsFloats(exact_.mean), variance_ = AsFloats(exact_.variance);
   const int64_t n_ = shape().set_size();
 
+  ImageNormTensors Operands(OpBench& bench) const {
+    return {.x = bench.Operand(bench.Images(all()), AsFloats(x_)),
+            .gamma = bench.Operand(channels(), AsFloats(gamma_)),
+            .beta = bench.Operand(channels(), AsFloats(beta_))};
+  }
+
  private:
   Vector Operand(int64_t elements, uint64_t stream, float scale = 1.0F, float shift = 0.0F) const {
     std::vector<float> values = RandomNormal(elements, stream);
     for (float& value : values) value = scale * value + shift;
     return ToDouble(Rounded(values));
-  }
-  ImageNormTensors Operands(OpBench& bench) const {
-    return {.x = bench.Operand(bench.Images(all()), AsFloats(x_)),
-            .gamma = bench.Operand(channels(), AsFloats(gamma_)),
-            .beta = bench.Operand(channels(), AsFloats(beta_))};
   }
   static Tensor From(float start, const Shape& shape, OpBench& bench) {
     return bench.Sums(shape, std::vector<float>(static_cast<size_t>(shape.elements()), start),
@@ -255,12 +261,106 @@ TEST_P(ImageNorm, CollectsTheMeanAndTheUnbiasedVariance) {
   }
 }
 
+// What follows the norm, in its pass or in those of operations of its own.
+struct Tail {
+  bool adds, has_relu;
+};
+constexpr std::array kTails = {Tail{false, true}, Tail{true, false}, Tail{true, true}};
+
+TEST_P(ImageNorm, ForwardWithATailHasTheBitsOfItsOperations) {
+  for (const Tail tail : kTails) {
+    const auto [fused, applied, apart] = ResultsAtAnyAddress([&](OpBench& bench) {
+      ImageNormOp& op = bench.Create(shape());
+      ActivationOp& relu = bench.Create(Relu());
+      ImageNormTensors tensors = Operands(bench);
+      tensors.mean = bench.ResultOf(DType::kFloat32, sets());
+      tensors.variance = bench.ResultOf(DType::kFloat32, sets());
+      const Tensor addend = bench.Operand(bench.Images(all()), AsFloats(dy_));
+      std::array<Tensor, 3> results;
+      for (Tensor& result : results) result = bench.Result(bench.Images(all()));
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      const ImageNormTail own = {.addend = tail.adds ? addend : Tensor{},
+                                 .has_relu = tail.has_relu};
+      bench.Run([&](Stream& stream) -> absl::Status {
+        tensors.y = results[0];
+        RETURN_IF_ERROR(op.Forward(stream, tensors, own, workspace));
+        tensors.y = results[1];
+        RETURN_IF_ERROR(op.Apply(stream, tensors, own));
+        tensors.y = results[2];
+        RETURN_IF_ERROR(op.Apply(stream, tensors, {}));
+        if (tail.has_relu) return relu.Forward(stream, tensors.y, own.addend, tensors.y);
+        return bench.ops().elementwise().Add(stream, tensors.y, addend, tensors.y);
+      });
+      return results;
+    });
+    EXPECT_THAT(fused, HasTheBitsOf(apart)) << tail.adds << tail.has_relu;
+    EXPECT_THAT(applied, HasTheBitsOf(apart)) << tail.adds << tail.has_relu;
+  }
+}
+
+// By the ReLU's y, or without: where it is known by x alone, and the gradient of the addend is
+// written over dy, or elsewhere, or not at all.
+TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
+  struct Way {
+    bool by_y, writes_dz, in_place, together;
+  };
+  for (const Way way : {Way{false, false, false, true}, Way{false, true, false, false},
+                        Way{true, true, true, true}, Way{true, true, true, false},
+                        Way{true, false, false, false}, Way{true, false, false, true}}) {
+    const auto results = ResultsAtAnyAddress([&](OpBench& bench) {
+      ImageNormOp& op = bench.Create(shape());
+      ActivationOp& relu = bench.Create(Relu());
+      const Shape images = bench.Images(all());
+      ImageNormTensors tensors = Operands(bench);
+      tensors.mean = bench.Floats(sets(), mean_);
+      tensors.variance = bench.Floats(sets(), variance_);
+      tensors.y = bench.Result(images);
+      const Tensor dy = bench.Operand(images, AsFloats(dy_)), expected_dz = bench.Result(images);
+      const Tensor dz = way.in_place ? dy : bench.Result(images);
+      std::array<Tensor, 2> dx, dgamma, dbeta;
+      for (size_t i = 0; i < dx.size(); ++i) {
+        dx[i] = bench.Result(images);
+        dgamma[i] = bench.ResultOf(DType::kFloat32, channels());
+        dbeta[i] = bench.ResultOf(DType::kFloat32, channels());
+      }
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        RETURN_IF_ERROR(op.Apply(stream, tensors, {.has_relu = true}));
+        RETURN_IF_ERROR(relu.BackwardInput(stream, dy, tensors.y, expected_dz));
+        RETURN_IF_ERROR(op.Backward(stream, expected_dz, tensors, {}, dx[1], dgamma[1], dbeta[1],
+                                    false, workspace));
+        const ImageNormTailGradient tail = {.has_relu = true,
+                                            .y = way.by_y ? tensors.y : Tensor{},
+                                            .dz = way.writes_dz ? dz : Tensor{}};
+        if (way.together) {
+          return op.Backward(stream, dy, tensors, tail, dx[0], dgamma[0], dbeta[0], false,
+                             workspace);
+        }
+        RETURN_IF_ERROR(op.BackwardInput(stream, dy, tensors, tail, dx[0], workspace));
+        return op.BackwardWeight(stream, dy, tensors, tail, dgamma[0], dbeta[0], false, workspace);
+      });
+      return std::vector<Tensor>{dx[0],
+                                 dx[1],
+                                 dgamma[0],
+                                 dgamma[1],
+                                 dbeta[0],
+                                 dbeta[1],
+                                 way.writes_dz ? dz : expected_dz,
+                                 expected_dz};
+    });
+    for (size_t i = 0; i < results.size(); i += 2) {
+      EXPECT_THAT(results[i], HasTheBitsOf(results[i + 1]))
+          << "result " << i << ", " << way.by_y << way.writes_dz << way.in_place << way.together;
+    }
+  }
+}
+
 std::string NameOf(const ImageNormShape& s) {
   return absl::StrCat(s.samples, "x", s.channels, "x", s.area, "_groups", s.groups);
 }
 
-// With channels last: columns that are no vectors, a few, and more than one piece of a row has; one
-// block of rows and several, the last of which is short; sets of one row's columns.
+// With channels last: columns that are no vectors, a few, and more than one piece of a row has;
+// one block of rows and several, the last of which is short; sets of one row's columns.
 INSTANTIATE_OP_TEST(ImageNorm, NameOf, ImageNormShape{2, 1, 1}, ImageNormShape{3, 5, 7},
                     ImageNormShape{8, 20, 64, 0, 1e-3F}, ImageNormShape{2, 6, 5, 1},
                     ImageNormShape{3, 6, 9, 3}, ImageNormShape{2, 4, 33, 4, 1e-3F},

@@ -20,22 +20,22 @@ class ImageNormLayer : public Layer {
   TakesImages takes_images() const override { return TakesImages::kAsTheDeviceDoes; }
 
   absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, TensorsOf(args), args.workspace);
+    return op_->Forward(args.stream, TensorsOf(args), {}, args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
     if (args.dx.empty()) return absl::OkStatus();
-    return op_->BackwardInput(args.stream, args.dy, TensorsOf(args), args.dx, args.workspace);
+    return op_->BackwardInput(args.stream, args.dy, TensorsOf(args), {}, args.dx, args.workspace);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    return op_->BackwardWeight(args.stream, args.dy, TensorsOf(args), args.gradients[0],
+    return op_->BackwardWeight(args.stream, args.dy, TensorsOf(args), {}, args.gradients[0],
                                args.gradients[1], args.accumulate, args.workspace);
   }
 
   absl::Status Backward(const LayerArgs& args) override {
     if (args.dx.empty()) return ImageNormLayer::BackwardWeight(args);
-    return op_->Backward(args.stream, args.dy, TensorsOf(args), args.dx, args.gradients[0],
+    return op_->Backward(args.stream, args.dy, TensorsOf(args), {}, args.dx, args.gradients[0],
                          args.gradients[1], args.accumulate, args.workspace);
   }
 
@@ -131,7 +131,7 @@ class BatchNormLayer final : public ImageNormLayer {
     kernels::ImageNormTensors tensors = TensorsOf(args);
     tensors.mean = args.parameters[2];
     tensors.variance = args.parameters[3];
-    return op().Apply(args.stream, tensors);
+    return op().Apply(args.stream, tensors, {});
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {

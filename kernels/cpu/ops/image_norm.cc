@@ -1,7 +1,10 @@
 #include "kernels/ops/image_norm.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
@@ -10,6 +13,15 @@
 
 namespace stagecoach::kernels {
 namespace {
+
+// a b + c, rounded once on processors that can do that.
+inline float MultiplyAdd(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 
 // A plane is one channel of one sample; a set has several.
 //
@@ -29,7 +41,7 @@ class CpuImageNorm final : public ImageNormOp {
 
   int64_t workspace_bytes() const override { return 0; }
 
-  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
+  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors, const ImageNormTail& tail,
                        std::byte* /*workspace*/) override {
     const Tensor& x = tensors.x;
     ForEachSet(stream, [&](int64_t s) {
@@ -46,59 +58,45 @@ class CpuImageNorm final : public ImageNormOp {
       });
       tensors.mean.f32()[s] = m;
       tensors.variance.f32()[s] = squares / set_size_;
-      ApplyToSet(s, tensors);
+      ApplyToSet(s, tensors, tail);
     });
     return absl::OkStatus();
   }
 
-  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors) override {
-    ForEachSet(stream, [&](int64_t s) { ApplyToSet(s, tensors); });
+  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
+                     const ImageNormTail& tail) override {
+    ForEachSet(stream, [&](int64_t s) { ApplyToSet(s, tensors, tail); });
     return absl::OkStatus();
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
-                             const Tensor& dx, std::byte* /*workspace*/) override {
-    const Tensor& x = tensors.x;
-    const T* const gamma = Elements<T>(tensors.gamma);
-    ForEachSet(stream, [&](int64_t s) {
-      const float m = tensors.mean.f32()[s];
-      const float rstd = RstdOf(tensors.variance, s);
-      float sum = 0.0F, sum_xhat = 0.0F;  // of g and of g xhat
-      ForEachPlane(s, [&](int64_t plane, int64_t c) {
-        const PlaneSums sums = SumsOf(plane, dy, x, m, rstd);
-        sum += gamma[c] * sums.dy;
-        sum_xhat += gamma[c] * sums.dy_xhat;
-      });
-      const float mean_g = sum / set_size_;
-      const float mean_g_xhat = sum_xhat / set_size_;
-      ForEachPlane(s, [&](int64_t plane, int64_t c) {
-        const float g = gamma[c];
-        const T* const xp = Elements<T>(x) + plane * A_;
-        const T* const dyp = Elements<T>(dy) + plane * A_;
-        T* const dxp = Elements<T>(dx) + plane * A_;
-        for (int64_t i = 0; i < A_; ++i) {
-          const float xhat = (xp[i] - m) * rstd;
-          dxp[i] = rstd * (dyp[i] * g - mean_g - xhat * mean_g_xhat);
-        }
-      });
+                             const ImageNormTailGradient& tail, const Tensor& dx,
+                             std::byte* /*workspace*/) override {
+    WithMask(tail, [&](auto mask) {
+      constexpr Mask kMask = decltype(mask)::value;
+      ForEachSet(stream, [&](int64_t s) { BackwardInput<kMask>(s, dy, tensors, tail, dx); });
     });
     return absl::OkStatus();
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
-                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
+                              const ImageNormTailGradient& tail, const Tensor& dgamma,
+                              const Tensor& dbeta, bool accumulate,
                               std::byte* /*workspace*/) override {
-    AsCpu(stream).ParallelFor(static_cast<int>(C_), [&](int c, int) {
-      PlaneSums total;
-      for (int64_t n = 0; n < N_; ++n) {
-        const int64_t s = SetOf(n, c);
-        const PlaneSums sums =
-            SumsOf(n * C_ + c, dy, tensors.x, tensors.mean.f32()[s], RstdOf(tensors.variance, s));
-        total.dy += sums.dy;
-        total.dy_xhat += sums.dy_xhat;
-      }
-      dgamma.f32()[c] = total.dy_xhat + (accumulate ? dgamma.f32()[c] : 0.0F);
-      dbeta.f32()[c] = total.dy + (accumulate ? dbeta.f32()[c] : 0.0F);
+    WithMask(tail, [&](auto mask) {
+      constexpr Mask kMask = decltype(mask)::value;
+      AsCpu(stream).ParallelFor(static_cast<int>(C_), [&](int c, int) {
+        PlaneSums total;
+        for (int64_t n = 0; n < N_; ++n) {
+          const Norm norm(*this, tensors, SetOf(n, c), c);
+          const PlaneSums sums =
+              SumsOf(Gradient<kMask>(dy, tensors, tail, norm, (n * C_ + c) * A_));
+          total.dy += sums.dy;
+          total.dy_xhat += sums.dy_xhat;
+        }
+        dgamma.f32()[c] = total.dy_xhat + (accumulate ? dgamma.f32()[c] : 0.0F);
+        dbeta.f32()[c] = total.dy + (accumulate ? dbeta.f32()[c] : 0.0F);
+      });
     });
     return absl::OkStatus();
   }
@@ -119,30 +117,117 @@ class CpuImageNorm final : public ImageNormOp {
     float dy = 0.0F, dy_xhat = 0.0F;
   };
 
-  float RstdOf(const Tensor& variance, int64_t s) const {
-    return 1.0F / std::sqrt(variance.f32()[s] + epsilon_);
+  // The ReLU that dy came through: whether it passes is known by y, or by the norm, computed again.
+  enum class Mask : uint8_t { kNone, kOfX, kOfY };
+  template <typename Use>
+  static void WithMask(const ImageNormTailGradient& tail, Use use) {
+    if (!tail.has_relu) {
+      use(std::integral_constant<Mask, Mask::kNone>());
+    } else if (tail.y.empty()) {
+      use(std::integral_constant<Mask, Mask::kOfX>());
+    } else {
+      use(std::integral_constant<Mask, Mask::kOfY>());
+    }
+  }
+
+  // What is done to the elements of a channel of a set.
+  struct Norm {
+    float mean, rstd;
+    float gamma, beta = 0.0F;
+
+    Norm(const CpuImageNorm& op, const ImageNormTensors& tensors, int64_t s, int64_t c)
+        : mean(tensors.mean.f32()[s]),
+          rstd(1.0F / std::sqrt(tensors.variance.f32()[s] + op.epsilon_)),
+          gamma(Elements<T>(tensors.gamma)[c]) {
+      if (!tensors.beta.empty()) beta = Elements<T>(tensors.beta)[c];
+    }
+
+    // The way back computes it again, in another loop: the compiler must not choose how.
+    float Of(float x) const { return MultiplyAdd((x - mean) * rstd, gamma, beta); }
+  };
+
+  // What of dy passes a plane's mask.
+  template <Mask kMask>
+  struct Gradient {
+    const T* dy;
+    const T* x;
+    const T* y;  // of the tail
+    Norm norm;
+
+    // `offset`: of the plane.
+    Gradient(const Tensor& dy_tensor, const ImageNormTensors& tensors,
+             const ImageNormTailGradient& tail, const Norm& of_plane, int64_t offset)
+        : dy(Elements<T>(dy_tensor) + offset),
+          x(Elements<T>(tensors.x) + offset),
+          y(kMask == Mask::kOfY ? Elements<T>(tail.y) + offset : nullptr),
+          norm(of_plane) {}
+
+    float At(int64_t i) const {
+      if constexpr (kMask == Mask::kNone) return dy[i];
+      float known = 0.0F;
+      if constexpr (kMask == Mask::kOfX) known = T(norm.Of(x[i]));
+      if constexpr (kMask == Mask::kOfY) known = y[i];
+      return known > 0.0F ? static_cast<float>(dy[i]) : 0.0F;
+    }
+  };
+
+  template <Mask kMask>
+  void BackwardInput(int64_t s, const Tensor& dy, const ImageNormTensors& tensors,
+                     const ImageNormTailGradient& tail, const Tensor& dx) const {
+    const auto gradient = [&](int64_t plane, int64_t c) {
+      return Gradient<kMask>(dy, tensors, tail, Norm(*this, tensors, s, c), plane * A_);
+    };
+    float sum = 0.0F, sum_xhat = 0.0F;  // of g and of g xhat
+    ForEachPlane(s, [&](int64_t plane, int64_t c) {
+      const Gradient<kMask> dz = gradient(plane, c);
+      const PlaneSums sums = SumsOf(dz);
+      sum += dz.norm.gamma * sums.dy;
+      sum_xhat += dz.norm.gamma * sums.dy_xhat;
+    });
+    const float mean_g = sum / set_size_;
+    const float mean_g_xhat = sum_xhat / set_size_;
+    ForEachPlane(s, [&](int64_t plane, int64_t c) {
+      const Gradient<kMask> dz = gradient(plane, c);
+      const Norm norm = dz.norm;
+      const T* const xp = dz.x;
+      T* const dxp = Elements<T>(dx) + plane * A_;
+      if (kMask != Mask::kNone && !tail.dz.empty()) {
+        T* const dzp = Elements<T>(tail.dz) + plane * A_;
+        for (int64_t i = 0; i < A_; ++i) dzp[i] = dz.At(i);
+      }
+      for (int64_t i = 0; i < A_; ++i) {
+        const float xhat = (xp[i] - norm.mean) * norm.rstd;
+        dxp[i] = norm.rstd * (dz.At(i) * norm.gamma - mean_g - xhat * mean_g_xhat);
+      }
+    });
   }
 
   int64_t SetOf(int64_t n, int64_t c) const {
     return groups_ == 0 ? c : n * groups_ + c / (C_ / groups_);
   }
 
-  PlaneSums SumsOf(int64_t plane, const Tensor& dy, const Tensor& x, float mean, float rstd) const {
-    const T* const xp = Elements<T>(x) + plane * A_;
-    const T* const dyp = Elements<T>(dy) + plane * A_;
-    return {.dy = LaneSum(A_, [&](int64_t i) -> float { return dyp[i]; }),
-            .dy_xhat = LaneSum(A_, [&](int64_t i) { return dyp[i] * (xp[i] - mean) * rstd; })};
+  template <Mask kMask>
+  PlaneSums SumsOf(const Gradient<kMask>& dz) const {
+    const T* const xp = dz.x;
+    const float mean = dz.norm.mean, rstd = dz.norm.rstd;
+    return {.dy = LaneSum(A_, [&](int64_t i) -> float { return dz.At(i); }),
+            .dy_xhat = LaneSum(A_, [&](int64_t i) { return dz.At(i) * (xp[i] - mean) * rstd; })};
   }
 
-  void ApplyToSet(int64_t s, const ImageNormTensors& tensors) const {
-    const float m = tensors.mean.f32()[s];
-    const float rstd = RstdOf(tensors.variance, s);
+  void ApplyToSet(int64_t s, const ImageNormTensors& tensors, const ImageNormTail& tail) const {
     ForEachPlane(s, [&](int64_t plane, int64_t c) {
-      const float g = Elements<T>(tensors.gamma)[c];
-      const float b = Elements<T>(tensors.beta)[c];
+      const Norm norm(*this, tensors, s, c);
       const T* const xp = Elements<T>(tensors.x) + plane * A_;
       T* const yp = Elements<T>(tensors.y) + plane * A_;
-      for (int64_t i = 0; i < A_; ++i) yp[i] = (xp[i] - m) * rstd * g + b;
+      for (int64_t i = 0; i < A_; ++i) yp[i] = norm.Of(xp[i]);
+      // From the cache, by the operations that these are without a norm.
+      const auto relu = [&](float z) { return tail.has_relu && z < 0.0F ? 0.0F : z; };
+      if (!tail.addend.empty()) {
+        const T* const addend = Elements<T>(tail.addend) + plane * A_;
+        for (int64_t i = 0; i < A_; ++i) yp[i] = relu(yp[i] + addend[i]);
+      } else if (tail.has_relu) {
+        for (int64_t i = 0; i < A_; ++i) yp[i] = relu(yp[i]);
+      }
     });
   }
 

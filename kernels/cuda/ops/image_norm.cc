@@ -20,44 +20,52 @@ class CudaImageNorm final : public ImageNormOp {
 
   int64_t workspace_bytes() const override { return ImageNormWorkspaceBytes(type_, extents()); }
 
-  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
+  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors, const ImageNormTail& tail,
                        std::byte* workspace) override {
-    ImageNormArguments arguments = ArgumentsOf(tensors);
+    ImageNormArguments arguments = ArgumentsOf(tensors, tail);
     arguments.workspace = reinterpret_cast<float*>(workspace);
     RETURN_IF_ERROR(
         CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
                    "LaunchImageNormStatistics"));
-    return Apply(stream, tensors);
+    return Apply(stream, tensors, tail);
   }
 
-  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors) override {
-    return CudaStatus(LaunchImageNormApply(AsCuda(stream).compute(), type_, ArgumentsOf(tensors)),
-                      "LaunchImageNormApply");
+  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
+                     const ImageNormTail& tail) override {
+    return CudaStatus(
+        LaunchImageNormApply(AsCuda(stream).compute(), type_, ArgumentsOf(tensors, tail)),
+        "LaunchImageNormApply");
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
-                             const Tensor& dx, std::byte* workspace) override {
-    return Backward(stream, dy, tensors, dx, {}, {}, false, workspace);
+                             const ImageNormTailGradient& tail, const Tensor& dx,
+                             std::byte* workspace) override {
+    return Backward(stream, dy, tensors, tail, dx, {}, {}, false, workspace);
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
-                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
-                              std::byte* workspace) override {
-    return Backward(stream, dy, tensors, {}, dgamma, dbeta, accumulate, workspace);
+                              const ImageNormTailGradient& tail, const Tensor& dgamma,
+                              const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
+    return Backward(stream, dy, tensors, {.has_relu = tail.has_relu, .y = tail.y}, {}, dgamma,
+                    dbeta, accumulate, workspace);
   }
 
   bool shares_backward() const override { return true; }
 
   absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
-                        const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
-                        bool accumulate, std::byte* workspace) override {
+                        const ImageNormTailGradient& tail, const Tensor& dx, const Tensor& dgamma,
+                        const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
     const ImageNormBackwardArguments arguments = {.extents = extents(),
                                                   .epsilon = shape_.epsilon,
                                                   .dy = dy.data,
                                                   .x = tensors.x.data,
                                                   .gamma = tensors.gamma.data,
+                                                  .beta = tensors.beta.data,
                                                   .mean = tensors.mean.f32(),
                                                   .variance = tensors.variance.f32(),
+                                                  .has_relu = tail.has_relu,
+                                                  .y = tail.y.data,
+                                                  .dz = tail.dz.data,
                                                   .dx = dx.data,
                                                   .dgamma = dgamma.f32(),
                                                   .dbeta = dbeta.f32(),
@@ -86,7 +94,7 @@ class CudaImageNorm final : public ImageNormOp {
     return {shape_.samples, shape_.channels, shape_.area, shape_.groups};
   }
 
-  ImageNormArguments ArgumentsOf(const ImageNormTensors& tensors) const {
+  ImageNormArguments ArgumentsOf(const ImageNormTensors& tensors, const ImageNormTail& tail) const {
     return {.extents = extents(),
             .epsilon = shape_.epsilon,
             .x = tensors.x.data,
@@ -94,6 +102,8 @@ class CudaImageNorm final : public ImageNormOp {
             .beta = tensors.beta.data,
             .mean = tensors.mean.f32(),
             .variance = tensors.variance.f32(),
+            .addend = tail.addend.data,
+            .has_relu = tail.has_relu,
             .y = tensors.y.data};
   }
 

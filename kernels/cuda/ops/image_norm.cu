@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -51,7 +52,7 @@ struct Running {
 
 // Writes mean and squares of the block's rows into the workspace (segments, blocks, 2, C).
 template <typename T, int N>
-__global__ void __launch_bounds__(kImageThreads, 4)
+__global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     StatisticsKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
@@ -209,11 +210,17 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   a.variance[set] = rest / elements;
 }
 
-template <typename T, int N>
-__global__ void __launch_bounds__(kImageThreads)
+template <typename T>
+__device__ float RoundedTo(float value) {
+  return ToFloat(FromFloat<T>(value));
+}
+
+template <typename T, int N, bool kAdds, bool kRelu>
+__global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     ApplyKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
+  constexpr int kRows = kAdds ? kImageBatch / 2 : kImageBatch;
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], shift[kHeld][N];
 #pragma unroll
@@ -228,18 +235,24 @@ __global__ void __launch_bounds__(kImageThreads)
       scale[k][i] = __fmul_rn(RstdOf(variance[i], a.epsilon), scale[k][i]);
     }
   }
-  part.template ForEachStepBackwards<kImageBatch>([&](int first) {
-    typename Part::Row rows[kImageBatch];
+  part.template ForEachStepBackwards<kRows>([&](int first) {
+    typename Part::Row rows[kRows], addends[kAdds ? kRows : 1];
     part.Read(a.x, first, rows);
+    if constexpr (kAdds) part.Read(a.addend, first, addends);
 #pragma unroll
-    for (int j = 0; j < kImageBatch; ++j) {
+    for (int j = 0; j < kRows; ++j) {
 #pragma unroll
       for (int k = 0; k < kHeld; ++k) {
-        float values[N];
+        float values[N], others[N];
         Unpack<T, N>(rows[j].vectors[k], values);
+        if constexpr (kAdds) Unpack<T, N>(addends[j].vectors[k], others);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          values[i] = __fmaf_rn(__fadd_rn(values[i], -mean[k][i]), scale[k][i], shift[k][i]);
+          values[i] = Normalized(values[i], mean[k][i], scale[k][i], shift[k][i]);
+          // Each operation rounds what it gives.
+          if constexpr (kAdds) values[i] = __fadd_rn(RoundedTo<T>(values[i]), others[i]);
+          if constexpr (kRelu)
+            values[i] = ReluActivation::Of(kAdds ? values[i] : RoundedTo<T>(values[i]));
         }
         part.Write(a.y, Part::RowOf(first, j), k, values);
       }
@@ -258,7 +271,7 @@ __global__ void __launch_bounds__(kImageThreads) CollectKernel(const ImageNormCo
 // Whether a thread may read its columns at once.
 bool IsInVectors(const Arguments& a, int width) {
   return a.extents.channels % width == 0 &&
-         AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.y);
+         AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.addend, a.y);
 }
 
 }  // namespace
@@ -286,8 +299,13 @@ cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type, const Ar
   const ImageNormLayout layout = LayOutImages(type, a.extents);
   const auto vectors = [&](int width) { return IsInVectors(a, width); };
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
-    return Launch(ApplyKernel<decltype(element), decltype(width)::value>, layout.grid(),
-                  layout.threads, 0, stream, a, layout);
+    using T = decltype(element);
+    constexpr int N = decltype(width)::value;
+    const auto kernel =
+        a.addend != nullptr
+            ? (a.has_relu ? ApplyKernel<T, N, true, true> : ApplyKernel<T, N, true, false>)
+            : (a.has_relu ? ApplyKernel<T, N, false, true> : ApplyKernel<T, N, false, false>);
+    return Launch(kernel, layout.grid(), layout.threads, 0, stream, a, layout);
   });
 }
 

@@ -1,5 +1,8 @@
 #include <cuda_runtime.h>
 
+#include <cstdint>
+#include <type_traits>
+
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -19,11 +22,17 @@ using Arguments = ImageNormBackwardArguments;
 
 constexpr int kRows = 2;  // of each operand, that a thread has in flight
 
-// The workspace: sums of dy and of dy xhat (segments, blocks, 2, C), and means of g and of g xhat
-// (2, S).
-int64_t SumsElements(const ImageNormLayout& layout) {
-  return layout.partials() * 2 * layout.columns;
+// The workspace: sums of dz and of dz xhat (segments, blocks, 2, C), and means of g and of g xhat,
+// each (S), at addresses that are multiples of 16.
+int64_t InQuads(int64_t elements) {
+  constexpr int64_t kQuad = kVectorWidth<float>;
+  return (elements + kQuad - 1) / kQuad * kQuad;
 }
+int64_t SumsElements(const ImageNormLayout& layout) {
+  return InQuads(layout.partials() * 2 * layout.columns);
+}
+
+int64_t MeansElements(const ImageNormLayout& layout) { return InQuads(layout.sets()); }
 
 struct Means {
   float* g;
@@ -31,34 +40,102 @@ struct Means {
 };
 Means MeansIn(const Arguments& a, const ImageNormLayout& layout) {
   float* const g = a.workspace + SumsElements(layout);
-  return {g, g + layout.sets()};
+  return {g, g + MeansElements(layout)};
 }
 
-// Writes the sums of the block's rows.
-template <typename T, int N>
-__global__ void __launch_bounds__(kImageThreads, 4)
+// The ReLU that dy came through: whether it passes is known by y, or by the norm, computed again.
+enum class Mask : uint8_t { kNone, kOfX, kOfY };
+
+// Whether `value`, rounded to T, is above 0: half of the least number, and what is below, is not.
+template <typename T>
+__device__ bool IsAboveZero(float value) {
+  return value > (std::is_same_v<T, float> ? 0.0F : 0x1p-134F);
+}
+
+// A vector's dy, x and mask.
+template <typename T, int N, Mask kMask>
+struct Terms {
+  float dz[N], rest[N];  // what of dy passes; x - mean
+
+  // `scale` is gamma rstd.
+  __device__ Terms(Packed<T, N> dy_packed, Packed<T, N> x_packed, Packed<T, N> y_packed,
+                   const float (&mean)[N], const float (&scale)[N], const float (&beta)[N]) {
+    float x[N], y[N];
+    Unpack<T, N>(dy_packed, dz);
+    Unpack<T, N>(x_packed, x);
+    if constexpr (kMask == Mask::kOfY) Unpack<T, N>(y_packed, y);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      rest[i] = __fadd_rn(x[i], -mean[i]);
+      bool passes = true;
+      if constexpr (kMask == Mask::kOfX) {
+        passes = IsAboveZero<T>(Normalized(x[i], mean[i], scale[i], beta[i]));
+      }
+      if constexpr (kMask == Mask::kOfY) passes = y[i] > 0.0F;
+      dz[i] = passes ? dz[i] : 0.0F;
+    }
+  }
+};
+
+// The rows of a step, and what they are.
+template <typename T, int N, Mask kMask>
+struct Step {
+  using Part = ImagePart<T, N>;
+  typename Part::Row dy[kRows], x[kRows], y[kMask == Mask::kOfY ? kRows : 1];
+
+  __device__ Step(const Part& part, const Arguments& a, int first) {
+    part.Read(a.dy, first, dy);
+    part.Read(a.x, first, x);
+    if constexpr (kMask == Mask::kOfY) part.Read(a.y, first, y);
+  }
+  __device__ Terms<T, N, kMask> At(int j, int k, const float (&mean)[N], const float (&scale)[N],
+                                   const float (&beta)[N]) const {
+    return {dy[j].vectors[k],
+            x[j].vectors[k],
+            y[kMask == Mask::kOfY ? j : 0].vectors[k],
+            mean,
+            scale,
+            beta};
+  }
+};
+
+// Writes the sums of the block's rows, and dz unless it is null.
+template <typename T, int N, Mask kMask>
+__global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     SumsKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
   const Part part(layout);
-  float mean[kHeld][N], sum[kHeld][N] = {}, sum_rest[kHeld][N] = {};  // of dy and dy (x - mean)
+  float mean[kHeld][N], scale[kHeld][N], beta[kHeld][N];
+  float sum[kHeld][N] = {}, sum_rest[kHeld][N] = {};  // of dz and dz (x - mean)
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) part.ReadOfSets(a.mean, k, mean[k]);
+  for (int k = 0; k < kHeld; ++k) {
+    part.ReadOfSets(a.mean, k, mean[k]);
+    if constexpr (kMask == Mask::kOfX) {
+      float variance[N];
+      part.ReadOfSets(a.variance, k, variance);
+      part.ReadOfChannels(a.gamma, k, scale[k]);
+      part.ReadOfChannels(a.beta, k, beta[k]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        scale[k][i] = __fmul_rn(RstdOf(variance[i], a.epsilon), scale[k][i]);
+      }
+    }
+  }
   part.template ForEachStep<kRows>([&](int first) {
-    typename Part::Row dy_rows[kRows], x_rows[kRows];
-    part.Read(a.dy, first, dy_rows);
-    part.Read(a.x, first, x_rows);
+    const Step<T, N, kMask> step(part, a, first);
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
 #pragma unroll
       for (int k = 0; k < kHeld; ++k) {
-        float dy[N], x[N];
-        Unpack<T, N>(dy_rows[j].vectors[k], dy);
-        Unpack<T, N>(x_rows[j].vectors[k], x);
+        const auto terms = step.At(j, k, mean[k], scale[k], beta[k]);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          sum[k][i] = __fadd_rn(sum[k][i], dy[i]);
-          sum_rest[k][i] = __fmaf_rn(dy[i], __fadd_rn(x[i], -mean[k][i]), sum_rest[k][i]);
+          sum[k][i] = __fadd_rn(sum[k][i], terms.dz[i]);
+          sum_rest[k][i] = __fmaf_rn(terms.dz[i], terms.rest[i], sum_rest[k][i]);
+        }
+        if constexpr (kMask != Mask::kNone) {
+          if (a.dz != nullptr) part.Write(a.dz, Part::RowOf(first, j), k, terms.dz);
         }
       }
     }
@@ -156,45 +233,43 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   means.g_xhat[set] = sum.second / elements;
 }
 
-// dx = dy (gamma rstd) - mean(g) rstd - (x - mean) (mean(g xhat) rstd^2).
-template <typename T, int N>
-__global__ void __launch_bounds__(kImageThreads)
+// dx = dz (gamma rstd) - mean(g) rstd - (x - mean) (mean(g xhat) rstd^2).
+template <typename T, int N, Mask kMask>
+__global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     InputKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
   const Part part(layout);
-  float mean[kHeld][N], of_dy[kHeld][N], of_rest[kHeld][N], shift[kHeld][N];
+  float mean[kHeld][N], scale[kHeld][N], beta[kHeld][N], of_rest[kHeld][N], shift[kHeld][N];
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     float variance[N];
     part.ReadOfSets(a.mean, k, mean[k]);
     part.ReadOfSets(a.variance, k, variance);
-    part.ReadOfChannels(a.gamma, k, of_dy[k]);
+    part.ReadOfChannels(a.gamma, k, scale[k]);
+    if constexpr (kMask == Mask::kOfX) part.ReadOfChannels(a.beta, k, beta[k]);
     part.ReadOfSets(means.g, k, shift[k]);
     part.ReadOfSets(means.g_xhat, k, of_rest[k]);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float rstd = RstdOf(variance[i], a.epsilon);
-      of_dy[k][i] = __fmul_rn(of_dy[k][i], rstd);
+      scale[k][i] = __fmul_rn(rstd, scale[k][i]);
       shift[k][i] = -__fmul_rn(shift[k][i], rstd);
       of_rest[k][i] = -__fmul_rn(__fmul_rn(of_rest[k][i], rstd), rstd);
     }
   }
   part.template ForEachStepBackwards<kRows>([&](int first) {
-    typename Part::Row dy_rows[kRows], x_rows[kRows];
-    part.Read(a.dy, first, dy_rows);
-    part.Read(a.x, first, x_rows);
+    const Step<T, N, kMask> step(part, a, first);
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
 #pragma unroll
       for (int k = 0; k < kHeld; ++k) {
-        float dy[N], x[N], dx[N];
-        Unpack<T, N>(dy_rows[j].vectors[k], dy);
-        Unpack<T, N>(x_rows[j].vectors[k], x);
+        const auto terms = step.At(j, k, mean[k], scale[k], beta[k]);
+        float dx[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          dx[i] = __fmaf_rn(__fadd_rn(x[i], -mean[k][i]), of_rest[k][i],
-                            __fmaf_rn(dy[i], of_dy[k][i], shift[k][i]));
+          dx[i] = __fmaf_rn(terms.rest[i], of_rest[k][i],
+                            __fmaf_rn(terms.dz[i], scale[k][i], shift[k][i]));
         }
         part.Write(a.dx, Part::RowOf(first, j), k, dx);
       }
@@ -206,7 +281,7 @@ __global__ void __launch_bounds__(kImageThreads)
 
 int64_t ImageNormWorkspaceBytes(ElementType type, const ImageNormExtents& extents) {
   const ImageNormLayout layout = LayOutImages(type, extents);
-  return (SumsElements(layout) + 2 * layout.sets()) * static_cast<int64_t>(sizeof(float));
+  return (SumsElements(layout) + 2 * MeansElements(layout)) * static_cast<int64_t>(sizeof(float));
 }
 
 cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const Arguments& a) {
@@ -215,13 +290,17 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
   const Means means = a.dx != nullptr ? MeansIn(a, layout) : Means{nullptr, nullptr};
   const auto vectors = [&](int width) {
     return a.extents.channels % width == 0 &&
-           AlignedForVectors(a.dy, a.x, a.gamma, a.mean, a.variance, a.dx, means.g, means.g_xhat);
+           AlignedForVectors(a.dy, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.dz, a.dx,
+                             means.g, means.g_xhat);
   };
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     using T = decltype(element);
     constexpr int N = decltype(width)::value;
-    cudaError_t error = Launch(SumsKernel<T, N>, layout.grid(), layout.threads,
-                               layout.shared_bytes(type), stream, a, layout);
+    const auto sums = !a.has_relu      ? SumsKernel<T, N, Mask::kNone>
+                      : a.y == nullptr ? SumsKernel<T, N, Mask::kOfX>
+                                       : SumsKernel<T, N, Mask::kOfY>;
+    cudaError_t error =
+        Launch(sums, layout.grid(), layout.threads, layout.shared_bytes(type), stream, a, layout);
     if (error != cudaSuccess) return error;
     if (a.dgamma != nullptr || !of_groups) {
       const dim3 threads = MergingThreads(layout.partials());
@@ -238,7 +317,15 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
                      stream, a, layout, means);
       if (error != cudaSuccess) return error;
     }
-    return Launch(InputKernel<T, N>, layout.grid(), layout.threads, 0, stream, a, layout, means);
+    Arguments rest = a;
+    if (a.has_relu && a.dz != nullptr) {
+      rest.dy = a.dz;
+      rest.has_relu = false;
+    }
+    const auto input = !rest.has_relu   ? InputKernel<T, N, Mask::kNone>
+                       : a.y == nullptr ? InputKernel<T, N, Mask::kOfX>
+                                        : InputKernel<T, N, Mask::kOfY>;
+    return Launch(input, layout.grid(), layout.threads, 0, stream, rest, layout, means);
   });
 }
 

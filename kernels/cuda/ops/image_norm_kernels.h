@@ -30,6 +30,8 @@ struct ImageNormArguments {
   const void* beta = nullptr;
   float* mean = nullptr;
   float* variance = nullptr;
+  const void* addend = nullptr;  // may be null
+  bool has_relu = false;
   void* y = nullptr;
   float* workspace = nullptr;
 };
@@ -47,9 +49,13 @@ struct ImageNormBackwardArguments {
   float epsilon = 0.0F;
   const void* dy = nullptr;
   const void* x = nullptr;
-  const void* gamma = nullptr;  // for dx
+  const void* gamma = nullptr;
+  const void* beta = nullptr;
   const float* mean = nullptr;
   const float* variance = nullptr;
+  bool has_relu = false;
+  const void* y = nullptr;  // null: the ReLU is computed again, by gamma and beta
+  void* dz = nullptr;       // may be null
   void* dx = nullptr;
   float* dgamma = nullptr;
   float* dbeta = nullptr;

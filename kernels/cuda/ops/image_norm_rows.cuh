@@ -20,7 +20,8 @@
 namespace stagecoach::kernels {
 
 inline constexpr int kImageThreads = 256;
-inline constexpr int kImageBatch = 4;  // rows of a thread, the steps in which they are dealt
+inline constexpr int kImageBlocksAtOnce = 3;  // on a multiprocessor
+inline constexpr int kImageBatch = 4;         // rows of a thread, the steps in which they are dealt
 
 struct ImageNormLayout {
   int64_t segments = 1;
@@ -45,8 +46,9 @@ struct ImageNormLayout {
 };
 
 inline ImageNormLayout LayOutImages(ElementType type, const ImageNormExtents& extents) {
-  constexpr int64_t kMostBlocks = 512;  // what a large GPU has room for at once
-  constexpr int64_t kWidest = 32;       // threads along a row
+  // Three for each multiprocessor of a large GPU, which has room for them at once.
+  constexpr int64_t kMostBlocks = 384;
+  constexpr int64_t kWidest = 32;  // threads along a row
   const int64_t share = ImageNormLayout::Share(type);
   ImageNormLayout layout;
   layout.columns = static_cast<int>(extents.channels);
@@ -200,6 +202,11 @@ class ImagePart {
 
 __device__ inline float RstdOf(float variance, float epsilon) {
   return 1.0F / sqrtf(__fadd_rn(variance, epsilon));
+}
+
+// The norm, which the way back has to compute again to the same bits, with scale = gamma rstd.
+__device__ inline float Normalized(float x, float mean, float scale, float beta) {
+  return __fmaf_rn(__fadd_rn(x, -mean), scale, beta);
 }
 
 // Columns of an array (rows, C), or of several, that are added up by blocks of kMergedColumns by
