@@ -310,15 +310,20 @@ absl::Status Chain::BackwardWeightOf(int i, const LayerArgs& own) const {
 }
 
 absl::Status Chain::BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
-                               const Tensor& dx_addend) const {
+                               const Tensor& dx_addend,
+                               const std::optional<TailGradient>& tail) const {
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
   if (i > 0 && HasRelu(i - 1)) return absl::OkStatus();
-  if (HasRelu(i)) {
-    LayerArgs with_relu = own;
-    with_relu.dy = ArgsOf(i + 1, args, true).dy;
-    return Call(i, "Backward",
-                [&](Layer&) { return chained.tail_fusion->BackwardWithRelu(with_relu); });
+  const bool has_relu = HasRelu(i);
+  if (has_relu || (tail.has_value() && i + 1 == size())) {
+    LayerArgs with_tail = own;
+    if (has_relu) with_tail.dy = ArgsOf(i + 1, args, true).dy;
+    RETURN_IF_ERROR(Call(i, "Backward", [&](Layer&) {
+      return chained.tail_fusion->BackwardWithTail(with_tail, has_relu ? TailGradient{} : *tail);
+    }));
+    RETURN_IF_ERROR(ShowBackward(i, {own.dx}));
+    return ShowBackward(i, own.gradients);
   }
   if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
   const bool is_plain = i > 0 || dx_addend.empty();
@@ -353,10 +358,10 @@ absl::Status Chain::BackwardWeight(const LayerArgs& args, AfterLayer after_layer
   return absl::OkStatus();
 }
 
-absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer,
-                             const Tensor& dx_addend) const {
+absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer, const Tensor& dx_addend,
+                             const std::optional<TailGradient>& tail) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend));
+    RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend, tail));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_MODEL_CHAIN_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -76,9 +77,10 @@ class Chain {
   // nothing of this micro-batch reads its parameters any more.
   using AfterLayer = absl::FunctionRef<absl::Status(int)>;
   absl::Status BackwardWeight(const LayerArgs& args, AfterLayer after_layer) const;
-  // Both, layer by layer from the last to the first.
-  absl::Status Backward(const LayerArgs& args, AfterLayer after_layer,
-                        const Tensor& dx_addend = {}) const;
+  // Both, layer by layer from the last to the first. `tail`: dy is of what the last layer's tail
+  // gave, which has a ReLU.
+  absl::Status Backward(const LayerArgs& args, AfterLayer after_layer, const Tensor& dx_addend = {},
+                        const std::optional<TailGradient>& tail = std::nullopt) const;
 
  private:
   struct ChainedLayer {
@@ -130,9 +132,9 @@ class Chain {
   absl::Status ForwardAgain(int i, const LayerArgs& args, LayerArgs own) const;
   // Layer i's W.
   absl::Status BackwardWeightOf(int i, const LayerArgs& own) const;
-  // Both at once.
+  // Both at once. `tail`: of the last layer.
   absl::Status BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
-                          const Tensor& dx_addend) const;
+                          const Tensor& dx_addend, const std::optional<TailGradient>& tail) const;
   // Shows what layer i has made in F.
   absl::Status ShowForward(int i, const LayerArgs& own) const;
   absl::Status ShowLoss(int i, const LayerArgs& own) const;

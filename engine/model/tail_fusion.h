@@ -14,6 +14,13 @@ struct Tail {
   bool empty() const { return addend.empty() && !has_relu; }
 };
 
+// How the gradient comes back through a tail with a ReLU.
+struct TailGradient {
+  // What the ReLU gave. Empty: there was no addend, and it need not be there any more.
+  Tensor y;
+  Tensor dz;  // what of dy passes the ReLU: written unless empty
+};
+
 // Layers that can do what follows them as they write y: saves writing and reading that once more. A
 // matter between Chain, the residual layer and the layers in engine/model/layers that implement
 // this beside Layer; other layers know nothing of it. Who calls decides where; the bits are those
@@ -28,9 +35,8 @@ class TailFusion {
 
   // Layer::Forward, with y what the tail makes of it.
   virtual absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) = 0;
-  // Layer::Backward of the layer and a ReLU alone after it: dy is of what the ReLU gave, which need
-  // not be there any more. dx may be dy.
-  virtual absl::Status BackwardWithRelu(const LayerArgs& args) = 0;
+  // Layer::Backward, with dy that of what the ReLU of the tail gave. dx may be dy if dz is empty.
+  virtual absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) = 0;
 };
 
 // Beside Layer, of a layer that does nothing else than an activation.

@@ -99,15 +99,15 @@ class ImageNormOp : public Operation {
 
   // Whether Backward takes less time than the two above one after the other.
   virtual bool shares_backward() const { return false; }
-  // Both of these, for less time where a device can sum for both at once; with the same bits. `dx`
-  // may not be `dy` here.
+  // Both of these, for less time where a device can sum for both at once; with the same bits.
   virtual absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                                 const ImageNormTailGradient& tail, const Tensor& dx,
                                 const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
                                 std::byte* workspace) {
-    const absl::Status status = BackwardInput(stream, dy, tensors, tail, dx, workspace);
-    if (!status.ok()) return status;
-    return BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace);
+    // In this order, because dx may be dy.
+    const absl::Status status =
+        BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace);
+    return status.ok() ? BackwardInput(stream, dy, tensors, tail, dx, workspace) : status;
   }
 
   // to_mean = mean; to_variance = variance M / (M - 1), the unbiased estimate from the M elements

@@ -7,13 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <tuple>
 #include <type_traits>
-#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -73,8 +71,6 @@ struct OpBackend {
   };
   RowSum (*row_sum)(int64_t terms) = nullptr;
   bool is_cpu = false;
-  // What it refuses, by the types of the shapes, and what it says: it has no such operation yet.
-  std::map<std::type_index, std::string> missing;
 
   kernels::DType type() const { return kernels::ActivationType(precision); }
   friend void PrintTo(const OpBackend& backend, std::ostream* out) { *out << backend.name; }
@@ -196,14 +192,6 @@ class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
     if (const absl::Status status = CheckAvailable(backend()); !status.ok()) {
       GTEST_SKIP() << status.message();
     }
-    const auto missing = backend().missing.find(typeid(Case));
-    if (missing == backend().missing.end()) return;
-    if constexpr (requires { typename Case::Op; }) {
-      OpBench bench(backend().variants.front());
-      EXPECT_THAT(bench.ops().Create(shape()),
-                  StatusIs(absl::StatusCode::kUnimplemented, missing->second));
-    }
-    GTEST_SKIP() << missing->second;
   }
 
   std::vector<float> Rounded(std::vector<float> values) const {
@@ -247,11 +235,11 @@ MATCHER_P(HasTheBitsOf, expected, "has the bits of what is expected") {
          std::memcmp(arg.data(), expected.data(), arg.size() * sizeof(arg[0])) == 0;
 }
 
-// Expects that no backend of the program that has the operation makes one of any of the shapes.
+// Expects that no backend of the program makes one of any of the shapes.
 template <typename Shape>
 void ExpectInvalid(const std::vector<Shape>& shapes) {
   for (const OpBackend& backend : OpBackends()) {
-    if (!CheckAvailable(backend).ok() || backend.missing.contains(typeid(Shape))) continue;
+    if (!CheckAvailable(backend).ok()) continue;
     SCOPED_TRACE(backend.name);
     OpBench bench(backend.variants.front());
     for (size_t i = 0; i < shapes.size(); ++i) {

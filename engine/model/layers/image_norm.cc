@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/model/layers/image.h"
+#include "engine/model/tail_fusion.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/ops.h"
 
@@ -13,14 +14,18 @@ namespace {
 
 constexpr float kUsualNormEpsilon = 1e-5F;
 
-class ImageNormLayer : public Layer {
+class ImageNormLayer : public Layer, public TailFusion {
  public:
   ImageNormLayer(int64_t groups, float epsilon) : groups_(groups), epsilon_(epsilon) {}
 
   TakesImages takes_images() const override { return TakesImages::kAsTheDeviceDoes; }
 
-  absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, TensorsOf(args), {}, args.workspace);
+  absl::Status Forward(const LayerArgs& args) override { return ForwardWithTail(args, {}); }
+
+  bool takes_tail() const override { return true; }
+
+  absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
+    return op_->Forward(args.stream, TensorsOf(args), {tail.addend, tail.has_relu}, args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
@@ -33,10 +38,10 @@ class ImageNormLayer : public Layer {
                                args.gradients[1], args.accumulate, args.workspace);
   }
 
-  absl::Status Backward(const LayerArgs& args) override {
-    if (args.dx.empty()) return ImageNormLayer::BackwardWeight(args);
-    return op_->Backward(args.stream, args.dy, TensorsOf(args), {}, args.dx, args.gradients[0],
-                         args.gradients[1], args.accumulate, args.workspace);
+  absl::Status Backward(const LayerArgs& args) override { return WholeBackward(args, {}); }
+
+  absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) override {
+    return WholeBackward(args, {.has_relu = true, .y = tail.y, .dz = tail.dz});
   }
 
  protected:
@@ -88,6 +93,16 @@ class ImageNormLayer : public Layer {
   kernels::ImageNormOp& op() const { return *op_; }
 
  private:
+  absl::Status WholeBackward(const LayerArgs& args, const kernels::ImageNormTailGradient& tail) {
+    const kernels::ImageNormTensors tensors = TensorsOf(args);
+    if (args.dx.empty()) {
+      return op_->BackwardWeight(args.stream, args.dy, tensors, tail, args.gradients[0],
+                                 args.gradients[1], args.accumulate, args.workspace);
+    }
+    return op_->Backward(args.stream, args.dy, tensors, tail, args.dx, args.gradients[0],
+                         args.gradients[1], args.accumulate, args.workspace);
+  }
+
   int64_t StatisticBytes() const {
     return partition::AlignTensor(kernels::Float32(nullptr, statistics_).bytes());
   }
@@ -126,12 +141,12 @@ class BatchNormLayer final : public ImageNormLayer {
   }
 
   // Padding rows are there in evaluation alone, where no statistics are computed.
-  absl::Status Forward(const LayerArgs& args) override {
-    if (args.call.is_training) return ImageNormLayer::Forward(args);
+  absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
+    if (args.call.is_training) return ImageNormLayer::ForwardWithTail(args, tail);
     kernels::ImageNormTensors tensors = TensorsOf(args);
     tensors.mean = args.parameters[2];
     tensors.variance = args.parameters[3];
-    return op().Apply(args.stream, tensors, {});
+    return op().Apply(args.stream, tensors, {tail.addend, tail.has_relu});
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
@@ -141,6 +156,11 @@ class BatchNormLayer final : public ImageNormLayer {
 
   absl::Status Backward(const LayerArgs& args) override {
     RETURN_IF_ERROR(ImageNormLayer::Backward(args));
+    return Collect(args);
+  }
+
+  absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) override {
+    RETURN_IF_ERROR(ImageNormLayer::BackwardWithTail(args, tail));
     return Collect(args);
   }
 

@@ -137,10 +137,11 @@ class ResidualLayer final : public Layer, public SumFusion {
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    return BackwardThrough(args,
-                           [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
-                             return chain.BackwardInput(own, addend);
-                           });
+    return BackwardThrough(
+        args,
+        [](const Chain& chain, const LayerArgs& own, const Tensor& addend,
+           const std::optional<TailGradient>&) { return chain.BackwardInput(own, addend); },
+        /*is_whole=*/false);
   }
 
   // There is nothing to add: see abilities().
@@ -162,9 +163,12 @@ class ResidualLayer final : public Layer, public SumFusion {
     LayerArgs allowing = args;
     allowing.aside = aside_bytes_ > 0 ? At(args.workspace, aside_) : nullptr;
     const absl::Status done = BackwardThrough(
-        allowing, [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
-          return chain.Backward(own, AfterNoLayer, addend);
-        });
+        allowing,
+        [](const Chain& chain, const LayerArgs& own, const Tensor& addend,
+           const std::optional<TailGradient>& tail) {
+          return chain.Backward(own, AfterNoLayer, addend, tail);
+        },
+        /*is_whole=*/true);
     const absl::Status joined = args.stream.JoinAside();
     return done.ok() ? joined : done;
   }
@@ -177,22 +181,30 @@ class ResidualLayer final : public Layer, public SumFusion {
  private:
   static absl::Status AfterNoLayer(int) { return absl::OkStatus(); }
 
-  // B, or B and W: `backward(chain, args, dx_addend)` of each branch, and the sum of their dx.
+  // B, or with `is_whole` B and W: `backward(chain, args, dx_addend, tail)` of each branch, and the
+  // sum of their dx.
   template <typename ChainBackward>
-  absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward) const {
+  absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward, bool is_whole) const {
     const Tensor dz = Dz(args);
-    if (relu_) RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
     LayerArgs inner = Inner(args, dz);
+    std::optional<TailGradient> tail;  // of the inner layers
+    // A single layer need not have dx, without which it would not give dz.
+    if (relu_ && is_whole && inner_->chain.takes_tail() && inner_->chain.size() > 1) {
+      tail = {args.y, dz};
+      inner.dy = args.dy;
+    } else if (relu_) {
+      RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
+    }
     if (!shortcut_.has_value()) {
-      if (args.dx.empty()) return backward(inner_->chain, inner, {});
-      if (AddsInside()) return backward(inner_->chain, inner, dz);
-      RETURN_IF_ERROR(backward(inner_->chain, inner, {}));
+      if (args.dx.empty()) return backward(inner_->chain, inner, {}, tail);
+      if (AddsInside()) return backward(inner_->chain, inner, dz, tail);
+      RETURN_IF_ERROR(backward(inner_->chain, inner, {}, tail));
       return add_->Add(args.stream, args.dx, dz, args.dx);
     }
-    RETURN_IF_ERROR(backward(inner_->chain, inner, {}));
+    RETURN_IF_ERROR(backward(inner_->chain, inner, {}, tail));
     LayerArgs around = Around(args, dz);
     if (!args.dx.empty()) around.dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
-    RETURN_IF_ERROR(backward(shortcut_->chain, around, {}));
+    RETURN_IF_ERROR(backward(shortcut_->chain, around, {}, std::nullopt));
     if (args.dx.empty()) return absl::OkStatus();
     return add_->Add(args.stream, args.dx, around.dx, args.dx);
   }

@@ -13,6 +13,7 @@
 #include "engine/model/layers/skip.h"
 #include "tests/engine/train/reference_run.h"
 #include "tests/engine/train/small_run.h"
+#include "tests/testing/precision.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::engine {
