@@ -27,6 +27,7 @@ using ::stagecoach::testing::Magnitudes;
 using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::RoundedTo;
 using ::stagecoach::testing::ToDouble;
 
 // `terms` products each, of which `magnitudes` has the sums of their magnitudes.
@@ -84,10 +85,16 @@ class Convolution : public OpTest<ConvolutionShape> {
     return {shape().samples, shape().outputs, shape().output_height(), shape().output_width()};
   }
 
-  const std::vector<float> x_ = Rounded(RandomNormal(inputs().elements(), 1));
-  const std::vector<float> w_ = Rounded(RandomNormal(weights().elements(), 2));
+  // Where products are TF32, it has these numbers too.
+  std::vector<float> Factors(int64_t count, uint64_t seed) const {
+    return RoundedTo(backend().precision == Precision::kTf32 ? DType::kBfloat16 : type(),
+                     RandomNormal(count, seed));
+  }
+
+  const std::vector<float> x_ = Factors(inputs().elements(), 1);
+  const std::vector<float> w_ = Factors(weights().elements(), 2);
   const std::vector<float> b_ = Rounded(RandomNormal(shape().has_bias ? shape().outputs : 0, 3));
-  const std::vector<float> dy_ = Rounded(RandomNormal(outputs().elements(), 4));
+  const std::vector<float> dy_ = Factors(outputs().elements(), 4);
   const std::vector<float> dw_ = RandomNormal(weights().elements(), 5);
   const std::vector<float> db_ = RandomNormal(shape().outputs, 6);
   const Vector x_exact_ = ToDouble(x_), w_exact_ = ToDouble(w_), dy_exact_ = ToDouble(dy_);
@@ -140,16 +147,19 @@ std::string NameOf(const ConvolutionShape& s) {
 // A single number; images of one pixel; kernels as large as the image, and larger; strides that
 // leave a rest; channels that fill the library's blocks, and do not; groups, down to one channel
 // each; samples that make tasks of several, and a prime number of them.
-INSTANTIATE_OP_TEST(Convolution, NameOf, ConvolutionShape{}, ConvolutionShape{3, 5, 1, 1, 7},
-                    ConvolutionShape{2, 3, 5, 4, 6, 3, 1, 1}, ConvolutionShape{1, 2, 4, 4, 3, 4},
-                    ConvolutionShape{2, 2, 2, 3, 4, 5, 1, 2, 1, false},
-                    ConvolutionShape{2, 3, 8, 9, 5, 3, 2, 1, 1, false},
-                    ConvolutionShape{3, 16, 6, 6, 32, 3, 2, 1, 1, false},
-                    ConvolutionShape{16, 32, 5, 5, 64, 1, 2},
-                    ConvolutionShape{13, 3, 9, 8, 16, 7, 2, 3},
-                    ConvolutionShape{10, 20, 4, 4, 128, 3, 1, 1, 1, false},
-                    ConvolutionShape{2, 4, 5, 5, 6, 3, 1, 1, 2},
-                    ConvolutionShape{3, 32, 6, 6, 32, 3, 1, 1, 32, false});
+INSTANTIATE_OP_TEST_ON(::stagecoach::testing::ProductBackends(), Convolution, NameOf,
+                       ::testing::Values(ConvolutionShape{}, ConvolutionShape{3, 5, 1, 1, 7},
+                                         ConvolutionShape{2, 3, 5, 4, 6, 3, 1, 1},
+                                         ConvolutionShape{1, 2, 4, 4, 3, 4},
+                                         ConvolutionShape{2, 2, 2, 3, 4, 5, 1, 2, 1, false},
+                                         ConvolutionShape{2, 3, 8, 9, 5, 3, 2, 1, 1, false},
+                                         ConvolutionShape{3, 16, 6, 6, 32, 3, 2, 1, 1, false},
+                                         ConvolutionShape{16, 32, 5, 5, 64, 1, 2},
+                                         ConvolutionShape{4, 8, 3, 3, 16},
+                                         ConvolutionShape{13, 3, 9, 8, 16, 7, 2, 3},
+                                         ConvolutionShape{10, 20, 4, 4, 128, 3, 1, 1, 1, false},
+                                         ConvolutionShape{2, 4, 5, 5, 6, 3, 1, 1, 2},
+                                         ConvolutionShape{3, 32, 6, 6, 32, 3, 1, 1, 32, false}));
 
 TEST(ConvolutionRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();

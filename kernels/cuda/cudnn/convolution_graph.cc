@@ -1,5 +1,11 @@
 #include "kernels/cuda/cudnn/convolution_graph.h"
 
+#include <algorithm>
+#include <array>
+
+#include "absl/types/span.h"
+#include "kernels/tensor.h"
+
 namespace stagecoach::kernels::cudnn {
 namespace {
 
@@ -43,6 +49,25 @@ absl::StatusOr<Graph> ConvolutionGraph(const GpuHandle& handle, ConvolutionPass 
     g.Pointwise(PointwiseMode::kAdd, sums, bias, y);
   }
   return g.Finish(handle);
+}
+
+int64_t ConvolutionScratchBytes(const ConvolutionExtents& extents) {
+  constexpr int64_t kLeast = int64_t{64} << 10, kMost = int64_t{32} << 20;
+  constexpr int64_t kWeightParts = 16, kBytes = SizeOf(DType::kFloat32);
+  const int64_t images = extents.image_elements() + extents.output_elements();
+  return std::min(kMost, kLeast + kBytes * (images + kWeightParts * extents.weight_elements()));
+}
+
+absl::StatusOr<std::vector<Engine>> ConvolutionEngines(const GpuHandle& handle, const Graph& graph,
+                                                       Precision precision) {
+  constexpr std::array kUnwanted = {NumericalNote::kNondeterministic,
+                                    NumericalNote::kReducedPrecisionReduction, NumericalNote::kFft,
+                                    NumericalNote::kWinograd, NumericalNote::kDownConvertInputs,
+                                    // With kFloat32 only.
+                                    NumericalNote::kTensorCore};
+  const size_t count = kUnwanted.size() - (precision == Precision::kFloat32 ? 0 : 1);
+  return EnginesWithout(absl::MakeConstSpan(kUnwanted).subspan(0, count),
+                        {HeuristicMode::kA, HeuristicMode::kFallback}, handle, graph);
 }
 
 }  // namespace stagecoach::kernels::cudnn

@@ -18,7 +18,7 @@ namespace {
 
 using cudnn::ConvolutionExtents;
 using cudnn::ConvolutionPass;
-using cudnn::NumericalNote;
+using cudnn::ConvolutionScratchBytes;
 
 // How many engines are measured, of those that cuDNN expects to be the fastest. To compile one
 // takes up to two seconds.
@@ -46,27 +46,6 @@ std::string WorkOf(ConvolutionPass pass, const ConvolutionExtents& e, Precision 
 }
 
 }  // namespace
-
-int64_t ConvolutionScratchBytes(const ConvolutionExtents& extents) {
-  constexpr int64_t kLeast = int64_t{64} << 10, kMost = int64_t{32} << 20;
-  constexpr int64_t kWeightParts = 16, kBytes = SizeOf(DType::kFloat32);
-  const int64_t images = extents.image_elements() + extents.output_elements();
-  return std::min(kMost, kLeast + kBytes * (images + kWeightParts * extents.weight_elements()));
-}
-
-absl::StatusOr<std::vector<cudnn::Engine>> ConvolutionEngines(const cudnn::GpuHandle& handle,
-                                                              const cudnn::Graph& graph,
-                                                              Precision precision) {
-  constexpr std::array kUnwanted = {NumericalNote::kNondeterministic,
-                                    NumericalNote::kReducedPrecisionReduction, NumericalNote::kFft,
-                                    NumericalNote::kWinograd, NumericalNote::kDownConvertInputs,
-                                    // With kFloat32 only.
-                                    NumericalNote::kTensorCore};
-  const size_t count = kUnwanted.size() - (precision == Precision::kFloat32 ? 0 : 1);
-  return cudnn::EnginesWithout(absl::MakeConstSpan(kUnwanted).subspan(0, count),
-                               {cudnn::HeuristicMode::kA, cudnn::HeuristicMode::kFallback}, handle,
-                               graph);
-}
 
 // ---- What engines are tried on.
 

@@ -23,20 +23,6 @@
 // The passes of convolutions by cuDNN.
 namespace stagecoach::kernels {
 
-// The most scratch that an engine gets, for any pass: a function of the shape alone, so that plans
-// of memory depend neither on the choice of engines nor on whether there is a cuDNN. In proportion
-// to what a pass reads and writes, and to sums of weights in 16 parts; at most 32 MiB, as of products. On an H100,
-// what cuDNN 9.19 proposes first for the convolutions of ResNet-50 takes 5 MiB at most, but for the
-// gradient of the first layer's input.
-int64_t ConvolutionScratchBytes(const cudnn::ConvolutionExtents& extents);
-
-// The engines that may be used, the best first. What is not wanted: bits that vary, sums in less
-// than float32, products by transforms, whose errors are larger; and with kFloat32 also products of
-// operands that are rounded first.
-absl::StatusOr<std::vector<cudnn::Engine>> ConvolutionEngines(const cudnn::GpuHandle& handle,
-                                                              const cudnn::Graph& graph,
-                                                              Precision precision);
-
 // A pass, and the engine that was chosen for it.
 class ConvolutionPlan {
  public:
