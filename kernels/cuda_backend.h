@@ -30,7 +30,9 @@ struct CudaGpu {
 struct CudaSystem {
   std::string backend_path;  // of libstagecoach_cuda.so
   std::string driver, runtime, cublaslt, cudnn, nccl;
-  std::string no_cudnn;  // why attention has the backend's own kernels only; "" if it has others
+  // Why attention has the backend's own kernels only, and convolutions are products or refused; ""
+  // if they are not.
+  std::string no_cudnn;
   std::vector<CudaGpu> gpus;
   // Why `gpus` is empty and what to do, in one line; OK if there is one.
   absl::Status usable;

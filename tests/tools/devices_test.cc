@@ -101,11 +101,13 @@ TEST(Devices, TextHasALineForEachGpu) {
                              Not(HasSubstr("No CUDA devices"))));
 }
 
-TEST(Devices, TellsWhoseAttentionThereIs) {
+TEST(Devices, TellsWhoseAttentionAndConvolutionsThereAre) {
   EXPECT_THAT(Devices(STAGECOACH_EMULATED_CUDA, "gpus=1").out,
-              HasSubstr("Attention: kernels of the backend or of cuDNN 9.19.0, "));
+              AllOf(HasSubstr("Attention: kernels of the backend or of cuDNN 9.19.0, "),
+                    HasSubstr("Convolutions: cuDNN 9.19.0\n")));
   EXPECT_THAT(Devices(STAGECOACH_EMULATED_CUDA, "gpus=1,cudnn_version=91002").out,
-              HasSubstr("(no cuDNN: cuDNN 9.10.2 is older than 9.19)"));
+              AllOf(HasSubstr("(no cuDNN: cuDNN 9.10.2 is older than 9.19)"),
+                    HasSubstr("Convolutions: none but of kernel 1, until cuDNN 9.19")));
 }
 
 TEST(Devices, WithoutAGpuItSaysSo) {

@@ -121,11 +121,15 @@ void PrintCuda(const kernels::CudaSystem& system) {
                or_none(system.runtime), or_none(system.cublaslt), or_none(system.nccl),
                or_none(system.driver), system.backend_path);
   if (system.cudnn.empty()) {
-    absl::PrintF("Attention: kernels of the backend (no cuDNN: %s)\n", system.no_cudnn);
+    absl::PrintF(
+        "Attention: kernels of the backend (no cuDNN: %s)\nConvolutions: none but of kernel 1, "
+        "until cuDNN 9.19 or a later 9 is installed\n",
+        system.no_cudnn);
   } else {
     absl::PrintF(
-        "Attention: kernels of the backend or of cuDNN %s, whichever are measured faster\n",
-        system.cudnn);
+        "Attention: kernels of the backend or of cuDNN %s, whichever are measured faster\n"
+        "Convolutions: cuDNN %s\n",
+        system.cudnn, system.cudnn);
   }
 }
 

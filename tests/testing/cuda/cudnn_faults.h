@@ -6,8 +6,9 @@
 #include <set>
 
 // How a test makes the stand-in of cuDNN behave as the real library may, but the stand-in by itself
-// does not. Engines are named by their global index: forward has 2 and 1, backward 6 and 7, and 8,
-// which says that it does not give the same bits every time.
+// does not. Engines are named by their global index: forward of attention has 2 and 1, backward 6
+// and 7, and 8, which says that it does not give the same bits every time; those of convolutions
+// are in cudnn_convolution.cc.
 namespace stagecoach::testing::cuda {
 
 struct CudnnFaults {
