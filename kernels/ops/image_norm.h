@@ -74,16 +74,16 @@ class ImageNormOp : public Operation {
   // calls.
   virtual int64_t workspace_bytes() const = 0;
 
-  // Computes `mean` and `variance` of x, and y by them.
+  // Computes `mean` and `variance` of x, and y by them. y may be x or the addend.
   virtual absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
                                const ImageNormTail& tail, std::byte* workspace) = 0;
-  // y by a mean and a variance that are given.
+  // y by a mean and a variance that are given. y may be x or the addend.
   virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
                              const ImageNormTail& tail) = 0;
 
   // dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set. `dx` may
-  // be `dy`, if tail.dz is empty. Here and below, `tensors` are those of Forward, of which y is not
-  // read, and beta only where the ReLU is computed again.
+  // be `dy`, here and below, if that is not tail.dz. `tensors` are those of Forward, of which y is
+  // not read, and beta only where the ReLU is computed again.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy,
                                      const ImageNormTensors& tensors,
                                      const ImageNormTailGradient& tail, const Tensor& dx,

@@ -72,7 +72,7 @@ class ImageNorm : public OpTest<ImageNormShape> {
       tensors.mean = bench.Floats(sets(), mean_);
       tensors.variance = bench.Floats(sets(), variance_);
       const Tensor dy = bench.Operand(bench.Images(all()), AsFloats(dy_));
-      const Tensor dx = together ? bench.Result(bench.Images(all())) : dy;
+      const Tensor dx = start != 0.0F ? bench.Result(bench.Images(all())) : dy;
       const Tensor dgamma = From(start, channels(), bench), dbeta = From(start, channels(), bench);
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       const bool adds = start != 0.0F;
@@ -261,52 +261,53 @@ TEST_P(ImageNorm, CollectsTheMeanAndTheUnbiasedVariance) {
   }
 }
 
-// What follows the norm, in its pass or in those of operations of its own.
-struct Tail {
-  bool adds, has_relu;
-};
-constexpr std::array kTails = {Tail{false, true}, Tail{true, false}, Tail{true, true}};
-
+// Also where y is x, or the addend.
 TEST_P(ImageNorm, ForwardWithATailHasTheBitsOfItsOperations) {
-  for (const Tail tail : kTails) {
-    const auto [fused, applied, apart] = ResultsAtAnyAddress([&](OpBench& bench) {
+  struct Steps {
+    bool adds, has_relu;
+  };
+  for (const Steps steps : {Steps{false, false}, {false, true}, {true, false}, {true, true}}) {
+    const auto [y, over_x, over_addend] = ResultsAtAnyAddress([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
       ActivationOp& relu = bench.Create(Relu());
-      ImageNormTensors tensors = Operands(bench);
-      tensors.mean = bench.ResultOf(DType::kFloat32, sets());
-      tensors.variance = bench.ResultOf(DType::kFloat32, sets());
-      const Tensor addend = bench.Operand(bench.Images(all()), AsFloats(dy_));
-      std::array<Tensor, 3> results;
-      for (Tensor& result : results) result = bench.Result(bench.Images(all()));
+      ImageNormTensors apart = Operands(bench), applied = Operands(bench);
+      apart.mean = applied.mean = bench.ResultOf(DType::kFloat32, sets());
+      apart.variance = applied.variance = bench.ResultOf(DType::kFloat32, sets());
+      apart.y = bench.Result(bench.Images(all()));
+      ImageNormTensors in_place = apart;
+      in_place.y = apart.x;
+      const ImageNormTail tail = {
+          .addend = steps.adds ? bench.Operand(bench.Images(all()), AsFloats(dy_)) : Tensor{},
+          .has_relu = steps.has_relu};
+      applied.y = steps.adds ? tail.addend : bench.Result(bench.Images(all()));
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
-      const ImageNormTail own = {.addend = tail.adds ? addend : Tensor{},
-                                 .has_relu = tail.has_relu};
       bench.Run([&](Stream& stream) -> absl::Status {
-        tensors.y = results[0];
-        RETURN_IF_ERROR(op.Forward(stream, tensors, own, workspace));
-        tensors.y = results[1];
-        RETURN_IF_ERROR(op.Apply(stream, tensors, own));
-        tensors.y = results[2];
-        RETURN_IF_ERROR(op.Apply(stream, tensors, {}));
-        if (tail.has_relu) return relu.Forward(stream, tensors.y, own.addend, tensors.y);
-        return bench.ops().elementwise().Add(stream, tensors.y, addend, tensors.y);
+        RETURN_IF_ERROR(op.Forward(stream, apart, {}, workspace));
+        if (steps.has_relu) {
+          RETURN_IF_ERROR(relu.Forward(stream, apart.y, tail.addend, apart.y));
+        } else if (steps.adds) {
+          RETURN_IF_ERROR(bench.ops().elementwise().Add(stream, apart.y, tail.addend, apart.y));
+        }
+        RETURN_IF_ERROR(op.Forward(stream, in_place, tail, workspace));
+        return op.Apply(stream, applied, tail);
       });
-      return results;
+      return std::array{apart.y, in_place.y, applied.y};
     });
-    EXPECT_THAT(fused, HasTheBitsOf(apart)) << tail.adds << tail.has_relu;
-    EXPECT_THAT(applied, HasTheBitsOf(apart)) << tail.adds << tail.has_relu;
+    EXPECT_THAT(over_x, HasTheBitsOf(y)) << steps.adds << steps.has_relu;
+    EXPECT_THAT(over_addend, HasTheBitsOf(y)) << steps.adds << steps.has_relu;
   }
 }
 
-// By the ReLU's y, or without: where it is known by x alone, and the gradient of the addend is
-// written over dy, or elsewhere, or not at all.
+// Whether the ReLU is known by its y or by x, and wherever the results are written.
 TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
+  enum class Over : uint8_t { kNothing, kDx, kDz };  // what is written over dy
   struct Way {
-    bool by_y, writes_dz, in_place, together;
+    bool by_y, writes_dz, together;
+    Over over = Over::kNothing;
   };
-  for (const Way way : {Way{false, false, false, true}, Way{false, true, false, false},
-                        Way{true, true, true, true}, Way{true, true, true, false},
-                        Way{true, false, false, false}, Way{true, false, false, true}}) {
+  for (const Way& way : {Way{false, false, true, Over::kDx}, Way{false, true, false},
+                         Way{true, true, true, Over::kDz}, Way{true, true, false, Over::kDz},
+                         Way{true, false, true, Over::kDx}}) {
     const auto results = ResultsAtAnyAddress([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
       ActivationOp& relu = bench.Create(Relu());
@@ -315,42 +316,33 @@ TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
       tensors.mean = bench.Floats(sets(), mean_);
       tensors.variance = bench.Floats(sets(), variance_);
       tensors.y = bench.Result(images);
-      const Tensor dy = bench.Operand(images, AsFloats(dy_)), expected_dz = bench.Result(images);
-      const Tensor dz = way.in_place ? dy : bench.Result(images);
-      std::array<Tensor, 2> dx, dgamma, dbeta;
-      for (size_t i = 0; i < dx.size(); ++i) {
-        dx[i] = bench.Result(images);
-        dgamma[i] = bench.ResultOf(DType::kFloat32, channels());
-        dbeta[i] = bench.ResultOf(DType::kFloat32, channels());
-      }
+      const Tensor dy = bench.Operand(images, AsFloats(dy_));
+      const Tensor dz_apart = bench.Result(images), dx_apart = bench.Result(images);
+      const Tensor dz = way.over == Over::kDz ? dy : bench.Result(images);
+      const Tensor dx = way.over == Over::kDx ? dy : bench.Result(images);
+      std::array<Tensor, 4> sums;  // dgamma and dbeta, of both
+      for (Tensor& sum : sums) sum = bench.ResultOf(DType::kFloat32, channels());
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       bench.Run([&](Stream& stream) -> absl::Status {
         RETURN_IF_ERROR(op.Apply(stream, tensors, {.has_relu = true}));
-        RETURN_IF_ERROR(relu.BackwardInput(stream, dy, tensors.y, expected_dz));
-        RETURN_IF_ERROR(op.Backward(stream, expected_dz, tensors, {}, dx[1], dgamma[1], dbeta[1],
+        RETURN_IF_ERROR(relu.BackwardInput(stream, dy, tensors.y, dz_apart));
+        RETURN_IF_ERROR(op.Backward(stream, dz_apart, tensors, {}, dx_apart, sums[0], sums[1],
                                     false, workspace));
         const ImageNormTailGradient tail = {.has_relu = true,
                                             .y = way.by_y ? tensors.y : Tensor{},
                                             .dz = way.writes_dz ? dz : Tensor{}};
         if (way.together) {
-          return op.Backward(stream, dy, tensors, tail, dx[0], dgamma[0], dbeta[0], false,
-                             workspace);
+          return op.Backward(stream, dy, tensors, tail, dx, sums[2], sums[3], false, workspace);
         }
-        RETURN_IF_ERROR(op.BackwardInput(stream, dy, tensors, tail, dx[0], workspace));
-        return op.BackwardWeight(stream, dy, tensors, tail, dgamma[0], dbeta[0], false, workspace);
+        RETURN_IF_ERROR(op.BackwardInput(stream, dy, tensors, tail, dx, workspace));
+        return op.BackwardWeight(stream, dy, tensors, tail, sums[2], sums[3], false, workspace);
       });
-      return std::vector<Tensor>{dx[0],
-                                 dx[1],
-                                 dgamma[0],
-                                 dgamma[1],
-                                 dbeta[0],
-                                 dbeta[1],
-                                 way.writes_dz ? dz : expected_dz,
-                                 expected_dz};
+      return std::array{dx_apart, dx,      dz_apart, way.writes_dz ? dz : dz_apart,
+                        sums[0],  sums[2], sums[1],  sums[3]};
     });
     for (size_t i = 0; i < results.size(); i += 2) {
-      EXPECT_THAT(results[i], HasTheBitsOf(results[i + 1]))
-          << "result " << i << ", " << way.by_y << way.writes_dz << way.in_place << way.together;
+      EXPECT_THAT(results[i + 1], HasTheBitsOf(results[i]))
+          << "result " << i << ", " << way.by_y << way.writes_dz << way.together;
     }
   }
 }

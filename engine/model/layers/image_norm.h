@@ -9,7 +9,7 @@ namespace stagecoach::engine {
 
 // Both take images [channels, height, width], keep their shape, normalize to mean 0 and variance 1,
 // and then scale and shift each channel (kernels/ops/image_norm.h). Parameters "weight" [channels],
-// 1, and "bias" [channels], 0. On CPU devices only.
+// 1, and "bias" [channels], 0.
 
 // Groups of channels of each sample by themselves. `groups` divides the channels.
 LayerFactory GroupNorm(int64_t groups, float epsilon = 1e-5F);

@@ -14,7 +14,7 @@ struct PoolOptions {
 };
 
 // Of images [channels, height, width], each channel by itself (kernels/ops/pooling.h). No
-// parameters. On CPU devices only.
+// parameters.
 
 // The largest element of each window.
 LayerFactory MaxPool(const PoolOptions& options);

@@ -219,14 +219,15 @@ class CpuImageNorm final : public ImageNormOp {
       const Norm norm(*this, tensors, s, c);
       const T* const xp = Elements<T>(tensors.x) + plane * A_;
       T* const yp = Elements<T>(tensors.y) + plane * A_;
-      for (int64_t i = 0; i < A_; ++i) yp[i] = norm.Of(xp[i]);
-      // From the cache, by the operations that these are without a norm.
+      // Each operation rounds what it gives.
       const auto relu = [&](float z) { return tail.has_relu && z < 0.0F ? 0.0F : z; };
       if (!tail.addend.empty()) {
         const T* const addend = Elements<T>(tail.addend) + plane * A_;
-        for (int64_t i = 0; i < A_; ++i) yp[i] = relu(yp[i] + addend[i]);
+        for (int64_t i = 0; i < A_; ++i) yp[i] = relu(T(norm.Of(xp[i])) + addend[i]);
       } else if (tail.has_relu) {
-        for (int64_t i = 0; i < A_; ++i) yp[i] = relu(yp[i]);
+        for (int64_t i = 0; i < A_; ++i) yp[i] = relu(T(norm.Of(xp[i])));
+      } else {
+        for (int64_t i = 0; i < A_; ++i) yp[i] = norm.Of(xp[i]);
       }
     });
   }

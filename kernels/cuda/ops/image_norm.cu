@@ -97,11 +97,13 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
   for (int c = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); c < part.columns();
        c += static_cast<int>(blockDim.x * blockDim.y)) {
     float sum = 0.0F;
+#pragma unroll 4
     for (int y = 0; y < threads; ++y) {
       sum = __fmaf_rn(static_cast<float>(part.RowsOf(y)), means[y * width + c], sum);
     }
     const float mean = sum / rows;
     float rest = 0.0F;
+#pragma unroll 4
     for (int y = 0; y < threads; ++y) {
       const int at = y * width + c;
       const auto own = static_cast<float>(part.RowsOf(y));

@@ -127,7 +127,7 @@ class ImagePart {
   // How many rows the threads with that threadIdx.y have in all.
   __device__ int RowsOf(int y) const {
     const int threads = static_cast<int>(blockDim.y);
-    return rows_ <= y ? 0 : (rows_ - y + threads - 1) / threads;
+    return rows_ / threads + (y < rows_ % threads ? 1 : 0);
   }
 
   // Calls visit(first), `first` being the number of a row of the block of threads, for every step
