@@ -106,7 +106,7 @@ class ImageNorm : public OpTest<ImageNormShape> {
   }
 
   const Vector x_ = Operand(all().elements(), 1, /*scale=*/2.0F, /*shift=*/1.0F);
-  const Vector gamma_ = Operand(shape().channels, 2), beta_ = Operand(shape().channels, 3);
+  Vector gamma_ = Operand(shape().channels, 2), beta_ = Operand(shape().channels, 3);
   const Vector dy_ = Operand(all().elements(), 4);
   const reference::ImageNormOutput exact_ = reference::ImageNormForward(shape(), x_, gamma_, beta_);
   const std::vector<float> mean_ = AsFloats(exact_.mean), variance_ = AsFloats(exact_.variance);
@@ -298,8 +298,11 @@ TEST_P(ImageNorm, ForwardWithATailHasTheBitsOfItsOperations) {
   }
 }
 
-// Whether the ReLU is known by its y or by x, and wherever the results are written.
+// Whether the ReLU is known by its y or by x, and wherever the results are written. Of a channel
+// all y are 0, of another they are the least number there is, or too small for it.
 TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
+  gamma_.back() = type() == DType::kFloat32 ? 0x1p-149 : 0x1p-133;
+  gamma_[0] = beta_[0] = beta_.back() = 0.0;
   enum class Over : uint8_t { kNothing, kDx, kDz };  // what is written over dy
   struct Way {
     bool by_y, writes_dz, together;
