@@ -158,6 +158,7 @@ absl::StatusOr<std::unique_ptr<ActionRing>> ActionRing::Create(RingOwner owner,
     // All of it now: a page for which the disk has no room would end the process later.
     if (const int error = posix_fallocate(file, 0, kBytes); error != 0) {
       close(file);
+      unlink(path.c_str());
       errno = error;
       return base::SystemError("write", path);
     }

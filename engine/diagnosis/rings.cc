@@ -17,10 +17,13 @@ absl::StatusOr<std::unique_ptr<Rings>> Rings::Create(const RingOptions& options,
   for (RingOwner owner : owners) {
     const int device = owner.device;
     owner.launch = options.launch;
-    ASSIGN_OR_RETURN(
-        rings->rings_[device],
-        ActionRing::Create(std::move(owner),
-                           options.folder.empty() ? "" : RingPath(options.folder, device)));
+    absl::StatusOr<std::unique_ptr<ActionRing>> ring =
+        ActionRing::Create(owner, options.folder.empty() ? "" : RingPath(options.folder, device));
+    if (!ring.ok() && !options.folder.empty()) {
+      if (options.on_no_file) options.on_no_file(ring.status());
+      ring = ActionRing::Create(std::move(owner), "");
+    }
+    ASSIGN_OR_RETURN(rings->rings_[device], std::move(ring));
   }
   return rings;
 }

@@ -1,11 +1,13 @@
 #ifndef STAGECOACH_ENGINE_DIAGNOSIS_RINGS_H_
 #define STAGECOACH_ENGINE_DIAGNOSIS_RINGS_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/diagnosis/action_ring.h"
 #include "engine/diagnosis/first_stop.h"
@@ -15,6 +17,8 @@ namespace stagecoach::engine {
 struct RingOptions {
   std::string folder;  // is made if it is not there; "": rings are in memory
   std::string launch;  // RingOwner::launch
+  // Called with why a ring is in memory alone, since there is no room for its file, say.
+  std::function<void(const absl::Status& why)> on_no_file = {};
 };
 
 // The rings of the devices that are in this process.

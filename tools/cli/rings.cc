@@ -10,12 +10,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
 
 engine::RingOptions FindRings(const engine::Launch& launch) {
   const char* const variable = std::getenv(kRingsVariable);
-  return {.folder = variable == nullptr ? "" : variable, .launch = launch.id};
+  return {
+      .folder = variable == nullptr ? "" : variable,
+      .launch = launch.id,
+      .on_no_file = [](const absl::Status& why) {
+        PrintRankNotice(absl::StrCat(
+            why.message(), ": if this rank hangs, its launcher does not notice, nor say where"));
+      }};
 }
 
 absl::StatusOr<std::unique_ptr<LaunchedRings>> LaunchedRings::Make(const std::string& log_dir) {

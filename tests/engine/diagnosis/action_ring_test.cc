@@ -1,6 +1,10 @@
 #include "engine/diagnosis/action_ring.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -244,6 +248,27 @@ TEST_F(RingFile, IsNotThatOfAProcessThatStillHasTheOld) {
   old->BeginRun(1, true);
   old->Begin(Pass(Op::kForward, 1));
   EXPECT_EQ(ReadRings(folder_.path().string())->at(0).owner.launch, "second");
+}
+
+TEST_F(RingFile, ThatCannotBeMadeIsSaidAndReplacedByMemory) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = ActionRing::kBytes - 1;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  absl::Status why;
+  const auto rings = Rings::Create(
+      {.folder = folder_.path().string(), .on_no_file = [&](const absl::Status& w) { why = w; }},
+      {OwnerOf(0)});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_OK(rings.status());
+  EXPECT_THAT(why.message(), AllOf(HasSubstr(PathOf(0)), HasSubstr("File too large")));
+  EXPECT_FALSE(base::Exists(PathOf(0)));
+  (*rings)->of(0).BeginRun(1, true);
+  (*rings)->of(0).Begin(Pass(Op::kForward, 1));
+  EXPECT_THAT((*rings)->of(0).Read().actions, SizeIs(1));
 }
 
 TEST_F(RingFile, InAFolderThatCannotBeIsAnErrorWithItsName) {
