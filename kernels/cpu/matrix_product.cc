@@ -39,6 +39,19 @@ LibraryPrimitive MakePrimitive(Type type, const ProductShape& shape, bool accumu
                           {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}}, slots);
 }
 
+// The library makes its stateless product's code, for some 25 ms, when that is first called: not
+// within the first step or prompt.
+void PrepareStatelessProduct() {
+  static const bool is_prepared [[maybe_unused]] = [] {
+    constexpr int64_t kSome = 16;
+    const std::array<float, kSome * kSome> a{}, b{};
+    std::array<float, kSome * kSome> c{};
+    SingleThreadedLibraries single_threaded;
+    return dnnl_sgemm('N', 'N', kSome, kSome, kSome, 1.0F, a.data(), kSome, b.data(), kSome, 0.0F,
+                      c.data(), kSome) == dnnl_success;
+  }();
+}
+
 }  // namespace
 
 struct MatrixProduct::State {
@@ -57,7 +70,9 @@ absl::StatusOr<std::unique_ptr<MatrixProduct>> MatrixProduct::Create(DType type,
   auto state = std::make_unique<State>();
   state->shape = shape;
   state->is_stateless = type == DType::kFloat32 && !shape.transpose_b;
-  if (!state->is_stateless) {
+  if (state->is_stateless) {
+    PrepareStatelessProduct();
+  } else {
     SingleThreadedLibraries single_threaded;
     const Type library_type = LibraryType(type);
     try {
