@@ -1,8 +1,10 @@
 #include "engine/stage/optimizer.h"
 
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -63,6 +65,21 @@ absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step
                      group);
   }
   return absl::InternalError("unknown optimizer");
+}
+
+absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,
+                          absl::Span<const kernels::ParameterTensors> parameters) {
+  std::vector<kernels::ParameterTensors> updated;  // an average moves at any learning rate
+  for (const kernels::ParameterTensors& tensors : parameters) {
+    if (!tensors.average.has_value()) updated.push_back(tensors);
+  }
+  if (updated.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto group,
+                   device.ops().optimizer().CreateGroup(device.stream(), updated));
+  Optimizer still = optimizer;
+  still.weight_decay = 0.0F;
+  RETURN_IF_ERROR(UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device, *group));
+  return device.stream().Finish();  // the group is no longer there
 }
 
 }  // namespace stagecoach::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/device.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/tensor.h"
@@ -66,6 +67,11 @@ struct UpdateStep {
 // Updates the parameters of a group in place, in a job of the device's stream.
 absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
                               kernels::Device& device, const kernels::ParameterGroup& group);
+
+// An update of `parameters` that changes nothing, while gradients and states are 0: it loads what
+// updates need, and waits for that.
+absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,
+                          absl::Span<const kernels::ParameterTensors> parameters);
 
 }  // namespace stagecoach::engine
 

@@ -61,10 +61,7 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
 absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(const Options& options) {
   std::unique_ptr<OptimizerShard> shard(new OptimizerShard(*options.device, options.optimizer));
   absl::Status status;
-  options.device->stream().Run([&] {
-    status = shard->CreateGroups(options);
-    if (status.ok() && !options.device->memory_is_host()) status = shard->WarmUp();
-  });
+  options.device->stream().Run([&] { status = shard->CreateGroups(options); });
   RETURN_IF_ERROR(status);
   return shard;
 }
@@ -75,9 +72,10 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
   std::byte* states = options.states;
   for (int64_t part = 0; part < partition::ReductionParts(bytes, options.replication); ++part) {
     const auto range = partition::ShardOf(bytes, part, options.replica, options.replication);
-    ASSIGN_OR_RETURN(parts_.emplace_back(),
-                     ops.CreateGroup(device_.stream(),
-                                     PiecesIn(range, options, states, range.bytes(), trained_)));
+    const std::vector<ParameterTensors> pieces =
+        PiecesIn(range, options, states, range.bytes(), trained_);
+    ASSIGN_OR_RETURN(parts_.emplace_back(), ops.CreateGroup(device_.stream(), pieces));
+    if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate(optimizer_, device_, pieces));
     states += options.optimizer.states() * range.bytes();
   }
   const bool rounds =
@@ -86,15 +84,6 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
   if (!rounds) return absl::OkStatus();
   ASSIGN_OR_RETURN(all_, ops.CreateGroup(device_.stream(), options.tensors));
   return absl::OkStatus();
-}
-
-absl::Status OptimizerShard::WarmUp() {
-  Optimizer still = optimizer_;
-  still.weight_decay = 0.0F;
-  for (const auto& part : parts_) {
-    RETURN_IF_ERROR(UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device_, *part));
-  }
-  return device_.stream().Finish();
 }
 
 absl::Status OptimizerShard::UpdatePart(int64_t part) {

@@ -52,8 +52,6 @@ class OptimizerShard {
   OptimizerShard(kernels::Device& device, const Optimizer& optimizer)
       : device_(device), optimizer_(optimizer) {}
   absl::Status CreateGroups(const Options& options);
-  // An update that changes nothing: it loads what updates need.
-  absl::Status WarmUp();
 
   kernels::Device& device_;
   const Optimizer optimizer_;

@@ -132,7 +132,9 @@ absl::Status Stage::Place(std::byte* resident, std::optional<uint64_t> seed) {
   if (seed.has_value()) RETURN_IF_ERROR(InitializeParameters(*seed));
   if (options_.trains) RETURN_IF_ERROR(GroupParameters());
   const bool updates = options_.trains && !options_.replication.shards_optimizer;
-  if (updates && !device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
+  if (updates && !device_.memory_is_host()) {
+    RETURN_IF_ERROR(WarmUpUpdate(options_.optimizer, device_, tensors_));
+  }
   RETURN_IF_ERROR(RoundParameters());
   return Finish();
 }
@@ -234,12 +236,6 @@ absl::Status Stage::GroupByTime() {
   if (tied.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(tied_parameters_, ops.CreateGroup(device_.stream(), tied));
   return absl::OkStatus();
-}
-
-absl::Status Stage::WarmUpUpdate() {
-  Optimizer still = options_.optimizer;
-  still.weight_decay = 0.0F;
-  return UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device_, *all_parameters_);
 }
 
 absl::Status Stage::Finish() { return device_.stream().Finish(); }

@@ -180,8 +180,6 @@ class Stage {
   absl::Status GroupParameters();
   // By when they are updated, if layers are in backward passes.
   absl::Status GroupByTime();
-  // An update that changes nothing, while gradients and states are 0: it loads what updates need.
-  absl::Status WarmUpUpdate();
   absl::Status Finish();
   kernels::DType input_type() const { return InputType(device_, options_.vocabulary > 0); }
   const Tensor& ValueOf(ParameterId id) const;

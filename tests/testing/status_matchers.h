@@ -50,7 +50,7 @@ MATCHER_P2(StatusIs, code, message,
   STAGECOACH_ASSERT_OK_AND_ASSIGN_(STAGECOACH_UNIQUE_NAME_(result_, __COUNTER__), lhs, expression)
 #define STAGECOACH_ASSERT_OK_AND_ASSIGN_(result, lhs, expression) \
   auto result = (expression);                                     \
-  ASSERT_OK(result);                                              \
+  ASSERT_OK(result.status());                                     \
   lhs = *std::move(result)
 
 #endif  // STAGECOACH_TESTS_TESTING_STATUS_MATCHERS_H_

@@ -444,10 +444,21 @@ INSTANTIATE_TEST_SUITE_P(Precisions, CudaGradients,
                                                PrecisionName(std::get<1>(test.param)));
                          });
 
+// Moving averages too, which an update moves at any learning rate.
 TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
-  const auto cpu = TinyTrainer({.devices = 1, .schedule = "gpipe"}).value();
-  const auto cuda = TinyTrainer(OnCuda(2, "1f1b", Place::kOneGpu)).value();
-  EXPECT_EQ(cuda->ParametersHash().value(), cpu->ParametersHash().value());
+  for (const bool shards : {false, true}) {
+    for (const Subject& subject : {kLayersOfAllKinds, kImages}) {
+      SCOPED_TRACE(subject.name);
+      const auto cpu =
+          TinyTrainer({.model = subject.model(), .devices = 1, .schedule = "gpipe"}).value();
+      const Partition partition = {
+          2, "1f1b", Place::kOneGpu, {shards ? 2 : 1, /*gradient_blocks=*/2, shards}};
+      ASSERT_OK_AND_ASSIGN(
+          const auto cuda,
+          TinyTrainer(OnCuda(partition, subject, Optimizer::AdamW(), Precision::kFloat32)));
+      EXPECT_EQ(cuda->ParametersHash().value(), cpu->ParametersHash().value());
+    }
+  }
 }
 
 // A step on the rows behind those of the steps before.
