@@ -1,15 +1,21 @@
 // What a training run prints.
 
+#include <sys/wait.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
 #include "tests/tools/child.h"
 #include "tools/cli/exit_status.h"
 
@@ -138,6 +144,19 @@ TEST(Json, ThePartitionNeverChangesTheAnswer) {
 TEST(Json, TheSeedChangesTheAnswer) {
   EXPECT_NE(EventsOf({"--seed", "1"}).back()["parameters_hash"],
             EventsOf({"--seed", "2"}).back()["parameters_hash"]);
+}
+
+// Though many calls may have failed, or not, since that was found.
+TEST(Output, ToAFullDeviceSaysThatItIsFull) {
+  const testing::TestFolder folder;
+  const std::string err = (folder.path() / "err").string();
+  const std::string train = "train --data synthetic:256x4x2 --layers 2 --width 4 --epochs 1";
+  for (const std::string& command : {train + " --stages 1", "launch -p 2 -- " + train}) {
+    const std::string line = absl::StrCat(ProgramPath(), " ", command, " > /dev/full 2> ", err);
+    EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), kStatusCannotWrite);
+    ExpectOneLine(base::ReadFile(err, 10'000).value(),
+                  HasSubstr("cannot write the output: No space left on device"));
+  }
 }
 
 TEST(Options, TheLastOneCounts) {

@@ -337,6 +337,8 @@ TEST_F(ResumedRun, NamesTheFlagIfThereAreFewerRows) {
   EXPECT_EQ(resumed.exit_status, kStatusBadData);
   ExpectOneLine(resumed.err, HasSubstr("a.csv: --rows is 80, in the checkpoint, but there are 40 "
                                        "rows to train on"));
+  const Finished given = Train({"--checkpoint", Folder(), "--resume", "--rows", "90"});
+  ExpectOneLine(given.err, HasSubstr("a.csv: --rows is 90, but there are 40 rows"));
 }
 
 TEST_F(ResumedRun, FlagsOfCheckpointsNeedAFolder) {

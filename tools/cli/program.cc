@@ -1,5 +1,7 @@
 #include "tools/cli/program.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -123,8 +125,11 @@ void NoteRepeated(const CLI::App& app) {
 
 absl::Status FinishOutput() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
-  return From(Origin::kOutput,
-              absl::DataLossError(absl::StrCat("cannot write the output: ", std::strerror(errno))));
+  // What was wrong may be long ago, and errno that of something else since: another try tells.
+  return From(Origin::kOutput, absl::DataLossError(write(STDOUT_FILENO, "\n", 1) == 1
+                                                       ? "cannot write all of the output"
+                                                       : absl::StrCat("cannot write the output: ",
+                                                                      std::strerror(errno))));
 }
 
 // `rest`: what comes after "--", if that is there.

@@ -98,6 +98,7 @@ struct RunOptions {
   bool resume = false;
   bool data_changed = false;           // since it was saved, which is known
   std::optional<int64_t> every_steps;  // between saves; unset: as often as it pays (SaveInterval)
+  std::vector<std::string> taken;      // flags that are those of a checkpoint
   std::vector<std::string> taken_defaults;  // flags that a checkpoint had, and had not been given
   int kept_checkpoints = engine::Retention{}.newest;
   int64_t kept_every_steps = 0;

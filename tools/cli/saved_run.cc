@@ -274,6 +274,7 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     if (has_model && is_of_file && !saved.is_given) continue;
     // It followed from what was left for training.
     if (has_test_set && saved.name == "--rows" && !saved.is_given) continue;
+    options.taken.push_back(saved.name);
     if (!saved.is_given) options.taken_defaults.push_back(saved.name);
     RETURN_IF_ERROR(TakeSavedOption(flags, saved));
   }

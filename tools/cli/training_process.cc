@@ -346,7 +346,9 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
   report_->End(*run_, outcome);
   RETURN_IF_ERROR(From(Origin::kOutput, WriteTraces(options, *trainer_)));
   RETURN_IF_ERROR(From(Origin::kOutput, outcome.fit.last_save));
-  for (const auto& log : logs_) RETURN_IF_ERROR(From(Origin::kOutput, log->status()));
+  for (const auto& log : logs_) {
+    if (!log->status().ok()) return kExitCannotWrite;  // which it has told
+  }
   return outcome.fit.stopped ? StatusOfStop(stop.reason()) : kExitOk;
 }
 

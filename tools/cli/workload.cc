@@ -187,10 +187,11 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
   }());
   if (const int64_t rows = options.rows.value_or(0); rows > 0) {
     if (rows > data.train->rows()) {
-      const bool is_resumed = options.resume || !options.taken_defaults.empty();
-      return absl::InvalidArgumentError(absl::StrCat(
-          DataOf(options), ": --rows is ", rows, is_resumed ? ", in the checkpoint," : "",
-          " but there are ", data.train->rows(), " rows to train on"));
+      const bool is_saved =
+          std::find(options.taken.begin(), options.taken.end(), "--rows") != options.taken.end();
+      return absl::InvalidArgumentError(
+          absl::StrCat(DataOf(options), ": --rows is ", rows, is_saved ? ", in the checkpoint" : "",
+                       ", but there are ", data.train->rows(), " rows to train on"));
     }
     ASSIGN_OR_RETURN(data.train, engine::Subset(std::move(data.train), rows));
   }
