@@ -45,7 +45,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
       if (errno != EWOULDBLOCK) {
         return absl::UnimplementedError(SystemError("lock", path).message());
       }
-      absl::Status held = absl::FailedPreconditionError(OwnerIn(file));
+      absl::Status held = absl::FailedPreconditionError(owner.empty() ? "" : OwnerIn(file));
       lock.Abandon();
       return held;
     }

@@ -16,7 +16,7 @@ class FileLock {
  public:
   // Makes the file, or takes over what is left of one, and writes `owner` in it.
   // FailedPrecondition: another process holds it, and the message is that one's `owner`, for
-  // which this waits a moment.
+  // which one that has an `owner` itself waits a moment.
   // Unimplemented: the file system has no locks. Other errors name the path.
   static absl::StatusOr<FileLock> Take(const std::string& path, absl::string_view owner);
 
