@@ -1,6 +1,6 @@
 #include "kernels/cuda/ops/convolution_cudnn.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/runtime/handles.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/blas_lt_fixture.h"
@@ -36,6 +37,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
@@ -213,6 +215,57 @@ struct Bench {
 
   static constexpr int64_t kBytes = 1 << 14;
 };
+
+TEST_F(CudnnConvolutionTest, TensorsMustBeAligned) {
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> device, TryDevice("", Precision::kBfloat16));
+  ASSERT_OK_AND_ASSIGN(Bench bench, Bench::Create(std::move(device)));
+  Tensor x = bench.At(0);
+  x.data = static_cast<std::byte*>(x.data) + 2;
+  EXPECT_THAT(RunJob(*bench.device,
+                     [&](Stream& stream) {
+                       return bench.op->BackwardInput(stream, bench.At(2), bench.At(1), x,
+                                                      bench.buffers[4].data());
+                     }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiples of 16")));
+}
+
+TEST_F(CudnnConvolutionTest, TheLibraryRefusesWhatDoesNotFit) {
+  const GpuScope scope(0);
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const cudnn::GpuHandle> handle,
+                       cudnn::GpuHandle::Create(0));
+  const cudnn::ConvolutionExtents fits = {.inputs = 8,
+                                          .height = 5,
+                                          .width = 5,
+                                          .outputs = 8,
+                                          .output_height = 3,
+                                          .output_width = 3,
+                                          .kernel = 3,
+                                          .type = cudnn::DataType::kBfloat16};
+  const auto with = [&](auto change) {
+    cudnn::ConvolutionExtents changed = fits;
+    change(changed);
+    return changed;
+  };
+  for (const auto pass : {cudnn::ConvolutionPass::kForward, cudnn::ConvolutionPass::kBackwardInput,
+                          cudnn::ConvolutionPass::kBackwardWeight}) {
+    const auto refusal = [&](auto change) {
+      return ConvolutionGraph(*handle, pass, with(change)).status();
+    };
+    EXPECT_OK(refusal([](auto&) {}));
+    EXPECT_THAT(refusal([](auto& e) { e.output_width = 4; }),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("images of a convolution")));
+    EXPECT_THAT(refusal([](auto& e) { e.stride = 0; }),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("stride or dilation")));
+    EXPECT_THAT(refusal([](auto& e) { e.padding = -1; }),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("padding")));
+  }
+  ASSERT_OK_AND_ASSIGN(const cudnn::Graph grouped,
+                       ConvolutionGraph(*handle, cudnn::ConvolutionPass::kBackwardWeight,
+                                        with([](auto& e) { e.groups = 2; })));
+  ASSERT_OK_AND_ASSIGN(const std::vector<cudnn::Engine> engines,
+                       ConvolutionEngines(*handle, grouped, Precision::kBfloat16));
+  EXPECT_THAT(engines, IsEmpty());
+}
 
 TEST_F(CudnnConvolutionTest, IsCaptured) {
   ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> device, TryDevice("", Precision::kBfloat16));
