@@ -96,7 +96,7 @@ std::vector<Engine> Proposed(const Kind& kind, const std::shared_ptr<const Graph
   }
   if (kind.to_float && kind.has_epilogue) {
     // The knob: into how many parts the sum is divided.
-    return {{1, 16, graph, 16 * 4 * kind.weight_elements, {kTensorCore}},
+    return {{1, 16, graph, kind.weight_elements * 16 * 4, {kTensorCore}},
             {1, 0, graph, 0, {kTensorCore}},
             {2, 0, graph, 0, {kTensorCore}}};
   }
