@@ -155,12 +155,12 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
 }
 
 // Images and a model of them, of which layer 1 has no CUDA kernel.
-Arguments ModelWithPooling(const CudaMachine& machine) {
+Arguments ModelWithConvolution(const CudaMachine& machine) {
   const std::string model = machine.home() + "/model.toml";
   std::ofstream(model) << R"(input = [1, 4, 4]
 layer = [
   { type = "relu" },
-  { type = "max_pool", kernel = 2 },
+  { type = "conv2d", outputs = 2, kernel = 3 },
   { type = "flatten" },
   { type = "linear", outputs = "classes" },
 ]
@@ -169,8 +169,8 @@ layer = [
 }
 
 TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
-  const CudaMachine machine("gpus=2");
-  const Arguments model = ModelWithPooling(machine);
+  const CudaMachine machine("gpus=2,cudnn_version=91002");  // too old
+  const Arguments model = ModelWithConvolution(machine);
   const std::string saved = machine.home() + "/run";
   const std::vector<Arguments> commands = {
       Joined({"train", "--batch", "16", "--epochs", "1", "--stages", "2", "--checkpoint", saved},
@@ -182,19 +182,19 @@ TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
     const Finished run = RunStagecoach(Joined(command, {"--device", "auto"}));
     EXPECT_EQ(run.exit_status, 0) << command[0] << ": " << run.err;
     ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
-                                 HasSubstr("layer 1: pooling has no CUDA kernel")));
+                                 HasSubstr("layer 1: convolution")));
   }
 }
 
 TEST(CudaAuto, WithALayerWithoutKernelIsAnErrorOnCuda) {
-  const CudaMachine machine("gpus=2");
-  const Arguments model = ModelWithPooling(machine);
+  const CudaMachine machine("gpus=2,cudnn_version=91002");  // too old
+  const Arguments model = ModelWithConvolution(machine);
   for (const Arguments& command :
        std::vector<Arguments>{{"train", "--batch", "16", "--stages", "2"}, {"plan"}, {"profile"}}) {
     const Finished run = RunStagecoach(Joined(command, Joined(model, {"--device", "cuda"})));
     EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
     EXPECT_EQ(run.out, "");
-    ExpectOneLine(run.err, HasSubstr("layer 1: pooling has no CUDA kernel"));
+    ExpectOneLine(run.err, HasSubstr("layer 1: convolution"));
   }
 }
 
