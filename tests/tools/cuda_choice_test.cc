@@ -155,6 +155,28 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
 }
 
 // Images and a model of them, of which layer 1 has no CUDA kernel.
+// What was said of GPUs is of no use on CPU devices, nor on another number of GPUs.
+TEST(CudaChoice, ARunOnGpusGoesOnOnOtherDevices) {
+  const CudaMachine machine("gpus=3");
+  const std::string saved = machine.home() + "/moved";
+  const auto train = [&](const Arguments& more) {
+    const Finished run = RunStagecoach(Joined({"train", "--checkpoint", saved}, more));
+    EXPECT_EQ(run.exit_status, 0) << run.err;
+  };
+  train({"--data",     "synthetic:64x16x4",
+         "--layers",   "4",
+         "--width",    "8",
+         "--batch",    "16",
+         "--epochs",   "1",
+         "--devices",  "2",
+         "--device",   "cuda",
+         "--gpus",     "0,0",
+         "--exchange", "copies",
+         "--tuning",   machine.home() + "/tuning"});
+  train({"--resume", "--epochs", "2", "--device", "cpu", "--devices", "1"});
+  train({"--resume", "--epochs", "3", "--device", "cuda", "--devices", "3"});
+}
+
 Arguments ModelWithConvolution(const CudaMachine& machine) {
   const std::string model = machine.home() + "/model.toml";
   std::ofstream(model) << R"(input = [1, 4, 4]

@@ -41,6 +41,7 @@ constexpr absl::string_view kLengths[] = {"--epochs", "--steps"};
 constexpr absl::string_view kTestSets[] = {"--test-data", "--test-fraction"};
 
 // Some optimizer's own.
+constexpr absl::string_view kOfGpus[] = {"--gpus", "--exchange", "--tuning"};
 constexpr absl::string_view kOfOptimizer[] = {"--beta1", "--beta2", "--momentum"};
 
 template <size_t kN>
@@ -151,11 +152,12 @@ void AddCheckpointFolders(const std::filesystem::path& folder, int levels, int& 
 }
 
 // Whether the flags name another optimizer than the saved run had.
-bool HasOtherOptimizer(const CLI::App& flags, const engine::Manifest& manifest) {
-  const CLI::Option* const own = flags.get_option("--optimizer");
+// Whether a flag is given, and with another value than the checkpoint has.
+bool HasOther(const std::string& name, const CLI::App& flags, const engine::Manifest& manifest) {
+  const CLI::Option* const own = flags.get_option(name);
   return own->count() > 0 &&
-         std::any_of(manifest.options.begin(), manifest.options.end(), [own](const auto& saved) {
-           return saved.name == "--optimizer" && saved.value != own->results().back();
+         std::any_of(manifest.options.begin(), manifest.options.end(), [&](const auto& saved) {
+           return saved.name == name && saved.value != own->results().back();
          });
 }
 
@@ -248,7 +250,9 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
   };
   const bool has_length = has_any(kLengths);
   const bool has_test_set = has_any(kTestSets);
-  const bool has_other_optimizer = HasOtherOptimizer(flags, manifest);
+  const bool has_other_optimizer = HasOther("--optimizer", flags, manifest);
+  const bool has_other_device = HasOther("--device", flags, manifest);
+  const bool has_other_devices = HasOther("--devices", flags, manifest);
   const bool has_schedule = flags.get_option("--lr-schedule")->count() > 0;
   for (const engine::SavedOption& saved : manifest.options) {
     CLI::Option* const option = flags.get_option_no_throw(saved.name);
@@ -262,6 +266,8 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     const bool is_of_data = saved.name == "--tokenizer" || saved.name == "--channels";
     if (is_of_data && !saved.is_given) continue;
     if (has_other_optimizer && Contains(kOfOptimizer, saved.name)) continue;
+    if (has_other_device && Contains(kOfGpus, saved.name)) continue;
+    if (has_other_devices && saved.name == "--gpus") continue;  // it names one for each
     if (Contains(kLengths, saved.name) && has_length) continue;
     if (Contains(kTestSets, saved.name) && has_test_set) continue;
     // They followed from the schedule and its length.
