@@ -58,9 +58,11 @@ TEST_F(TestSet, IsAShareOfAFileOrAnother) {
 }
 
 TEST_F(TestSet, RowsThatMakeNoBatchAreTold) {
-  const std::string line = "each epoch leaves out 2 rows that make no whole batch";
+  const std::string line = "each epoch leaves out 2 rows, which make no whole batch";
   const Finished some = RunStagecoach(Train({"--data", csv_, "--test-data", other_}));
   EXPECT_THAT(some.out, AllOf(HasSubstr("50 rows to train on, 7 to test"), HasSubstr(line)));
+  EXPECT_THAT(RunStagecoach(Train({"--data", csv_, "--test-fraction", "0.5"})).out,
+              HasSubstr("leaves out 1 row, which makes no batch"));
   EXPECT_THAT(RunStagecoach(Train({"--data", csv_})).out, Not(HasSubstr("leaves out")));
 }
 

@@ -120,7 +120,8 @@ std::string DescribeRun(const Run& run, const Measures& measures) {
       left_over == 0
           ? ""
           : absl::StrCat("\n       each epoch leaves out ", Counted(left_over, "row", "rows"),
-                         " that make no whole batch: others each time"),
+                         left_over == 1 ? ", which makes no batch: another one each time"
+                                        : ", which make no whole batch: others each time"),
       "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
       base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
       Counted(plan.num_stages(), "stage", "stages"),
