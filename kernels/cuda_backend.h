@@ -53,6 +53,9 @@ struct CudaDeviceOptions {
   // Which ways to compute products and attention are fastest is measured once per shape and kept in
   // this file, so that later runs compute the same bits; "": not measured, the first ones.
   std::string tuning_file;
+  // Its operations are asked what they take, and are never run: which of several ways is taken need
+  // not be found out, nor anything be compiled.
+  bool is_for_planning = false;
 };
 
 // Asks the driver for hardware queues enough for the devices of this process. `gpus`: the GPU of

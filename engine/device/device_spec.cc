@@ -7,7 +7,10 @@
 
 namespace stagecoach::engine {
 
-absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& spec, int index) {
+namespace {
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> Make(const DeviceSpec& spec, int index,
+                                                      bool is_for_planning) {
   if (spec.kind == DeviceKind::kCpu) {
     return kernels::CreateCpuDevice({.index = index,
                                      .threads = spec.threads,
@@ -24,7 +27,20 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& sp
                                 .name = absl::StrCat("cuda:", index),
                                 .memory_limit_bytes = spec.memory_bytes,
                                 .precision = spec.precision,
-                                .tuning_file = spec.tuning_file});
+                                .tuning_file = spec.tuning_file,
+                                .is_for_planning = is_for_planning});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& spec, int index) {
+  return Make(spec, index, /*is_for_planning=*/false);
+}
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> MakePlanningDevice(const DeviceSpec& spec) {
+  DeviceSpec unlimited = spec;
+  unlimited.memory_bytes = 0;
+  return Make(unlimited, 0, /*is_for_planning=*/true);
 }
 
 }  // namespace stagecoach::engine

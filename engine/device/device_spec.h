@@ -36,6 +36,9 @@ struct DeviceSpec {
 // for the index, a precision that the kind does not have. Unavailable: there is no such device, or
 // what it needs is not installed; says what to do.
 absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& spec, int index);
+// One like device 0 but without a budget, on which layers are prepared only to learn what they
+// take: nothing is measured, compiled or allocated for them, and they cannot run.
+absl::StatusOr<std::unique_ptr<kernels::Device>> MakePlanningDevice(const DeviceSpec& spec);
 
 }  // namespace stagecoach::engine
 

@@ -109,17 +109,11 @@ std::string UniqueName(absl::string_view description, size_t index) {
   return absl::StrCat(words.empty() ? "layer" : words, ".", index);
 }
 
-// Nothing is allocated while a model is analyzed.
-DeviceSpec PlanningDevice(DeviceSpec spec) {
-  spec.memory_bytes = 0;
-  return spec;
-}
-
 }  // namespace
 
 absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
-                   MakeDevice(PlanningDevice(options.device), 0));
+                   MakePlanningDevice(options.device));
   ModelProfile profile;
   profile.updates_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
   absl::Status status;

@@ -216,7 +216,8 @@ absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options, const CudaGp
                    CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
   RETURN_IF_ERROR(TryKernel(gpu, options.gpu, clearing.get()));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
-  ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner, Tuner::Create(options.gpu, options.tuning_file));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner,
+                   Tuner::Create(options.gpu, options.tuning_file, options.is_for_planning));
   ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas, BlasLt::Create(options.precision, *tuner));
   ASSIGN_OR_RETURN(const int64_t limit, LimitFor(options));
   return Parts{.stream = std::move(stream),

@@ -204,7 +204,7 @@ TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
     const Finished run = RunStagecoach(Joined(command, {"--device", "auto"}));
     EXPECT_EQ(run.exit_status, 0) << command[0] << ": " << run.err;
     ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
-                                 HasSubstr("layer 1: convolution")));
+                                 HasSubstr("layer 1: a convolution has no CUDA kernel")));
   }
 }
 
@@ -216,7 +216,7 @@ TEST(CudaAuto, WithALayerWithoutKernelIsAnErrorOnCuda) {
     const Finished run = RunStagecoach(Joined(command, Joined(model, {"--device", "cuda"})));
     EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
     EXPECT_EQ(run.out, "");
-    ExpectOneLine(run.err, HasSubstr("layer 1: convolution"));
+    ExpectOneLine(run.err, HasSubstr("layer 1: a convolution has no CUDA kernel"));
   }
 }
 

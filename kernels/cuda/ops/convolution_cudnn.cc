@@ -153,6 +153,7 @@ absl::StatusOr<std::unique_ptr<ConvolutionPlan>> ConvolutionPlan::Create(
   const GpuScope scope(handle->gpu());
   RETURN_IF_ERROR(scope.status());
   std::unique_ptr<ConvolutionPlan> plan(new ConvolutionPlan(std::move(handle), pass, extents));
+  if (tuner.is_for_planning()) return plan;
   RETURN_IF_ERROR(base::Annotate(plan->Choose(precision, tuner), WorkOf(pass, extents, precision)));
   return plan;
 }
@@ -263,11 +264,11 @@ absl::StatusOr<const ConvolutionPlan*> CudnnConvolutions::Plan(ConvolutionPass p
   base::MutexLock lock(mutex_);
   if (!handle_.has_value()) handle_ = cudnn::GpuHandle::Create(tuner_.gpu());
   if (!handle_->ok()) {
-    return absl::Status(
-        handle_->status().code(),
-        absl::StrCat(
-            "a convolution on a GPU needs cuDNN 9.19 or a later 9: ", handle_->status().message(),
-            "; install it where the system looks for libraries (LD_LIBRARY_PATH)"));
+    // It is as with other layers that the backend does not have: the rest of it may be used.
+    return absl::UnimplementedError(
+        absl::StrCat("a convolution has no CUDA kernel without cuDNN 9.19 or a later 9: ",
+                     handle_->status().message(),
+                     "; install it where the system looks for libraries (LD_LIBRARY_PATH)"));
   }
   std::vector<int64_t> key = extents.AsKey();
   key.insert(key.end(), {static_cast<int64_t>(pass), static_cast<int64_t>(precision)});

@@ -36,7 +36,8 @@ class ConvolutionPlan {
   };
 
   // With a tuning file, the engine that is fastest, or that the file says; otherwise the first
-  // that runs. It has run then: nothing is compiled or loaded where work is captured.
+  // that runs. It has run then: nothing is compiled or loaded where work is captured. On a device
+  // for planning none is chosen, and the plan cannot run.
   static absl::StatusOr<std::unique_ptr<ConvolutionPlan>> Create(
       std::shared_ptr<const cudnn::GpuHandle> handle, cudnn::ConvolutionPass pass,
       const cudnn::ConvolutionExtents& extents, Precision precision, Tuner& tuner);
@@ -74,8 +75,8 @@ class CudnnConvolutions {
  public:
   explicit CudnnConvolutions(Tuner& tuner) : tuner_(tuner) {}
 
-  // Lives as long as this. Unavailable: there is no cuDNN that can be used; Unimplemented: it has
-  // no engine that may be used; in one line.
+  // Lives as long as this. Unimplemented, in one line: there is no cuDNN that can be used, or it
+  // has no engine that may be.
   absl::StatusOr<const ConvolutionPlan*> Plan(cudnn::ConvolutionPass pass,
                                               const cudnn::ConvolutionExtents& extents,
                                               Precision precision);

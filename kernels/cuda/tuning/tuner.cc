@@ -8,7 +8,8 @@
 
 namespace stagecoach::kernels {
 
-absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(int gpu, const std::string& tuning_file) {
+absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(int gpu, const std::string& tuning_file,
+                                                     bool is_for_planning) {
   cudaDeviceProp properties = {};
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties"));
   std::shared_ptr<TuningTable> table;
@@ -19,7 +20,7 @@ absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(int gpu, const std::string&
       absl::StrCat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors");
   return std::unique_ptr<Tuner>(new Tuner(gpu, std::move(model), properties.major,
                                           static_cast<int64_t>(properties.sharedMemPerBlockOptin),
-                                          std::move(table)));
+                                          std::move(table), is_for_planning));
 }
 
 void Tuner::Tell(const std::string& what, std::string way) {

@@ -20,8 +20,9 @@ namespace stagecoach::kernels {
 // GPU's model and the tuning file alone, not on what else was chosen before. Thread-safe.
 class Tuner {
  public:
-  // `tuning_file` is that of CudaDeviceOptions.
-  static absl::StatusOr<std::unique_ptr<Tuner>> Create(int gpu, const std::string& tuning_file);
+  // `tuning_file` and `is_for_planning` are those of CudaDeviceOptions.
+  static absl::StatusOr<std::unique_ptr<Tuner>> Create(int gpu, const std::string& tuning_file,
+                                                       bool is_for_planning = false);
 
   int gpu() const { return gpu_; }
   const std::string& model() const { return model_; }  // "NVIDIA H200, 132 multiprocessors"
@@ -30,8 +31,9 @@ class Tuner {
   bool starts_kernels_early() const { return compute_major_ >= 9; }
   int64_t block_shared_bytes() const { return block_shared_bytes_; }  // the most that a block gets
 
-  // Whether there is a tuning file.
-  bool measures() const { return table_ != nullptr; }
+  bool is_for_planning() const { return is_for_planning_; }
+  // Whether there is a tuning file, for what is to run.
+  bool measures() const { return table_ != nullptr && !is_for_planning_; }
   // Its path.
   const std::string& path() const { return table_->path(); }
   // TuningTable::Choose for the work on GPUs of this model.
@@ -47,18 +49,20 @@ class Tuner {
 
  private:
   Tuner(int gpu, std::string model, int compute_major, int64_t block_shared_bytes,
-        std::shared_ptr<TuningTable> table)
+        std::shared_ptr<TuningTable> table, bool is_for_planning)
       : gpu_(gpu),
         model_(std::move(model)),
         compute_major_(compute_major),
         block_shared_bytes_(block_shared_bytes),
-        table_(std::move(table)) {}
+        table_(std::move(table)),
+        is_for_planning_(is_for_planning) {}
 
   const int gpu_;
   const std::string model_;
   const int compute_major_;
   const int64_t block_shared_bytes_;
   const std::shared_ptr<TuningTable> table_;  // null: nothing is measured
+  const bool is_for_planning_;
 
   base::Mutex mutex_;
   std::map<std::string, std::string> told_ ABSL_GUARDED_BY(mutex_);

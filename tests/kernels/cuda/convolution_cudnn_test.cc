@@ -136,8 +136,8 @@ TEST_F(CudnnConvolutionTest, NeedsALibraryThatItKnows) {
     const auto device = TryDevice("", Precision::kBfloat16);
     ASSERT_OK(device);
     EXPECT_THAT((*device)->ops().Create(kShape),
-                StatusIs(absl::StatusCode::kUnavailable,
-                         AllOf(HasSubstr("needs cuDNN 9.19 or a later 9: "),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         AllOf(HasSubstr("no CUDA kernel without cuDNN 9.19 or a later 9: "),
                                HasSubstr(version == 0 ? "cuDNN" : why), HasSubstr("install"),
                                Not(HasSubstr("\n")))));
     // Kernels of one element are products.
@@ -165,6 +165,23 @@ TEST_F(CudnnConvolutionTest, AShapeIsPlannedOnceAndHasRun) {
     EXPECT_EQ(calls_of("cudnnBackendExecute"), 0);
     EXPECT_EQ(calls_of("cudnnBackendFinalize"), 0);
   }
+}
+
+// Large shapes are planned at many sizes of micro-batches.
+TEST_F(CudnnConvolutionTest, NothingRunsOnADeviceForPlanning) {
+  const auto calls = [](const char* name) { return cuda::CallsByName()[name]; };
+  ASSERT_OK_AND_ASSIGN(const auto device, Backend().CreateDevice({.tuning_file = tuning_file(),
+                                                                  .is_for_planning = true}));
+  const int64_t runs = calls("cudnnBackendExecute"), compiled = calls("cudnnBackendFinalize");
+  const int64_t products = calls("cublasLtMatmul");
+  ASSERT_OK_AND_ASSIGN(const auto op, device->ops().Create(kShape));
+  ASSERT_OK(device->ops().Create(ConvolutionShape{.inputs = 8, .outputs = 16}));
+  EXPECT_EQ(calls("cudnnBackendExecute"), runs);
+  EXPECT_EQ(calls("cudnnBackendFinalize"), compiled);
+  EXPECT_EQ(calls("cublasLtMatmul"), products);
+  ASSERT_OK_AND_ASSIGN(const auto other, TryDevice("", Precision::kFloat32));
+  ASSERT_OK_AND_ASSIGN(const auto that_runs, other->ops().Create(kShape));
+  EXPECT_EQ(op->workspace_bytes(), that_runs->workspace_bytes());
 }
 
 TEST_F(CudnnConvolutionTest, ScratchIsThatOfTheShape) {
