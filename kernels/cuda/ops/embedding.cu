@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vector.cuh"
@@ -208,6 +209,7 @@ cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, ElementType type,
                                     const EmbeddingBackwardArguments& a) {
   if (!a.accumulate) {
     const auto bytes = static_cast<size_t>(a.vocabulary * a.features) * sizeof(float);
+    IssueCount::Add(1);
     const cudaError_t error = cudaMemsetAsync(a.dtokens, 0, bytes, stream);
     if (error != cudaSuccess) return error;
   }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/head_choice_kernels.h"
 #include "kernels/cuda/ops/loss_kernels.h"
@@ -269,6 +270,7 @@ class CudaHead final : public HeadOp {
     const int64_t row_bytes = shape_.features * SizeOf(type_);
     const int64_t bytes = shape_.classes * row_bytes;
     RETURN_IF_ERROR(stream.Copy(scratch.filled_w, given, bytes));
+    IssueCount::Add(1);
     RETURN_IF_ERROR(
         CudaStatus(cudaMemsetAsync(scratch.filled_w + bytes, 0,
                                    static_cast<size_t>((filled_ - shape_.classes) * row_bytes),
