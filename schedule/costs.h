@@ -57,6 +57,7 @@ struct Costs {
   std::vector<Link> links;
   CollectiveTimes collectives;
   // Duration of an overlapped F and B (Action::overlaps_next), as a share of their sum; in (0, 1].
+  // No pair is shorter than the longer of the two.
   double overlap_share = 1.0;
   // True if the step is part of the last micro-batch's W or BW, each layer being updated as soon as
   // its gradients are complete. STEP then takes no time of its own.

@@ -193,26 +193,6 @@ bool CompletesGradients(const Schedule& schedule, const Action& action) {
          action.micro_batch.value() + 1 == schedule.num_micro_batches;
 }
 
-// Behind the operation that completes a stage's gradients and the transfers that follow it.
-void AddReductions(Schedule& lowered) {
-  for (std::vector<Action>& list : lowered.actions) {
-    std::vector<Action> with_reductions, reductions;
-    const auto add_reductions = [&] {
-      with_reductions.insert(with_reductions.end(), reductions.begin(), reductions.end());
-      reductions.clear();
-    };
-    for (size_t i = 0; i < list.size(); ++i) {
-      const auto at = static_cast<int32_t>(i);
-      if (!IsTransfer(list[i].op) && StartOfOperation(list, at) == at) add_reductions();
-      with_reductions.push_back(list[i]);
-      if (!CompletesGradients(lowered, list[i])) continue;
-      reductions.push_back({.op = Op::kReduceGradients, .stage = list[i].stage});
-    }
-    add_reductions();
-    list = std::move(with_reductions);
-  }
-}
-
 void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
   // A rank without stages has no step.
   const auto first = [](std::vector<Action>& list, std::initializer_list<Op> ops) {
@@ -243,6 +223,27 @@ void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
 
 }  // namespace
 
+// Behind the operation that completes a stage's gradients and the transfers that follow it.
+void AddReductions(Schedule& lowered) {
+  if (HasOp(lowered, Op::kReduceGradients)) return;
+  for (std::vector<Action>& list : lowered.actions) {
+    std::vector<Action> with_reductions, reductions;
+    const auto add_reductions = [&] {
+      with_reductions.insert(with_reductions.end(), reductions.begin(), reductions.end());
+      reductions.clear();
+    };
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto at = static_cast<int32_t>(i);
+      if (!IsTransfer(list[i].op) && StartOfOperation(list, at) == at) add_reductions();
+      with_reductions.push_back(list[i]);
+      if (!CompletesGradients(lowered, list[i])) continue;
+      reductions.push_back({.op = Op::kReduceGradients, .stage = list[i].stage});
+    }
+    add_reductions();
+    list = std::move(with_reductions);
+  }
+}
+
 void FitToRun(const LoweringOptions& options, Schedule& lowered) {
   for (std::vector<Action>& list : lowered.actions) {
     std::erase_if(list, [&](const Action& action) {
@@ -250,7 +251,7 @@ void FitToRun(const LoweringOptions& options, Schedule& lowered) {
              (action.op == Op::kReduceGradients && !options.reduce_gradients);
     });
   }
-  if (options.reduce_gradients && !HasOp(lowered, Op::kReduceGradients)) AddReductions(lowered);
+  if (options.reduce_gradients) AddReductions(lowered);
   AddCollectives(options, lowered);
 }
 

@@ -88,6 +88,10 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
 // of these come first.
 void FitToRun(const LoweringOptions& options, Schedule& lowered);
 
+// Adds to a lowered schedule the REDUCE of each stage that trains, as LoweringOptions says, if no
+// rank has one.
+void AddReductions(Schedule& lowered);
+
 // Appends an operation of the whole stage for each stage to its rank's list, stages ascending.
 // Pre-condition: every stage is on one of the schedule's ranks.
 void AppendToEachStage(Op op, Schedule& schedule);

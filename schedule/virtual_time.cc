@@ -184,8 +184,11 @@ bool VirtualTime::Compute(Rank rank, const Action& action) {
     const int64_t second_ready_ns = ReadyNs(*second);
     if (second_ready_ns == kNotYet) return false;
     ready_ns = std::max(ready_ns, second_ready_ns);
-    duration_ns = std::llround(costs_->overlap_share *
-                               static_cast<double>(duration_ns + DurationNs(*second)));
+    const int64_t second_ns = DurationNs(*second);
+    const int64_t overlapped_ns =
+        std::llround(costs_->overlap_share * static_cast<double>(duration_ns + second_ns));
+    // Beside each other, neither gets faster than alone.
+    duration_ns = std::max({overlapped_ns, duration_ns, second_ns});
   }
   Occupy(rank, action, std::max(state.clock_ns, ready_ns), duration_ns);
   Deliver(rank, action);

@@ -281,6 +281,31 @@ void DropSumsWithoutMessages(Table& table) {
   }
 }
 
+// PyTorch's Schedule1F1B counts the forward passes of its last rank from 1, the backward passes
+// from 0.
+absl::Status CheckIsNotSchedule1F1B(const Table& table) {
+  const Rank last(table.num_rows() - 1);
+  const std::vector<Action>& list = table.schedule.list_of(last);
+  std::vector<int32_t> forward, backward;
+  for (const Action& action : list) {
+    if (action.op == Op::kForward) forward.push_back(action.micro_batch.value());
+    if (action.op == Op::kBackward) backward.push_back(action.micro_batch.value());
+  }
+  if (forward.empty() || forward.size() + backward.size() != list.size()) return absl::OkStatus();
+  const auto counts_from = [](const std::vector<int32_t>& numbers, int32_t first) {
+    return std::all_of(numbers.begin(), numbers.end(), [&](int32_t n) { return n == first++; });
+  };
+  if (forward.size() != backward.size() || !counts_from(forward, 1) || !counts_from(backward, 0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      PlaceOf(table, last, 0),
+      ": the last rank skips micro-batch 0, as the order that PyTorch's Schedule1F1B gives: "
+      "PyTorch "
+      "itself cannot add messages to it; take that of ScheduleInterleaved1F1B with one stage per "
+      "rank, or 1f1b"));
+}
+
 }  // namespace
 
 absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_view name) {
@@ -288,6 +313,7 @@ absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_v
   Schedule& schedule = table.schedule;
   schedule.name = std::string(name);
   DropSumsWithoutMessages(table);
+  RETURN_IF_ERROR(CheckIsNotSchedule1F1B(table));
   ASSIGN_OR_RETURN(schedule.rank_of_stage, FindPlacement(table));
   const Largest last = FindLargest(table, [](const Action& a) { return a.micro_batch.value(); });
   schedule.num_micro_batches = last.number + 1;

@@ -191,7 +191,8 @@ std::string Toolbar(absl::Span<const NamedTrace> traces) {
 const char kChartHelp[] =
     "<p class=\"help\">Wheel or <kbd>+</kbd> <kbd>&minus;</kbd> zoom, drag or <kbd>&larr;</kbd> "
     "<kbd>&rarr;</kbd> move, double click or <kbd>0</kbd> shows the whole step. Pointing at a box "
-    "outlines its micro-batch on every rank.</p>";
+    "outlines its micro-batch on every rank. Where passes have no room they are bands, as high as "
+    "their shares of the time, without messages: zoom in to see each.</p>";
 
 std::string ChartStyle(absl::Span<const NamedTrace> traces, absl::string_view more) {
   return absl::StrCat("<style>", kPageStyle, more, "</style>\n<style id=\"look\">",

@@ -161,16 +161,84 @@ function drawStash() {
   return [steps && `<path class="stash" d="${steps}"/>${dots}`, labels];
 }
 
-function drawBoxes() {
+// ---- Bands, where passes have no room (bands.h) ----
+
+const MIN_PASS = 8, MIN_ALIKE = 3, MIN_UNLIKE = 12;
+const lookOf = box => D.colors[box.op] + (box.stage < 0 ? 0 : box.row.trace.chunks[box.stage]);
+const isPass = box => box.micro >= 0;
+
+function isCrowded() {
+  let passes = 0, narrow = 0;
+  eachVisible(box => {
+    if (!isPass(box)) return;
+    ++passes;
+    if (X(box.end) - X(box.start) < MIN_PASS) ++narrow;
+  });
+  return 4 * narrow > passes;
+}
+
+// Calls visit(begin, end) for each group of a rank's boxes. Groups do not depend on what is shown,
+// so that they stay when that moves.
+function eachGroup(list, visit) {
+  const gap = timeAt(MIN_PASS) - timeAt(0);
+  const follows = i => isPass(list[i]) && isPass(list[i - 1]) && list[i].start - list[i - 1].end < gap;
+  const alike = (a, b) => lookOf(a) === lookOf(b) && a.band === b.band;
+  let unlike = 0;
+  const groupUnlike = end => {
+    while (unlike < end) {
+      const own = end - unlike < 2 * MIN_UNLIKE ? end - unlike : MIN_UNLIKE;
+      visit(unlike, unlike += own);
+    }
+  };
+  for (let i = 0; i < list.length;) {
+    let end = i + 1;
+    while (end < list.length && follows(end) && alike(list[end], list[i])) ++end;
+    const isOwn = end - i >= MIN_ALIKE || !isPass(list[i]);
+    if (isOwn || i && !follows(i)) groupUnlike(i);
+    if (isOwn) visit(i, unlike = end);
+    i = end;
+  }
+  groupUnlike(list.length);
+}
+
+// Adds the bands of a group to the paths by look.
+function addBands(row, boxes, add) {
+  const start = boxes[0].start, end = Math.max(...boxes.map(box => box.end));
+  if (end <= from || start >= to) return;
+  const times = {};
+  for (const box of boxes) {
+    times[lookOf(box)] = (times[lookOf(box)] ?? 0) + (box.end - box.start) * (box.band ? 0.5 : 1);
+  }
+  const x = Math.max(X(start), LEFT - 3), right = Math.min(X(end), width - RIGHT + 3);
+  let y = row.y;
+  for (const look of Object.keys(times).sort()) {
+    const high = times[look] / (end - start) * rowHeight;
+    add(look, `M${x.toFixed(2)} ${y.toFixed(2)}H${right.toFixed(2)}v${high.toFixed(2)}H${x.toFixed(2)}z`);
+    y += high;
+  }
+}
+
+function drawBoxes(crowded) {
   const paths = new Map();
   let numbers = "", marked = "";
+  const add = (look, path) => {
+    if (!paths.has(look)) paths.set(look, []);
+    paths.get(look).push(path);
+  };
+  if (crowded) {
+    for (const row of rows) {
+      eachGroup(row.boxes, (begin, end) => {
+        if (end - begin > 1) return addBands(row, row.boxes.slice(begin, end), add);
+        const box = row.boxes[begin];
+        if (box.end > from && box.start < to) add(lookOf(box), outline(box));
+      });
+    }
+  }
   eachVisible(box => {
-    const key = D.colors[box.op] + (box.stage < 0 ? 0 : box.row.trace.chunks[box.stage]);
-    let path = paths.get(key);
-    if (!path) paths.set(key, path = []);
-    path.push(outline(box));
+    if (!crowded) add(lookOf(box), outline(box));
     if (box.micro < 0) return;
     if (box.micro === same) marked += outline(box);
+    if (crowded) return;
     const x1 = Math.max(X(box.start), LEFT), x2 = Math.min(X(box.end), width - RIGHT);
     if (x2 - x1 < 2 + 6.4 * String(box.micro).length || boxHeight(box) < 10) return;
     const y = boxY(box) + boxHeight(box) / 2 + 4;
@@ -181,8 +249,8 @@ function drawBoxes() {
   return text + numbers + (marked && `<path class="same" d="${marked}"/>`);
 }
 
-function drawMessages() {
-  if (!messagesToggle?.checked) return "";
+function drawMessages(crowded) {
+  if (!messagesToggle?.checked || crowded) return "";
   const paths = ["", ""];
   const shown = messages.filter(m => m.start < to && m.end > from);
   const head = shown.length <= 400;
@@ -207,6 +275,7 @@ function draw() {
   layOut();
   const [tracks, labels] = drawRows();
   const [stash, peaks] = drawStash();
+  const crowded = isCrowded();
   const here = hoverX === null ? "" :
     `<path class="here" d="M${hoverX.toFixed(1)} ${TOP - 8}V${height - 8}"/>`;
   chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -215,7 +284,7 @@ function draw() {
     'patternTransform="rotate(45)"><path class="hatch" d="M0 0V6"/></pattern><clipPath id="plot">' +
     `<rect x="${LEFT}" y="0" width="${width - LEFT - RIGHT}" height="${height}"/></clipPath></defs>` +
     tracks + drawAxis() +
-    `<g clip-path="url(#plot)">${stash}${drawBoxes()}${drawMessages()}${here}</g>` + labels + peaks;
+    `<g clip-path="url(#plot)">${stash}${drawBoxes(crowded)}${drawMessages(crowded)}${here}</g>` + labels + peaks;
   for (const name of chart.querySelectorAll(".name")) {
     const text = name.textContent, fits = (width - 32) / name.getComputedTextLength();
     const half = Math.floor((text.length * fits - 2) / 2);

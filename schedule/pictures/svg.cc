@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/units.h"
+#include "schedule/pictures/bands.h"
 #include "schedule/pictures/trace_style.h"
 #include "schedule/traces/trace_parts.h"
 
@@ -42,7 +43,12 @@ class Painter {
   }
   void PaintAxis();
   void PaintRank(Rank rank);
+  std::string LookOf(const Box& box) const {
+    return absl::StrCat(std::string(1, ColorOf(box.timed.action.op)),
+                        ChunkOf(box.timed.action, chunks_));
+  }
   void PaintBox(const Box& box, double y);
+  void PaintBands(const std::vector<Box>& boxes, double y);
   void PaintMessages();
   // Returns the y below it.
   double PaintLegend(double y);
@@ -59,6 +65,8 @@ class Painter {
   const double row_height_;
   const double gap_;  // between rows
   const double bottom_;
+  const double px_per_ns_;
+  const bool is_crowded_;
   std::string body_;
 };
 
@@ -90,7 +98,9 @@ Painter::Painter(const Trace& trace, const SvgOptions& options)
       top_(kMargin + (options.title.empty() ? 0 : kTitleHeight) + kAxisHeight),
       row_height_(RowHeight(trace.num_ranks())),
       gap_(options.messages ? 10 : 5),
-      bottom_(top_ + trace.num_ranks() * (row_height_ + gap_)) {}
+      bottom_(top_ + trace.num_ranks() * (row_height_ + gap_)),
+      px_per_ns_((right_ - left_) / static_cast<double>(step_ns_)),
+      is_crowded_(IsCrowded(trace, px_per_ns_)) {}
 
 void Painter::PaintAxis() {
   const double marks = (right_ - left_) / kPixelsPerMark;
@@ -120,15 +130,41 @@ void Painter::PaintBox(const Box& box, double y) {
                                   Time(timed.end_ns), " ", unit_.name);
   if (timed.bytes > 0) absl::StrAppend(&hint, ", stash ", base::FormatBytes(timed.bytes));
   absl::StrAppendFormat(&body_,
-                        "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\">"
+                        "<rect class=\"%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\">"
                         "<title>%s</title></rect>\n",
-                        ColorOf(timed.action.op), ChunkOf(timed.action, chunks_), x, y, shown,
-                        height, hint);
+                        LookOf(box), x, y, shown, height, hint);
   if (!HasMicroBatch(timed.action.op)) return;
   const std::string number = absl::StrCat(timed.action.micro_batch.value());
   if (static_cast<double>(number.size()) * kDigitWidth + 2 > width) return;
   absl::StrAppendFormat(&body_, "<text class=\"n\" x=\"%.2f\" y=\"%.1f\">%s</text>\n",
                         x + width / 2, y + height / 2 + 4, number);
+}
+
+void Painter::PaintBands(const std::vector<Box>& boxes, double y) {
+  std::vector<std::string> looks;
+  for (const Box& box : boxes) looks.push_back(LookOf(box));
+  const auto gap_ns = static_cast<int64_t>(kMinPassPx / px_per_ns_);
+  for (const BoxGroup& group : GroupBoxes(boxes, looks, gap_ns)) {
+    const TimedAction& first = boxes[group.begin].timed;
+    if (group.end == group.begin + 1) {
+      PaintBox(boxes[group.begin], y);
+      continue;
+    }
+    int64_t end_ns = first.end_ns;
+    for (size_t i = group.begin; i < group.end; ++i) {
+      end_ns = std::max(end_ns, boxes[i].timed.end_ns);
+    }
+    absl::StrAppendFormat(&body_, "<g><title>%d passes: %s to %s %s</title>\n",
+                          group.end - group.begin, Time(first.start_ns), Time(end_ns), unit_.name);
+    double top = y;
+    for (const auto& [look, share] : SharesOf(boxes, looks, group)) {
+      absl::StrAppendFormat(
+          &body_, "<rect class=\"%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
+          look, X(first.start_ns), top, X(end_ns) - X(first.start_ns), share * row_height_);
+      top += share * row_height_;
+    }
+    body_ += "</g>\n";
+  }
 }
 
 void Painter::PaintRank(Rank rank) {
@@ -141,7 +177,12 @@ void Painter::PaintRank(Rank rank) {
       "height=\"%.0f\"/>\n",
       kMargin, y + row_height_ / 2 + 4, rank.value(), left_, y, right_ - left_, row_height_, left_,
       y, right_ - left_, row_height_);
-  for (const Box& box : BoxesOf(trace_.list_of(rank))) PaintBox(box, y);
+  const std::vector<Box> boxes = BoxesOf(trace_.list_of(rank));
+  if (is_crowded_) {
+    PaintBands(boxes, y);
+  } else {
+    for (const Box& box : boxes) PaintBox(box, y);
+  }
 }
 
 void Painter::PaintMessages() {
@@ -202,7 +243,7 @@ std::string Painter::Paint() {
   }
   PaintAxis();
   for (Rank rank(0); rank.value() < trace_.num_ranks(); ++rank) PaintRank(rank);
-  if (options_.messages) PaintMessages();
+  if (options_.messages && !is_crowded_) PaintMessages();
   const double height = PaintLegend(bottom_ + 10) + kMargin / 2;
   return absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "

@@ -223,6 +223,18 @@ TEST(Simulate, AnOverlappedPairIsOneOperation) {
   EXPECT_EQ(list[2].end_ns, 400);
 }
 
+TEST(Simulate, AnOverlappedPairIsNoShorterThanEitherOfItsPasses) {
+  const auto step = [](int64_t forward_ns, int64_t backward_ns) {
+    const Costs costs = {.stages = {{.forward_ns = forward_ns, .backward_ns = backward_ns}},
+                         .overlap_share = 0.6};
+    const Schedule pair = FromText({0}, 2, {"F0.0 F0.1+ BW0.0 BW0.1"});
+    return SimulateDurations(pair, costs).value().step_ns;
+  };
+  EXPECT_EQ(step(100, 300), 100 + 300 + 300);
+  EXPECT_EQ(step(300, 100), 300 + 300 + 100);
+  EXPECT_EQ(step(200, 200), 200 + 240 + 200);
+}
+
 TEST(Simulate, ABlockingSendHoldsItsSenderUp) {
   const Schedule lowered = Lower(GPipe({2, 2}).value()).value();
   Costs costs = LoopCosts(2, 1, {100, 100, 100}, 40);

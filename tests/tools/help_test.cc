@@ -45,6 +45,7 @@ TEST(Help, OfSimulateListsTheSchedules) {
                            "v-half", "v-min", "dualpipe-v", "auto"}) {
     EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + name + " ")) << name;
   }
+  EXPECT_THAT(help.out, HasSubstr("\n  --lowered               Save it with sends"));
   for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
 }
 

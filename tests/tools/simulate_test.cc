@@ -184,6 +184,24 @@ TEST(Simulate, ASavedScheduleIsTheSameSchedule) {
   }
 }
 
+// PyTorch divides gradients by the number of micro-batches where it sums them.
+TEST(Simulate, ALoweredScheduleIsWhatPlanExportsForPyTorch) {
+  const std::string directory = TestDirectory();
+  const std::string saved = absl::StrCat(directory, "/saved.csv");
+  const std::string planned = absl::StrCat(directory, "/planned.csv");
+  const std::string order = absl::StrCat(directory, "/order.csv");
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-v", "dualpipe-v"}) {
+    const Finished plan = RunStagecoach(
+        {"plan", "--data", "synthetic:64x16x4", "--layers", "16", "--width", "16", "--batch", "8",
+         "--microbatches", "8", "--devices", "2", "--schedule", schedule, "--export",
+         absl::StrCat("torch-lowered:", planned, ",torch-schedule:", order), "--json"});
+    ASSERT_EQ(plan.exit_status, 0) << plan.err;
+    ASSERT_EQ(Simulated({"--schedule", order, "--save", saved, "--lowered"}).exit_status, 0);
+    EXPECT_EQ(ContentsOf(saved), ContentsOf(planned)) << schedule;
+    EXPECT_THAT(ContentsOf(saved), HasSubstr("REDUCE_GRAD"));
+  }
+}
+
 TEST(Simulate, WritesPagesAndPicturesThatNeedNothingFromElsewhere) {
   const std::string directory = TestDirectory();
   const std::string html = absl::StrCat(directory, "/", "page.html");

@@ -53,6 +53,11 @@ class HelpFormatter final : public CLI::Formatter {
     return absl::StrReplaceAll(CLI::Formatter::make_help(app, std::move(name), mode),
                                {{"\n\n\n", "\n\n"}});
   }
+
+  // A flag takes no value; what it needs, a command line without that is told.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_items_expected_min() == 0 ? "" : CLI::Formatter::make_option_opts(option);
+  }
 };
 
 absl::Status UsageError(const CLI::App& app, absl::string_view message) {

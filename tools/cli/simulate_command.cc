@@ -92,8 +92,10 @@ absl::Status WriteFiles(const SimulateCommandOptions& options, const SimulatedSc
   }
   if (!options.trace.empty()) RETURN_IF_ERROR(schedule::WriteTrace(trace, options.trace));
   if (!options.save.empty()) {
-    RETURN_IF_ERROR(
-        schedule::WriteScheduleFile(options.save, options.lower ? found.lowered : found.as_given));
+    schedule::Schedule saved = options.lower ? found.lowered : found.as_given;
+    // As plan --export torch-lowered does: PyTorch divides gradients where it sums them.
+    if (options.lower) schedule::AddReductions(saved);
+    RETURN_IF_ERROR(schedule::WriteScheduleFile(options.save, saved));
   }
   return absl::OkStatus();
 }
@@ -192,7 +194,7 @@ void AddTimeFlags(CLI::App& app, SimulateCommandOptions& options) {
   add("--weight", request.weight_ms, "Gradient of the weights (W)" + per_device);
   add("--latency", request.latency_ms, "Of a message between two devices, in ms [0]");
   AddFlag(app, "--overlap", "X", request.overlap,
-          "Overlapped F and BW take this share of their sum [1]",
+          "Overlapped F and BW take this share of their sum, at least the longer [1]",
           [](const std::string& text) { return ParseNumber(text, {.min = 0.01, .max = 1.0}); })
       ->excludes(file)
       ->group(group);
@@ -216,7 +218,8 @@ void AddOutputFlags(CLI::App& app, SimulateCommandOptions& options) {
               return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
             })
       ->group(group);
-  app.add_flag("--lowered", options.lower, "Save it with sends, receives and steps")
+  app.add_flag("--lowered", options.lower,
+               "Save it with sends, receives, sums of gradients and steps")
       ->needs("--save")
       ->group(group);
 }

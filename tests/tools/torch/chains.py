@@ -28,6 +28,59 @@ def make_in_place():
     return torch.nn.Sequential(torch.nn.Linear(12, WIDTH), torch.nn.ReLU(inplace=True), torch.nn.Linear(WIDTH, 3))
 
 
+def make_in_place_later():
+    """Like make_model(), but for the last layers."""
+    model = make_model()
+    for i in range(5, 11, 2):
+        model[i] = torch.nn.ReLU(inplace=True)
+    return model
+
+
+def make_nested_in_place():
+    block = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(WIDTH, 3))
+    return torch.nn.Sequential(torch.nn.Linear(12, WIDTH), block)
+
+
+def make_inner_in_place():
+    """Changes what nobody else has."""
+    block = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(inplace=True), torch.nn.Linear(WIDTH, 3))
+    return torch.nn.Sequential(torch.nn.Linear(12, WIDTH), block)
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x, *, scale):
+        return scale * x
+
+
+def make_keyword():
+    return torch.nn.Sequential(torch.nn.Linear(12, WIDTH), Scaled(), torch.nn.Linear(WIDTH, 3))
+
+
+def make_of_depth(*, depth):
+    return torch.nn.Sequential(*(torch.nn.Linear(12, 12) for _ in range(depth)))
+
+
+def make_unfit():
+    return torch.nn.Sequential(torch.nn.Linear(12, WIDTH), torch.nn.Linear(12, 3))
+
+
+def make_with_dropout():
+    model = make_model()
+    model[1], model[5] = torch.nn.Dropout(0.5), torch.nn.Dropout(0.25)
+    return model
+
+
+class Noise(torch.nn.Module):
+    def forward(self, x):
+        return x + 0.1 * torch.randn_like(x)
+
+
+def make_with_noise():
+    model = make_model()
+    model[1] = Noise()
+    return model
+
+
 def make_branch():
     class Branch(torch.nn.Module):
         pass

@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 sys.dont_write_bytecode = True
@@ -46,8 +47,8 @@ class Package(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads((self.folder / "profile.json").read_text())
 
-    def plan(self, name, *arguments):
-        result = call(STAGECOACH, "plan", "--profile", "profile.json", "--json", "--export", f"torch-lowered:{name}.csv",
+    def plan(self, name, *arguments, form="torch-lowered"):
+        result = call(STAGECOACH, "plan", "--profile", "profile.json", "--json", "--export", f"{form}:{name}.csv",
                       *arguments, cwd=self.folder)
         self.assertEqual(result.returncode, 0, result.stderr)
         (self.folder / f"{name}.json").write_text(result.stdout)
@@ -84,12 +85,19 @@ class Profile(Package):
     def test_says_what_cannot_be_profiled(self):
         for module, error in {"nowhere": "there is no module nowhere",
                               "chains:none": "module chains has no function none",
-                              "chains:make_in_place": "layer 1 changes its input in place",
+                              "chains:make_in_place": "layer 1 changes its input in place, which another stage has too: make it with",
+                              "chains:make_nested_in_place": "layer 1 changes its input in place, which another stage has too: make 0 with",
+                              "chains:make_keyword": "layer 1, a Scaled, cannot be called with one tensor: missing a required",
+                              "chains:make_of_depth": "chains.make_of_depth must take no arguments: missing a required",
+                              "chains:make_unfit": "layer 1 fails on an input of 1 x 24: RuntimeError: ",
                               "chains:make_branch": "the model is a Branch; a plan cuts a torch.nn.Sequential"}.items():
             result = package("profile", module, cwd=self.folder)
             self.assertEqual(result.returncode, 65, module)
             self.assertIn(error, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_lets_a_layer_change_what_is_its_own(self):
+        self.assertEqual(len(self.profile("chains:make_inner_in_place")["layers"]), 2)
 
     def test_says_which_layers_share_a_parameter(self):
         self.assertEqual(self.profile("chains:make_tied")["ties"], [{"layer": "1", "other_layer": "2", "bytes": 4 * 24 * 24}])
@@ -122,6 +130,11 @@ class Run(Package):
         self.profile()
         for schedule in SCHEDULES:
             self.plan(schedule, "--devices", str(ranks), "--schedule", schedule, "--microbatches", "8", "--batch", "16")
+            # The same from simulate.
+            self.plan("order", "--devices", str(ranks), "--schedule", schedule, "--microbatches", "8", "--batch", "16", form="torch-schedule")
+            saved = call(STAGECOACH, "simulate", "--schedule", "order.csv", "--lowered", "--save", f"simulated-{schedule}.csv", cwd=self.folder)
+            self.assertEqual(saved.returncode, 0, saved.stderr)
+            (self.folder / "order.json").rename(self.folder / f"simulated-{schedule}.json")
         self.plan("recomputed", "--devices", str(ranks), "--schedule", "1f1b", "--microbatches", "8", "--batch", "16")
         plan = json.loads((self.folder / "recomputed.json").read_text())
         plan["recomputed_layers"] = [1, 2, 10]
@@ -129,8 +142,8 @@ class Run(Package):
         (self.folder / "profile.json").unlink()
         result = torchrun(ranks, str(HERE / "run_all.py"), ".", cwd=self.folder)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertEqual(result.stdout.count(" are the same") + result.stdout.count(" agree: "), len(SCHEDULES) + 1, result.stdout)
-        self.assertEqual(result.stdout.count("step  predicted "), len(SCHEDULES) + 1, result.stdout)
+        self.assertEqual(result.stdout.count(" are the same") + result.stdout.count(" agree: "), 2 * len(SCHEDULES) + 1, result.stdout)
+        self.assertEqual(result.stdout.count("step  predicted "), 2 * len(SCHEDULES) + 1, result.stdout)
 
     def test_gives_the_gradients_of_one_process_on_two_ranks(self):
         self.check_all(2)
@@ -146,6 +159,18 @@ class Run(Package):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn(" DIFFER: ", result.stdout)
 
+    def test_compares_without_dropout(self):
+        self.profile("chains:make_with_dropout")
+        self.plan("plan", "--devices", "2", "--schedule", "1f1b")
+        result = torchrun(2, "-m", "stagecoach_torch", "run", "plan.json", "plan.csv", "chains:make_with_dropout", "--check",
+                          "--steps", "1", cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("compared with dropout off\n", result.stdout)
+        noisy = torchrun(2, "-m", "stagecoach_torch", "run", "plan.json", "plan.csv", "chains:make_with_noise", "--check",
+                         "--steps", "1", cwd=self.folder)
+        self.assertNotEqual(noisy.returncode, 0)
+        self.assertIn("; they differ because the model draws random numbers even with dropout off", noisy.stdout)
+
     def test_says_what_cannot_be_run(self):
         self.profile()
         self.plan("plan", "--devices", "2", "--schedule", "1f1b")
@@ -160,6 +185,24 @@ class Run(Package):
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         result = torchrun(2, "-m", "stagecoach_torch", "run", "plan.json", "plan.csv", "chains:make_tied", cwd=self.folder)
         self.assertIn("it was made for another model", result.stderr)
+        result = torchrun(2, "-m", "stagecoach_torch", "run", "plan.json", "plan.csv", "chains:make_in_place_later", cwd=self.folder)
+        self.assertRegex(result.stderr, "stagecoach_torch: rank 1, stages 1: RuntimeError: .* in-place operation")
+        self.assertNotIn("stagecoach_torch/run.py", result.stderr)  # no traceback of ours; torchrun prints its own
+
+
+class Schedules(Package):
+    def test_the_order_of_schedule1f1b_is_refused_with_the_reason(self):
+        from torch.distributed.pipelining import Schedule1F1B
+
+        for ranks, micro_batches in [(2, 4), (4, 8), (3, 3)]:
+            shape = types.SimpleNamespace(_num_stages=ranks, _n_microbatches=micro_batches)
+            order = Schedule1F1B._get_pipeline_order(shape)
+            rows = [",".join("" if action is None else str(action) for action in order[rank]) for rank in range(ranks)]
+            (self.folder / "torch.csv").write_text("\n".join(rows) + "\n")
+            result = call(STAGECOACH, "simulate", "--schedule", "torch.csv", cwd=self.folder)
+            self.assertEqual(result.returncode, 65, result.stdout)
+            self.assertIn("the last rank skips micro-batch 0, as the order that PyTorch's Schedule1F1B gives", result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Models as chains of layers that a plan may cut between."""
 
+import inspect
+
 import torch
 
 from stagecoach_torch.errors import UserError
@@ -68,7 +70,22 @@ def layers_of(model):
         raise UserError(f"the model is a {kind}; a plan cuts a torch.nn.Sequential between its children, or {known}")
     if not layers:
         raise UserError("the model has no layers")
+    for name, module in layers:
+        try:
+            inspect.signature(module.forward).bind(None)
+        except TypeError as error:
+            raise UserError(f"layer {name}, a {type(module).__name__}, cannot be called with one tensor: {error}; a plan hands "
+                            "each layer what the one before returns, and no more") from None
+        except ValueError:  # a compiled one without a signature
+            pass
     return layers
+
+
+def changes_in_place(name, module):
+    """What to say of a layer that changes its input."""
+    culprits = [own for own, child in module.named_modules() if getattr(child, "inplace", False)]
+    remedy = f"make {culprits[0] or 'it'} with inplace=False" if culprits else "let it work on a copy"
+    return UserError(f"layer {name} changes its input in place, which another stage has too: {remedy}")
 
 
 def shared_parameters(layers):

@@ -8,13 +8,17 @@ import time
 
 import torch
 
-from stagecoach_torch.errors import UserError
-from stagecoach_torch.layers import layers_of, shared_parameters
+from stagecoach_torch.errors import UserError, sentence
+from stagecoach_torch.layers import changes_in_place, layers_of, shared_parameters
 from stagecoach_torch.task import Task
 
 
 def _bytes(tensor):
     return tensor.numel() * tensor.element_size()
+
+
+def _shape(tensor):
+    return " x ".join(map(str, tensor.shape))
 
 
 def _address(tensor):
@@ -35,11 +39,29 @@ class _Part:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            self.y = call(x)
+            self.y = self._first_call(x)
         if not isinstance(self.y, torch.Tensor):
             raise UserError(f"layer {name} returns a {type(self.y).__name__}; between layers of a plan there is one tensor")
         self.dy = torch.randn_like(self.y)
         self.times, self.spread = {}, 0.0
+
+    def _first_call(self, x):
+        version = x._version
+        try:
+            y = self.call(x)
+        except Exception as error:
+            # What autograd says of a tensor that others have too.
+            if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
+                raise self._changes_input() from None
+            raise UserError(f"layer {self.name} fails on an input of {_shape(x)}: {sentence(error)}") from None
+        if x._version != version:
+            raise self._changes_input()
+        return y
+
+    def _changes_input(self):
+        if isinstance(self.call, torch.nn.Module):
+            return changes_in_place(self.name, self.call)
+        return UserError("the loss changes its input in place, which the last layer may keep: let it work on a copy")
 
     def gradients(self, wants_input, wants_parameters):
         """A pass that computes these, or None where there is nothing to compute."""
@@ -94,7 +116,10 @@ class _Clock:
         for _ in range(self.repeats + 2):  # the first two warm up
             for part, work in works:
                 start = self._now()
-                work()
+                try:
+                    work()
+                except RuntimeError as error:
+                    raise UserError(f"layer {part.name} fails in its {key} pass: {sentence(error)}") from None
                 times[part].append(1e3 * (self._now() - start))
         for part in parts:
             part.times[key] = 0.0
@@ -119,8 +144,6 @@ def _parts(task, layers, x, target, make_optimizer):
     """The layers and, last, the loss."""
     parts = []
     for name, layer in layers:
-        if getattr(layer, "inplace", False):
-            raise UserError(f"layer {name} changes its input in place, which another stage has too: make it with inplace=False")
         # Nothing wants the gradient of the model's input.
         x = x.detach().requires_grad_(x.is_floating_point() and bool(parts))
         parts.append(_Part(name, layer, layer.parameters(), x, make_optimizer))

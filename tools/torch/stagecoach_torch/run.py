@@ -1,5 +1,6 @@
 """Runs a plan under torchrun, by torch.distributed.pipelining."""
 
+import contextlib
 import copy
 import os
 import statistics
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.utils.checkpoint import checkpoint
 
-from stagecoach_torch.errors import UserError
+from stagecoach_torch.errors import UserError, sentence
 from stagecoach_torch.layers import layers_of, shared_parameters
 
 WARM_UP_STEPS = 2
@@ -26,6 +27,35 @@ class _Recomputed(torch.nn.Module):
 
     def forward(self, x):
         return checkpoint(self.layer, x, use_reentrant=False)
+
+
+@contextlib.contextmanager
+def _without_dropout(module):
+    """By training flags, which functions such as scaled_dot_product_attention are given too. Norms keep theirs, with which they take a
+    micro-batch's own statistics, and so do recurrent layers, which CUDA trains by no other."""
+    trained = [child for child in module.modules() if child.training]
+    rates = {child: child.dropout for child in trained if isinstance(child, torch.nn.RNNBase)}
+    for child in trained:
+        child.training = child in rates or isinstance(child, torch.nn.modules.batchnorm._NormBase)
+    for child in rates:
+        child.dropout = 0.0
+    try:
+        yield
+    finally:
+        for child in trained:
+            child.training = True
+        for child, rate in rates.items():
+            child.dropout = rate
+
+
+def _draws(module, x):
+    """Whether a forward pass on CPUs takes random numbers."""
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        copy.deepcopy(module)(x)
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    return not torch.equal(before, after)
 
 
 class _Memory:
@@ -109,11 +139,30 @@ class Run:
         last = len(self.plan.layers) - 1
         inputs = (self.x.to(self.device),) if 0 in self.modules else ()
         wanted = {"target": self.target.to(self.device), "losses": losses} if last in self.modules else {}
-        self.schedule.step(*inputs, **wanted)
+        try:
+            self.schedule.step(*inputs, **wanted)
+        except Exception as error:
+            raise UserError(f"rank {self.rank}, stages {', '.join(map(str, self.modules))}: {sentence(error)}") from None
         return sum(loss.item() for loss in losses) / len(losses) if losses else None
 
     def check(self):
         """Compares loss and gradients with those of this model in one process; returns whether they agree, on rank 0."""
+        example = self.x.chunk(self.plan.micro_batches)[0]
+        draws = [self.whole is not None and _draws(self.whole, example)]
+        dist.broadcast_object_list(draws, src=0)
+        if not draws[0]:
+            return self._check("")
+        with contextlib.ExitStack() as stack:
+            for module in (*self.modules.values(), self.whole):
+                if module is not None:
+                    stack.enter_context(_without_dropout(module))
+            if self.rank == 0:
+                print("the model draws random numbers, which each stage does on its own: compared with dropout off", flush=True)
+            still = self.rank == 0 and _draws(self.whole, example)
+            return self._check("; they differ because the model draws random numbers even with dropout off" if still else "")
+
+    def _check(self, reason):
+        """`reason`: of a difference, where one is known."""
         loss = self.forward_backward()
         gradients = {}
         for stage, module in self.modules.items():
@@ -126,9 +175,9 @@ class Run:
         dist.gather_object((loss, gradients), parts, dst=0)
         if self.rank != 0:
             return True
-        return self._compare(parts)
+        return self._compare(parts, reason)
 
-    def _compare(self, parts):
+    def _compare(self, parts, reason):
         whole, self.whole = self.whole, None
         count = self.plan.micro_batches
         expected_loss = 0.0
@@ -153,7 +202,7 @@ class Run:
                 worst, worst_name = difference, name
         agrees = worst <= TOLERANCE
         verdict = "are the same" if worst == 0 else \
-            f"{'agree' if agrees else 'DIFFER'}: at most by {worst:.1e} of the largest number, of {worst_name}"
+            f"{'agree' if agrees else 'DIFFER'}: at most by {worst:.1e} of the largest number, of {worst_name}{'' if agrees else reason}"
         print(f"loss {loss:.6f}, in one process {expected_loss:.6f}; {len(expected)} gradients {verdict}", flush=True)
         return agrees
 
