@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace stagecoach::schedule {
 namespace {
@@ -13,7 +14,7 @@ constexpr size_t kMinUnlike = 12;
 void GroupUnlike(size_t begin, size_t end, std::vector<BoxGroup>& groups) {
   while (begin < end) {
     const size_t own = end - begin < 2 * kMinUnlike ? end - begin : kMinUnlike;
-    groups.push_back({begin, begin + own});
+    groups.push_back({.begin = begin, .end = begin + own});
     begin += own;
   }
 }
@@ -55,29 +56,36 @@ std::vector<BoxGroup> GroupBoxes(const std::vector<Box>& boxes,
       unlike = i;
     }
     if (is_own) {
-      groups.push_back({i, end});
+      groups.push_back({.begin = i, .end = end});
       unlike = end;
     }
     i = end;
   }
   GroupUnlike(unlike, boxes.size(), groups);
+  for (BoxGroup& group : groups) {
+    for (size_t i = group.begin; i < group.end; ++i) {
+      group.end_ns = std::max(group.end_ns, boxes[i].timed.end_ns);
+    }
+    if (group.end < boxes.size() && follows(group.end)) {
+      group.end_ns = std::max(group.end_ns, boxes[group.end].timed.start_ns);
+    }
+  }
   return groups;
 }
 
 std::vector<LookShare> SharesOf(const std::vector<Box>& boxes,
                                 const std::vector<std::string>& looks, const BoxGroup& group) {
-  const int64_t start_ns = boxes[group.begin].timed.start_ns;
-  int64_t end_ns = start_ns + 1;
-  std::map<std::string, double> ns_of_look;
+  const int64_t time_ns = std::max<int64_t>(1, group.end_ns - boxes[group.begin].timed.start_ns);
+  std::map<std::pair<Op, std::string>, double> ns_of_look;
   for (size_t i = group.begin; i < group.end; ++i) {
     const TimedAction& timed = boxes[i].timed;
-    end_ns = std::max(end_ns, timed.end_ns);
     const double part = boxes[i].band == Band::kWhole ? 1.0 : 0.5;
-    ns_of_look[looks[i]] += part * static_cast<double>(timed.end_ns - timed.start_ns);
+    ns_of_look[{timed.action.op, looks[i]}] +=
+        part * static_cast<double>(timed.end_ns - timed.start_ns);
   }
   std::vector<LookShare> shares;
-  for (const auto& [look, ns] : ns_of_look) {
-    shares.push_back({look, ns / static_cast<double>(end_ns - start_ns)});
+  for (const auto& [key, ns] : ns_of_look) {
+    shares.push_back({key.second, ns / static_cast<double>(time_ns)});
   }
   return shares;
 }

@@ -14,16 +14,18 @@ namespace stagecoach::schedule {
 // How pictures draw passes that have no room: as bands, one above the other, each as high as its
 // share of the time. The page's script (page_script.cc) does the same for what it shows.
 
-// A pass narrower than this has no room for the digit of a micro-batch.
-inline constexpr double kMinPassPx = 8.0;
+// A pass narrower than this has hardly room for a digit of its micro-batch.
+inline constexpr double kMinPassPx = 10.0;
 
 // Whether more than a quarter of the trace's passes are narrower than that.
 bool IsCrowded(const Trace& trace, double px_per_ns);
 
-// Neighbors in a rank's boxes: [begin, end).
+// Neighbors in a rank's boxes: [begin, end), until the next group if that follows at once, so that
+// there is no seam.
 struct BoxGroup {
   size_t begin = 0;
   size_t end = 0;
+  int64_t end_ns = 0;
 };
 
 // Divides a rank's boxes into groups to be drawn as one. What has no micro-batch is alone, and a
@@ -39,7 +41,7 @@ struct LookShare {
   double share = 0.0;
 };
 
-// In the order of their looks' names. Shares sum to at most 1; the rest is idle.
+// By operation and stage. Shares sum to at most 1; the rest is idle.
 std::vector<LookShare> SharesOf(const std::vector<Box>& boxes,
                                 const std::vector<std::string>& looks, const BoxGroup& group);
 

@@ -163,7 +163,7 @@ function drawStash() {
 
 // ---- Bands, where passes have no room (bands.h) ----
 
-const MIN_PASS = 8, MIN_ALIKE = 3, MIN_UNLIKE = 12;
+const MIN_PASS = 10, MIN_ALIKE = 3, MIN_UNLIKE = 12;
 const lookOf = box => D.colors[box.op] + (box.stage < 0 ? 0 : box.row.trace.chunks[box.stage]);
 const isPass = box => box.micro >= 0;
 
@@ -177,17 +177,23 @@ function isCrowded() {
   return 4 * narrow > passes;
 }
 
-// Calls visit(begin, end) for each group of a rank's boxes. Groups do not depend on what is shown,
-// so that they stay when that moves.
+// Calls visit(begin, end, until) for each group of a rank's boxes; it is drawn until the next one if
+// that follows at once, so that there is no seam. Groups do not depend on what is shown, so that they
+// stay when that moves.
 function eachGroup(list, visit) {
   const gap = timeAt(MIN_PASS) - timeAt(0);
   const follows = i => isPass(list[i]) && isPass(list[i - 1]) && list[i].start - list[i - 1].end < gap;
   const alike = (a, b) => lookOf(a) === lookOf(b) && a.band === b.band;
   let unlike = 0;
+  const found = (begin, end) => {
+    let until = end < list.length && follows(end) ? list[end].start : 0;
+    for (let i = begin; i < end; ++i) until = Math.max(until, list[i].end);
+    visit(begin, end, until);
+  };
   const groupUnlike = end => {
     while (unlike < end) {
       const own = end - unlike < 2 * MIN_UNLIKE ? end - unlike : MIN_UNLIKE;
-      visit(unlike, unlike += own);
+      found(unlike, unlike += own);
     }
   };
   for (let i = 0; i < list.length;) {
@@ -195,23 +201,25 @@ function eachGroup(list, visit) {
     while (end < list.length && follows(end) && alike(list[end], list[i])) ++end;
     const isOwn = end - i >= MIN_ALIKE || !isPass(list[i]);
     if (isOwn || i && !follows(i)) groupUnlike(i);
-    if (isOwn) visit(i, unlike = end);
+    if (isOwn) found(i, unlike = end);
     i = end;
   }
   groupUnlike(list.length);
 }
 
 // Adds the bands of a group to the paths by look.
-function addBands(row, boxes, add) {
-  const start = boxes[0].start, end = Math.max(...boxes.map(box => box.end));
+function addBands(row, boxes, end, add) {
+  const start = boxes[0].start;
   if (end <= from || start >= to) return;
-  const times = {};
+  const times = {}, ops = {};
   for (const box of boxes) {
-    times[lookOf(box)] = (times[lookOf(box)] ?? 0) + (box.end - box.start) * (box.band ? 0.5 : 1);
+    const look = lookOf(box);
+    ops[look] = box.op;
+    times[look] = (times[look] ?? 0) + (box.end - box.start) * (box.band ? 0.5 : 1);
   }
   const x = Math.max(X(start), LEFT - 3), right = Math.min(X(end), width - RIGHT + 3);
   let y = row.y;
-  for (const look of Object.keys(times).sort()) {
+  for (const look of Object.keys(times).sort((a, b) => ops[a] - ops[b] || (a < b ? -1 : 1))) {
     const high = times[look] / (end - start) * rowHeight;
     add(look, `M${x.toFixed(2)} ${y.toFixed(2)}H${right.toFixed(2)}v${high.toFixed(2)}H${x.toFixed(2)}z`);
     y += high;
@@ -227,8 +235,8 @@ function drawBoxes(crowded) {
   };
   if (crowded) {
     for (const row of rows) {
-      eachGroup(row.boxes, (begin, end) => {
-        if (end - begin > 1) return addBands(row, row.boxes.slice(begin, end), add);
+      eachGroup(row.boxes, (begin, end, until) => {
+        if (end - begin > 1) return addBands(row, row.boxes.slice(begin, end), until, add);
         const box = row.boxes[begin];
         if (box.end > from && box.start < to) add(lookOf(box), outline(box));
       });
@@ -245,7 +253,8 @@ function drawBoxes(crowded) {
     numbers += `<text class="n" x="${((x1 + x2 - 1) / 2).toFixed(1)}" y="${y}">${box.micro}</text>`;
   });
   let text = "";
-  for (const [key, path] of paths) text += `<path class="${key}" d="${path.join("")}"/>`;
+  const edges = crowded ? ' shape-rendering="crispEdges"' : "";  // bands side by side have no seam
+  for (const [key, path] of paths) text += `<path class="${key}"${edges} d="${path.join("")}"/>`;
   return text + numbers + (marked && `<path class="same" d="${marked}"/>`);
 }
 

@@ -150,20 +150,19 @@ void Painter::PaintBands(const std::vector<Box>& boxes, double y) {
       PaintBox(boxes[group.begin], y);
       continue;
     }
-    int64_t end_ns = first.end_ns;
-    for (size_t i = group.begin; i < group.end; ++i) {
-      end_ns = std::max(end_ns, boxes[i].timed.end_ns);
-    }
-    absl::StrAppendFormat(&body_, "<g><title>%d passes: %s to %s %s</title>\n",
-                          group.end - group.begin, Time(first.start_ns), Time(end_ns), unit_.name);
     double top = y;
     for (const auto& [look, share] : SharesOf(boxes, looks, group)) {
+      // Crisp, so that bands side by side have no seam.
       absl::StrAppendFormat(
-          &body_, "<rect class=\"%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
-          look, X(first.start_ns), top, X(end_ns) - X(first.start_ns), share * row_height_);
+          &body_,
+          "<rect class=\"%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" "
+          "height=\"%.2f\" shape-rendering=\"crispEdges\"><title>%s of %d passes, "
+          "%s to %s %s</title></rect>\n",
+          look, X(first.start_ns), top, X(group.end_ns) - X(first.start_ns), share * row_height_,
+          base::FormatPercent(share), group.end - group.begin, Time(first.start_ns),
+          Time(group.end_ns), unit_.name);
       top += share * row_height_;
     }
-    body_ += "</g>\n";
   }
 }
 

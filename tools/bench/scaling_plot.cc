@@ -166,6 +166,7 @@ std::string Picture(double height, const char* label, const std::string& content
 }  // namespace
 
 const char kBenchStyle[] = R"css(
+.scroll table{font-size:12px}.scroll th,.scroll td{padding:4px 5px}.scroll td:first-child,.scroll th:first-child{padding-left:12px}.scroll th,.scroll td:last-child{white-space:normal;vertical-align:bottom}
 .picture{padding:14px 16px}
 .picture svg{display:block;max-width:100%;height:auto;font:12px system-ui,-apple-system,"Segoe UI",sans-serif}
 .picture text{fill:var(--ink)}.picture .mute{fill:var(--mute)}

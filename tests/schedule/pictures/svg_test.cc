@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "schedule/traces/trace_parts.h"
 #include "tests/schedule/pictures/markup.h"
 #include "tests/schedule/traces/traces.h"
 
@@ -140,6 +141,47 @@ TEST(Svg, StaysWithinItsFrame) {
         EXPECT_LE(box.y() + box.height(), Number(frame, "height"));
       }
     }
+  }
+}
+
+TEST(Svg, DrawsBandsWherePassesHaveNoRoom) {
+  for (const char* name : {"1f1b", "zb-h1", "zb-v", "dualpipe-v"}) {
+    const Trace trace = SimulatedTrace(name, 4, 64, Sends::kRendezvous);
+    const std::string svg = ToSvg(trace, {.messages = true});
+    EXPECT_THAT(svg, Not(HasSubstr("class=\"message"))) << name;
+    const std::vector<Rectangle> bands = BoxesIn(svg);
+    // What is drawn is the time that ranks are busy: of a frame of 1,106 pixels and rows of 34.
+    double busy = 0;
+    size_t boxes = 0;
+    for (const std::vector<TimedAction>& list : trace.actions) {
+      for (const Box& box : BoxesOf(list)) {
+        ++boxes;
+        const double part = box.band == Band::kWhole ? 1 : 0.5;
+        busy += part * static_cast<double>(box.timed.end_ns - box.timed.start_ns);
+      }
+    }
+    EXPECT_LT(bands.size(), boxes / 2) << name;
+    double drawn = 0;
+    for (const Rectangle& band : bands) drawn += band.width() * band.height();
+    EXPECT_NEAR(drawn, 34 * 1106 * busy / static_cast<double>(trace.step_ns), 0.01 * drawn) << name;
+    const std::string wide = ToSvg(trace, {.width_px = 12'000, .messages = true});
+    EXPECT_THAT(wide, HasSubstr("class=\"message")) << name;
+    EXPECT_EQ(BoxesIn(wide).size(), boxes) << name;
+  }
+}
+
+// Where an order repeats, every group has the same shares.
+TEST(Svg, BandsOfARepeatedOrderAreAlike) {
+  std::string list;
+  for (int i = 0; i < 120; ++i) {
+    absl::StrAppend(&list, "F0.", i, "@", 30 * i, "-", 30 * i + 10, " BW0.", i, "@", 30 * i + 10,
+                    "-", 30 * i + 30, " ");
+  }
+  const std::vector<Rectangle> bands = BoxesIn(ToSvg(TraceFromText({0}, 120, {list})));
+  ASSERT_EQ(bands.size(), 40U);  // two of each 12 passes
+  for (size_t i = 0; i < bands.size(); ++i) {
+    EXPECT_EQ(bands[i].look(), i % 2 == 0 ? "f0" : "d0");
+    EXPECT_NEAR(bands[i].height(), i % 2 == 0 ? 34.0 / 3 : 68.0 / 3, 0.01);
   }
 }
 
