@@ -103,6 +103,25 @@ class Profile(Package):
         self.assertEqual(self.profile("chains:make_tied")["ties"], [{"layer": "1", "other_layer": "2", "bytes": 4 * 24 * 24}])
 
 
+class Cluster(Package):
+    def test_has_a_link_that_plans_count(self):
+        self.profile()
+        result = torchrun(2, "-m", "stagecoach_torch", "cluster", "--repeats", "3", "-o", "cluster.toml", cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = (self.folder / "cluster.toml").read_text()
+        self.assertRegex(text, r'hosts = 1\ndevices_per_host = 2\n\n\[links\]\nwithin_host = {latency_us = [\d.]+, gigabytes')
+        self.assertGreater(float(text.split("latency_us = ")[1].split(",")[0]), 0)
+        shape = ["--schedule", "1f1b", "--microbatches", "8", "--batch", "16"]
+        self.plan("free", "--devices", "2", *shape)
+        self.plan("counted", "--cluster", "cluster.toml", *shape)
+        free, counted = (json.loads((self.folder / f"{name}.json").read_text())["step_ms"] for name in ("free", "counted"))
+        self.assertGreater(counted, free)
+
+    def test_says_that_one_process_has_no_messages(self):
+        result = torchrun(1, "-m", "stagecoach_torch", "cluster", cwd=self.folder)
+        self.assertIn("stagecoach_torch: there is no message to measure with one process", result.stderr)
+
+
 class Transformers(unittest.TestCase):
     def test_layers_compute_what_the_model_does(self):
         try:

@@ -35,10 +35,14 @@ def _parser():
     run.add_argument("--steps", type=_positive, default=5, metavar="N", help="to measure, after two that warm up [5]")
     run.add_argument("--check", action="store_true", help="compare loss and gradients with one process's first")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="of the parameters and the batch [1]")
+    cluster = commands.add_parser("cluster", help="measure messages between processes, under torchrun")
+    cluster.add_argument("--repeats", type=_positive, default=20, metavar="N", help="of each measurement [20]")
+    cluster.add_argument("-o", "--output", default="-", metavar="FILE", help="[standard output]")
     for command in (profile, run):
         command.add_argument("module", metavar="MODULE[:FUNCTION]",
                              help="has make_model (or FUNCTION), make_batch(rows) and loss(output, target)")
         command.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw", help="[adamw]")
+    for command in (profile, run, cluster):
         command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="[cpu]")
     return parser
 
@@ -58,12 +62,41 @@ def _run(options, task):
         torch.distributed.destroy_process_group()
 
 
+def _write(text, path):
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def _cluster(options):
+    import torch.distributed
+
+    from stagecoach_torch.cluster import cluster
+    from stagecoach_torch.run import start
+
+    device = start(options.device)
+    try:
+        text = cluster(device, options.repeats)
+        if torch.distributed.get_rank() == 0:
+            _write(text, options.output)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def main(arguments=None):
     options = _parser().parse_args(arguments)
     # Not before: --help needs no PyTorch.
     from stagecoach_torch.task import Task
 
     try:
+        if options.command == "cluster":
+            _cluster(options)
+            return 0
         task = Task(options.module)
         if options.command == "run":
             return _run(options, task)
@@ -74,11 +107,7 @@ def main(arguments=None):
             raise UserError("--beside is for CPU devices: those of several GPUs do not share memory")
         with company(options.beside, options.module, *arguments):
             text = profile(task, *arguments)
-        if options.output == "-":
-            sys.stdout.write(text)
-        else:
-            with open(options.output, "w", encoding="utf-8") as file:
-                file.write(text)
+        _write(text, options.output)
         return 0
     except UserError as error:
         print(f"stagecoach_torch: {error}", file=sys.stderr)

@@ -16,6 +16,7 @@ from stagecoach_torch.errors import UserError, sentence
 from stagecoach_torch.layers import layers_of, shared_parameters
 
 WARM_UP_STEPS = 2
+SHORT_STEP_MS = 20
 # Of the largest number of a tensor: float32 sums in another order.
 TOLERANCE = 1e-4
 
@@ -257,6 +258,8 @@ def run(plan, task, device, steps=5, optimizer="adamw", seed=1, checks=False):
 
 def _print(plan, step_ms, peaks):
     print(f"step  predicted {plan.step_ms:.1f} ms, measured {step_ms:.1f} ms ({100 * (plan.step_ms / step_ms - 1):+.1f} %)")
+    if step_ms < SHORT_STEP_MS:
+        print(f"      of a step under {SHORT_STEP_MS:.0f} ms, PyTorch's own time per action is a large part, which plans do not count")
     print("rank  stages  layers  predicted peak  measured peak")
     for rank, peak in enumerate(peaks):
         stages = plan.stages_of(rank)
