@@ -270,8 +270,8 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
 
 absl::Status HuggingFaceFolder::Contents::AddBytesOf(const StoredTensor& stored,
                                                      base::Hasher& hasher) const {
-  constexpr int64_t kReadAtOnce = int64_t{256} << 10;
-  std::vector<std::byte> part(static_cast<size_t>(std::min(stored.entry.bytes(), kReadAtOnce)));
+  constexpr int64_t kBytesAtOnce = int64_t{256} << 10;
+  std::vector<std::byte> part(static_cast<size_t>(std::min(stored.entry.bytes(), kBytesAtOnce)));
   for (int64_t done = 0; done < stored.entry.bytes(); done += std::ssize(part)) {
     const auto own = absl::MakeSpan(part).first(
         static_cast<size_t>(std::min(std::ssize(part), stored.entry.bytes() - done)));
