@@ -82,13 +82,18 @@ class ImageNormLayer : public Layer, public TailFusion {
   Tensor Variance(const LayerArgs& args) const {
     return kernels::Float32(args.weight_stash + StatisticBytes(), statistics_);
   }
-  kernels::ImageNormTensors TensorsOf(const LayerArgs& args) const {
+  kernels::ImageNormTensors TensorsOf(const LayerArgs& args, const Tensor& mean,
+                                      const Tensor& variance) const {
     return {.x = args.x,
             .gamma = args.parameters[0],
             .beta = args.parameters[1],
-            .mean = Mean(args),
-            .variance = Variance(args),
+            .mean = mean,
+            .variance = variance,
             .y = args.y};
+  }
+  // With the statistics of the micro-batch.
+  kernels::ImageNormTensors TensorsOf(const LayerArgs& args) const {
+    return TensorsOf(args, Mean(args), Variance(args));
   }
   kernels::ImageNormOp& op() const { return *op_; }
 
@@ -143,10 +148,8 @@ class BatchNormLayer final : public ImageNormLayer {
   // Padding rows are there in evaluation alone, where no statistics are computed.
   absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
     if (args.call.is_training) return ImageNormLayer::ForwardWithTail(args, tail);
-    kernels::ImageNormTensors tensors = TensorsOf(args);
-    tensors.mean = args.parameters[2];
-    tensors.variance = args.parameters[3];
-    return op().Apply(args.stream, tensors, {tail.addend, tail.has_relu});
+    return op().Apply(args.stream, TensorsOf(args, args.parameters[2], args.parameters[3]),
+                      {tail.addend, tail.has_relu});
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {

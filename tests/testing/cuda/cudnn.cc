@@ -55,7 +55,7 @@ std::vector<Engine> EnginesOf(const std::shared_ptr<const Graph>& graph, api::He
 template <typename T>
 Status Give(const std::vector<T>& values, int64_t capacity, int64_t* count, void* to) {
   const size_t given = std::min(values.size(), static_cast<size_t>(capacity));
-  std::memcpy(to, values.data(), given * sizeof(T));
+  if (given > 0) std::memcpy(to, values.data(), given * sizeof(T));
   *count = static_cast<int64_t>(given);
   return Status::kSuccess;
 }
