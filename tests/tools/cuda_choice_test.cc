@@ -258,10 +258,11 @@ TEST(CudaMemory, DevicesOnOneGpuShareItsMemory) {
                 HasSubstr("are needed on GPU 1, which has 30.0 kB available; "));
 }
 
-TEST(CudaMemory, TooLittleToMeasureProductsIsUnavailable) {
+TEST(CudaMemory, TooLittleForTheSmallestModelIsUnavailable) {
   const CudaMachine machine("gpus=2,memory=5KB");
   ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
-                AllOf(HasSubstr("a GPU has too little memory: "), HasSubstr("more GPUs")));
+                AllOf(HasSubstr("are needed on GPU 0, which has 4.7 kB available; "),
+                      HasSubstr("more GPUs")));
 }
 
 }  // namespace
