@@ -15,7 +15,6 @@ end with those bits, the other be refused with 78 and the name of the first. --o
 import argparse
 import collections
 import glob
-import json
 import os
 import random
 import resource
@@ -24,6 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.dont_write_bytecode = True
+
+from observed import children_of, result_of, wait_until  # noqa: E402
 
 EPOCHS = 40
 STEPS = 4 * EPOCHS
@@ -36,30 +39,8 @@ TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--
 MESHES = (["--stages", "4"], ["--stages", "2", "--replicas", "2"])
 
 
-def wait_until(condition, seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.001)
-    return False
-
-
-def result_of(text):
-    end = json.loads(text.strip().split("\n")[-1])
-    return end["steps"], end["parameters_hash"], end["step_losses_hash"]
-
-
 def steps_saved(folder):
     return [int(name[-8:]) for name in glob.glob(f"{folder}/run/step-*") if name[-8:].isdigit()]
-
-
-def children_of(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
-            return [int(child) for child in children.read().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 class Fault:

@@ -23,7 +23,6 @@ were started again.
 import argparse
 import collections
 import glob
-import json
 import os
 import random
 import signal
@@ -31,6 +30,10 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.dont_write_bytecode = True
+
+from observed import children_of, result_of, wait_until  # noqa: E402
 
 RANKS = 4
 FAULTS_PER_RUN = 10
@@ -46,34 +49,12 @@ TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--
          "--clip-norm", "1"]
 
 
-def children_of(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
-            return sorted(int(child) for child in children.read().split())
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
 def is_there(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def wait_until(condition, seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.001)
-    return False
-
-
-def result_of(text):
-    end = json.loads(text.strip().split("\n")[-1])
-    return end["steps"], end["parameters_hash"], end["step_losses_hash"]
 
 
 class Run:
