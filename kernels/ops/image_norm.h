@@ -117,6 +117,9 @@ class ImageNormOp : public Operation {
                                bool accumulate) = 0;
 };
 
+// The InvalidArgument above, where a backend takes extents of up to `max_extent`.
+absl::Status ImageNormRefusal(const ImageNormShape& shape, int64_t max_extent);
+
 absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCpu(const ImageNormShape& shape,
                                                          Device& device);
 absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& shape,

@@ -59,6 +59,9 @@ class PoolingOp : public Operation {
                                      const Tensor& dx, std::byte* workspace) = 0;
 };
 
+// The InvalidArgument above, where a backend takes extents of up to `max_extent`.
+absl::Status PoolingRefusal(const PoolingShape& shape, int64_t max_extent);
+
 absl::StatusOr<std::unique_ptr<PoolingOp>> CreateOnCpu(const PoolingShape& shape, Device& device);
 absl::StatusOr<std::unique_ptr<PoolingOp>> CreateOnCuda(const PoolingShape& shape, Device& device);
 

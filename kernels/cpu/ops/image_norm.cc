@@ -6,7 +6,6 @@
 #include <memory>
 #include <type_traits>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/lane_sum.h"
@@ -268,11 +267,7 @@ bool AreImageNormExtents(const ImageNormShape& shape) {
 absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCpu(const ImageNormShape& shape,
                                                          Device& device) {
   if (!AreImageNormExtents(shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("image norm: extents must be 1 to ", kMaxExtent,
-                     ", groups divide the channels and epsilon be positive: ", shape.samples,
-                     " samples, ", shape.channels, " channels of ", shape.area, " elements, ",
-                     shape.groups, " groups, epsilon ", shape.epsilon));
+    return ImageNormRefusal(shape, kMaxExtent);
   }
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<ImageNormOp> {
     return std::make_unique<CpuImageNorm<T>>(shape);

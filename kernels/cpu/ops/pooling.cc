@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 
@@ -141,13 +140,7 @@ bool ArePoolingExtents(const PoolingShape& shape) {
 
 absl::StatusOr<std::unique_ptr<PoolingOp>> CreateOnCpu(const PoolingShape& shape, Device& device) {
   if (!ArePoolingExtents(shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pooling: extents must be 1 to ", kMaxExtent,
-                     ", the padding at most half of the kernel, and the kernel no larger than the "
-                     "padded image: ",
-                     shape.samples, " samples, ", shape.channels, " channels of ", shape.height,
-                     " x ", shape.width, ", kernel ", shape.kernel_height, " x ",
-                     shape.kernel_width, ", stride ", shape.stride, ", padding ", shape.padding));
+    return PoolingRefusal(shape, kMaxExtent);
   }
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<PoolingOp> {
     return std::make_unique<CpuPooling<T>>(shape, AsCpu(device.stream()).threads());

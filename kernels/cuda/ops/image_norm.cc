@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/ops/image_norm_kernels.h"
@@ -124,11 +123,7 @@ bool AreImageNormExtents(const ImageNormShape& shape) {
 absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& shape,
                                                           Device& device) {
   if (!AreImageNormExtents(shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("image norm: extents must be 1 to ", kMaxCudaExtent,
-                     ", groups divide the channels and epsilon be positive: ", shape.samples,
-                     " samples, ", shape.channels, " channels of ", shape.area, " elements, ",
-                     shape.groups, " groups, epsilon ", shape.epsilon));
+    return ImageNormRefusal(shape, kMaxCudaExtent);
   }
   return std::unique_ptr<ImageNormOp>(
       std::make_unique<CudaImageNorm>(shape, ElementTypeOf(device.activation_type())));

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/ops/pooling_kernels.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -67,13 +66,7 @@ bool ArePoolingExtents(const PoolingShape& shape) {
 
 absl::StatusOr<std::unique_ptr<PoolingOp>> CreateOnCuda(const PoolingShape& shape, Device& device) {
   if (!ArePoolingExtents(shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pooling: extents must be 1 to ", kMaxCudaExtent,
-                     ", the padding at most half of the kernel, and the kernel no larger than the "
-                     "padded image: ",
-                     shape.samples, " samples, ", shape.channels, " channels of ", shape.height,
-                     " x ", shape.width, ", kernel ", shape.kernel_height, " x ",
-                     shape.kernel_width, ", stride ", shape.stride, ", padding ", shape.padding));
+    return PoolingRefusal(shape, kMaxCudaExtent);
   }
   return std::unique_ptr<PoolingOp>(
       std::make_unique<CudaPooling>(shape, ElementTypeOf(device.activation_type())));
