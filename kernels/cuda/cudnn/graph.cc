@@ -112,6 +112,12 @@ absl::Status OwnedDescriptor::Finalize() const {
 
 // ---- Handles.
 
+absl::StatusOr<std::shared_ptr<const GpuHandle>> SharedGpuHandle::Get() {
+  base::MutexLock lock(mutex_);
+  if (!handle_.has_value()) handle_ = GpuHandle::Create(gpu_);
+  return *handle_;
+}
+
 absl::StatusOr<std::shared_ptr<const GpuHandle>> GpuHandle::Create(int gpu) {
   ASSIGN_OR_RETURN(const Api* const api, Open());
   const GpuScope scope(gpu);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -96,6 +97,21 @@ class GpuHandle {
 // Along both axes of images, with zeros around them.
 struct Window {
   int64_t stride = 1, padding = 0;
+};
+
+// The handle of one GPU, made at the first request. Thread-safe.
+class SharedGpuHandle {
+ public:
+  explicit SharedGpuHandle(int gpu) : gpu_(gpu) {}
+
+  int gpu() const { return gpu_; }
+  // The same each time, or the same error: those of GpuHandle::Create.
+  absl::StatusOr<std::shared_ptr<const GpuHandle>> Get();
+
+ private:
+  const int gpu_;
+  base::Mutex mutex_;
+  std::optional<absl::StatusOr<std::shared_ptr<const GpuHandle>>> handle_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct Graph {

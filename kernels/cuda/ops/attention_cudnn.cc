@@ -230,14 +230,8 @@ absl::Status CudnnAttention::Launch(cudaStream_t stream, Pass pass, size_t way,
 }
 
 std::string CudnnAttentions::version() {
-  base::MutexLock lock(mutex_);
-  const auto handle = Handle();
+  const auto handle = handle_.Get();
   return handle.ok() ? cudnn::VersionText((*handle)->api()) : "";
-}
-
-absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>> CudnnAttentions::Handle() {
-  if (!handle_.has_value()) handle_ = cudnn::GpuHandle::Create(gpu_);
-  return *handle_;
 }
 
 std::shared_ptr<CudnnAttention> CudnnAttentions::For(const AttentionShape& shape) {
@@ -247,8 +241,8 @@ std::shared_ptr<CudnnAttention> CudnnAttentions::For(const AttentionShape& shape
   const auto known = by_shape_.find(key);
   if (known != by_shape_.end()) return known->second;
   std::shared_ptr<CudnnAttention> created;
-  const GpuScope scope(gpu_);
-  if (const auto handle = Handle(); handle.ok()) {
+  const GpuScope scope(handle_.gpu());
+  if (const auto handle = handle_.Get(); handle.ok()) {
     if (auto attention = CudnnAttention::Create(*handle, shape); attention.ok()) {
       created = *std::move(attention);
     }

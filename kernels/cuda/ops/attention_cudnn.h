@@ -97,7 +97,8 @@ class CudnnAttention {
 // Those of one device. Thread-safe.
 class CudnnAttentions {
  public:
-  explicit CudnnAttentions(int gpu) : gpu_(gpu) {}
+  // The handle outlives this.
+  explicit CudnnAttentions(cudnn::SharedGpuHandle& handle) : handle_(handle) {}
 
   // The version of the library as it prints it; "": there is none that can be used. A part of what
   // decides which way is taken: what was measured is kept by it.
@@ -106,13 +107,8 @@ class CudnnAttentions {
   std::shared_ptr<CudnnAttention> For(const AttentionShape& shape);
 
  private:
-  absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>> Handle()
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  const int gpu_;
+  cudnn::SharedGpuHandle& handle_;
   base::Mutex mutex_;
-  std::optional<absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>>> handle_
-      ABSL_GUARDED_BY(mutex_);
   std::map<std::vector<int64_t>, std::shared_ptr<CudnnAttention>> by_shape_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -262,12 +262,12 @@ absl::StatusOr<const ConvolutionPlan*> CudnnConvolutions::Plan(ConvolutionPass p
                                                                const ConvolutionExtents& extents,
                                                                Precision precision) {
   base::MutexLock lock(mutex_);
-  if (!handle_.has_value()) handle_ = cudnn::GpuHandle::Create(tuner_.gpu());
-  if (!handle_->ok()) {
+  const auto handle = handle_.Get();
+  if (!handle.ok()) {
     // It is as with other layers that the backend does not have: the rest of it may be used.
     return absl::UnimplementedError(
         absl::StrCat("a convolution has no CUDA kernel without cuDNN 9.19 or a later 9: ",
-                     handle_->status().message(),
+                     handle.status().message(),
                      "; install it where the system looks for libraries (LD_LIBRARY_PATH)"));
   }
   std::vector<int64_t> key = extents.AsKey();
@@ -275,7 +275,7 @@ absl::StatusOr<const ConvolutionPlan*> CudnnConvolutions::Plan(ConvolutionPass p
   auto known = plans_.find(key);
   if (known == plans_.end()) {
     ASSIGN_OR_RETURN(std::unique_ptr<ConvolutionPlan> plan,
-                     ConvolutionPlan::Create(**handle_, pass, extents, precision, tuner_));
+                     ConvolutionPlan::Create(*handle, pass, extents, precision, tuner_));
     known = plans_.emplace(std::move(key), std::move(plan)).first;
   }
   return known->second.get();

@@ -73,7 +73,9 @@ class ConvolutionPlan {
 // Those of one device, each planned once. Thread-safe.
 class CudnnConvolutions {
  public:
-  explicit CudnnConvolutions(Tuner& tuner) : tuner_(tuner) {}
+  // Both outlive this.
+  CudnnConvolutions(cudnn::SharedGpuHandle& handle, Tuner& tuner)
+      : handle_(handle), tuner_(tuner) {}
 
   // Lives as long as this. Unimplemented, in one line: there is no cuDNN that can be used, or it
   // has no engine that may be.
@@ -82,10 +84,9 @@ class CudnnConvolutions {
                                               Precision precision);
 
  private:
+  cudnn::SharedGpuHandle& handle_;
   Tuner& tuner_;
   base::Mutex mutex_;
-  std::optional<absl::StatusOr<std::shared_ptr<const cudnn::GpuHandle>>> handle_
-      ABSL_GUARDED_BY(mutex_);
   std::map<std::vector<int64_t>, std::unique_ptr<ConvolutionPlan>> plans_ ABSL_GUARDED_BY(mutex_);
 };
 

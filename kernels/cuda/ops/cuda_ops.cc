@@ -1,5 +1,6 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 
+#include "kernels/cuda/cudnn/graph.h"
 #include "kernels/cuda/ops/attention_cudnn.h"
 #include "kernels/cuda/ops/convolution_cudnn.h"
 #include "kernels/cuda/tuning/tuner.h"
@@ -11,8 +12,9 @@ CudaOps::CudaOps(Device& device, BlasLt& blas, Tuner& tuner)
     : device_(device),
       blas_(blas),
       tuner_(tuner),
-      cudnn_attentions_(std::make_unique<CudnnAttentions>(tuner.gpu())),
-      cudnn_convolutions_(std::make_unique<CudnnConvolutions>(tuner)),
+      cudnn_handle_(std::make_unique<cudnn::SharedGpuHandle>(tuner.gpu())),
+      cudnn_attentions_(std::make_unique<CudnnAttentions>(*cudnn_handle_)),
+      cudnn_convolutions_(std::make_unique<CudnnConvolutions>(*cudnn_handle_, tuner)),
       elementwise_(CreateCudaElementwise()),
       optimizer_(CreateCudaOptimizer(device)) {}
 

@@ -18,6 +18,9 @@ namespace stagecoach::kernels {
 class BlasLt;
 class CudnnAttentions;
 class CudnnConvolutions;
+namespace cudnn {
+class SharedGpuHandle;
+}
 class Tuner;
 
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
@@ -44,6 +47,7 @@ class CudaOps final : public Ops {
   Device& device_;
   BlasLt& blas_;
   Tuner& tuner_;
+  const std::unique_ptr<cudnn::SharedGpuHandle> cudnn_handle_;
   const std::unique_ptr<CudnnAttentions> cudnn_attentions_;
   const std::unique_ptr<CudnnConvolutions> cudnn_convolutions_;
   const std::unique_ptr<ElementwiseOps> elementwise_;
