@@ -70,14 +70,16 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
   kernels::OptimizerOps& ops = device_.ops().optimizer();
   const int64_t bytes = options.gradients.bytes();
   std::byte* states = options.states;
+  std::vector<ParameterTensors> of_all_parts;
   for (int64_t part = 0; part < partition::ReductionParts(bytes, options.replication); ++part) {
     const auto range = partition::ShardOf(bytes, part, options.replica, options.replication);
     const std::vector<ParameterTensors> pieces =
         PiecesIn(range, options, states, range.bytes(), trained_);
     ASSIGN_OR_RETURN(parts_.emplace_back(), ops.CreateGroup(device_.stream(), pieces));
-    if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate(optimizer_, device_, pieces));
+    of_all_parts.insert(of_all_parts.end(), pieces.begin(), pieces.end());
     states += options.optimizer.states() * range.bytes();
   }
+  if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate(optimizer_, device_, of_all_parts));
   const bool rounds =
       std::any_of(options.tensors.begin(), options.tensors.end(),
                   [](const ParameterTensors& tensors) { return !tensors.working.empty(); });
