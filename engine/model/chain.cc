@@ -126,10 +126,11 @@ bool Chain::StartsSkip(int i) const {
 }
 
 bool Chain::HasRelu(int i) const {
-  if (i + 1 >= size() || watch_ != nullptr || use_check_ != nullptr || !takes_tail(i)) return false;
+  if (i + 1 >= size() || watch_ != nullptr || use_check_ != nullptr) return false;
   const ChainedLayer& own = layers_[static_cast<size_t>(i)];
   const ChainedLayer& next = layers_[static_cast<size_t>(i) + 1];
-  return next.is_relu && !own.recomputes && !next.recomputes && !own.defers_sum && !StartsSkip(i);
+  return own.tail_fusion != nullptr && next.is_relu && !own.recomputes && !next.recomputes &&
+         !own.defers_sum && !StartsSkip(i);
 }
 
 Tensor Chain::XOf(int i, const LayerArgs& args) const {

@@ -62,7 +62,7 @@ class Chain {
   bool adds_to_dx() const { return layers_.front().abilities.adds_to_dx; }
 
   // Whether its last layer can do what follows the chain.
-  bool takes_tail() const { return takes_tail(size() - 1); }
+  bool takes_tail() const { return layers_.back().tail_fusion != nullptr; }
 
   // What its layers make is shown to `watch` from now on, until it is null. Those inside a layer
   // are not seen.
@@ -100,10 +100,6 @@ class Chain {
   Chain() = default;
   void DeferSums();
   bool StartsSkip(int i) const;  // with layer i's output
-  bool takes_tail(int i) const {
-    const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
-    return chained.tail_fusion != nullptr && chained.tail_fusion->takes_tail();
-  }
   // Whether layer i does the next one, a ReLU, as its tail: unless someone else sees what is
   // between them.
   bool HasRelu(int i) const;

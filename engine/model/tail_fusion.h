@@ -21,17 +21,14 @@ struct TailGradient {
   Tensor dz;  // what of dy passes the ReLU: written unless empty
 };
 
-// Layers that can do what follows them as they write y: saves writing and reading that once more. A
+// Layers that can do what follows them as they write y: saves writing and reading that once more.
+// They neither read their own output again, which is written nowhere, nor mind that y is x. A
 // matter between Chain, the residual layer and the layers in engine/model/layers that implement
 // this beside Layer; other layers know nothing of it. Who calls decides where; the bits are those
 // of the operations apart, on either side of a cut.
 class TailFusion {
  public:
   virtual ~TailFusion() = default;
-
-  // Whether the prepared layer can. It then neither reads its own output again, which is written
-  // nowhere, nor minds that y is x.
-  virtual bool takes_tail() const = 0;
 
   // Layer::Forward, with y what the tail makes of it.
   virtual absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) = 0;

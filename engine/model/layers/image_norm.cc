@@ -22,8 +22,6 @@ class ImageNormLayer : public Layer, public TailFusion {
 
   absl::Status Forward(const LayerArgs& args) override { return ForwardWithTail(args, {}); }
 
-  bool takes_tail() const override { return true; }
-
   absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
     return op_->Forward(args.stream, TensorsOf(args), {tail.addend, tail.has_relu}, args.workspace);
   }
