@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 
 // Invariants whose failure is a programmer's error: no caller could handle it, so the process
-// prints what broke and aborts. Whatever input, a file or another machine can cause is an
-// absl::Status instead. Both checks are on in every build type.
+// prints what broke and aborts. Anything that input, a file or another machine can cause is an
+// absl::Status instead. Both checks are enabled in every build type.
 
-// Aborts unless `condition` holds, printing file, line, condition and message. `message` is one
-// argument that absl::StrCat accepts; it is evaluated only on failure.
+// Aborts unless `condition` holds, printing file, line, condition and message. `message` is a
+// single argument that absl::StrCat accepts; it is evaluated only on failure.
 //   STAGECOACH_CHECK(stage < num_stages, absl::StrCat("stage ", stage, " of ", num_stages));
 #define STAGECOACH_CHECK(condition, message)                                                      \
   do {                                                                                            \

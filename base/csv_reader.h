@@ -12,7 +12,7 @@
 
 namespace stagecoach::base {
 
-// A place in a text file, counted from 1; `column` counts bytes.
+// A position in a text file, counted from 1; `column` counts bytes.
 struct TextPosition {
   int64_t line = 1;
   int64_t column = 1;
@@ -23,22 +23,22 @@ struct CsvField {
   TextPosition position;
 };
 
-// Splits comma-separated text into records as RFC 4180 describes. A field may be quoted, and then
-// holds commas, line ends and doubled quotes. Lines end in LF or CRLF; the last one need not. A
-// UTF-8 byte-order mark at the very beginning is skipped. Nothing else is forgiven: a quote inside
-// an unquoted field, text after a closing quote, a quote never closed, a lone CR and a NUL byte are
-// errors. Spaces belong to the field. An empty line is a record of one empty field.
+// Splits comma-separated text into records as RFC 4180 describes. A quoted field may hold commas,
+// line ends and doubled quotes. Lines end in LF or CRLF; the last one need not. A UTF-8 byte-order
+// mark at the very beginning is skipped. Nothing else is tolerated: a quote inside an unquoted
+// field, text after a closing quote, a quote that is never closed, a lone CR and a NUL byte are
+// errors. Spaces are part of the field. An empty line is a record of one empty field.
 //
-// Holds a view of the text and must not outlive it. For one thread.
+// The reader holds a view of the text and must not outlive it. Not thread-safe.
 class CsvReader {
  public:
   explicit CsvReader(absl::string_view text);
 
   // Reads the next record into `record`, reusing its storage. Returns false at the end of the text.
-  // InvalidArgument for malformed text, after which the reader must not be used again.
+  // Returns InvalidArgument for malformed text; the reader must not be used after that.
   absl::StatusOr<bool> Next(std::vector<CsvField>& record);
 
-  // InvalidArgument with "line:column: message", for errors in what the fields hold.
+  // Returns InvalidArgument with "line:column: message", for errors in the contents of fields.
   static absl::Status ErrorAt(TextPosition position, absl::string_view message);
 
  private:

@@ -7,14 +7,14 @@
 
 namespace stagecoach::base {
 
-// A point on the steady clock at which a wait gives up. Passing one deadline down through nested
+// A point on the steady clock at which a wait times out. Passing one deadline down through nested
 // waits bounds their sum, which passing a timeout would not. A value: copyable, immutable.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `timeout` from now. A negative timeout has expired already; one too long for the clock, such as
-  // absl::InfiniteDuration(), never expires.
+  // Returns the deadline `timeout` from now. A negative timeout has already expired; one too long
+  // for the clock, such as absl::InfiniteDuration(), never expires.
   static Deadline After(absl::Duration timeout) {
     const Clock::time_point now = Clock::now();
     if (timeout >= absl::FromChrono(Clock::time_point::max() - now)) return Never();
@@ -27,14 +27,14 @@ class Deadline {
   bool IsNever() const { return time_ == Clock::time_point::max(); }
   bool Expired() const { return !IsNever() && Clock::now() >= time_; }
 
-  // Never negative; absl::InfiniteDuration() for Never().
+  // Returns the time left: never negative; absl::InfiniteDuration() for Never().
   absl::Duration Remaining() const {
     if (IsNever()) return absl::InfiniteDuration();
     const Clock::time_point now = Clock::now();
     return now >= time_ ? absl::ZeroDuration() : absl::FromChrono(time_ - now);
   }
 
-  // Clock::time_point::max() for Never().
+  // Returns the time point; Clock::time_point::max() for Never().
   Clock::time_point time() const { return time_; }
 
  private:

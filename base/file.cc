@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
 
@@ -28,12 +29,12 @@ namespace {
 constexpr size_t kChunkBytes = size_t{64} << 10;
 
 absl::Status TooLarge(const std::string& path, int64_t max_bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(path, " holds more than the limit of ", max_bytes, " bytes"));
+  return DataError(absl::StrCat(path, " holds more than the limit of ", max_bytes, " bytes"),
+                   absl::StatusCode::kResourceExhausted);
 }
 
-// Calls `take` with one part after the other, to the end and not to the size known at the start: a
-// file may grow, and some have no size.
+// Calls `take` with one part after another up to the end of the file, not up to the size known at
+// the start: a file may grow, and some report no size.
 absl::Status ReadParts(const FileReader& file,
                        absl::FunctionRef<absl::Status(absl::Span<char>)> take) {
   std::vector<char> chunk(kChunkBytes);
@@ -46,14 +47,14 @@ absl::Status ReadParts(const FileReader& file,
   }
 }
 
-// Doubles the capacity as it grows, but never past the limit.
+// Appends `bytes`, doubling the capacity as needed but never beyond the limit.
 absl::Status AppendWithin(int64_t max_bytes, const std::string& path, absl::Span<const char> bytes,
                           std::string& contents) {
   const size_t limit = static_cast<size_t>(std::max<int64_t>(max_bytes, 0));
   if (bytes.size() > limit - contents.size()) return TooLarge(path, max_bytes);
   const size_t size = contents.size() + bytes.size();
   if (size > contents.capacity()) {
-    // A string that holds something may reserve more than it is asked to; an empty one does not.
+    // A non-empty string may reserve more than requested; an empty one does not.
     std::string grown;
     grown.reserve(std::min(limit, std::max(size, 2 * contents.capacity())));
     grown.append(contents);
@@ -102,7 +103,7 @@ class Gunzip {
     stream_.next_in = reinterpret_cast<Bytef*>(compressed.data());
     stream_.avail_in = static_cast<uInt>(compressed.size());
     do {
-      if (at_member_end_) inflateReset(&stream_);  // What follows must be another member.
+      if (at_member_end_) inflateReset(&stream_);  // Anything that follows must be another member.
       stream_.next_out = reinterpret_cast<Bytef*>(chunk_.data());
       stream_.avail_out = static_cast<uInt>(chunk_.size());
       const int result = inflate(&stream_, Z_NO_FLUSH);
@@ -141,10 +142,10 @@ absl::StatusOr<bool> IsGzip(const FileReader& file) {
   return count == 2 && magic[0] == std::byte{0x1F} && magic[1] == std::byte{0x8B};
 }
 
-// What "-" is written to.
+// The descriptor that "-" is written to.
 std::atomic<int> standard_output = STDOUT_FILENO;
 
-// To its end, however it comes.
+// Reads to the end of the stream, whatever kind of file it is.
 absl::StatusOr<std::string> ReadStream(int file, const std::string& name, int64_t max_bytes) {
   std::string contents;
   std::vector<char> chunk(kChunkBytes);
@@ -152,7 +153,7 @@ absl::StatusOr<std::string> ReadStream(int file, const std::string& name, int64_
     const ssize_t count = read(file, chunk.data(), chunk.size());
     if (count == 0) return contents;
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return SystemError("read", name);
+    if (count < 0) return ReadError("read", name);
     RETURN_IF_ERROR(AppendWithin(
         max_bytes, name, absl::MakeSpan(chunk).first(static_cast<size_t>(count)), contents));
   }
@@ -163,12 +164,12 @@ absl::StatusOr<std::string> ReadStream(int file, const std::string& name, int64_
 absl::Status CheckNoDirectory(const std::string& path) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path, " is a directory"));
+  return OutputError(absl::StrCat(path, " is a directory"), absl::StatusCode::kInvalidArgument);
 }
 
-// Where a chain of symbolic links ends, whether or not there is a file.
+// Returns the end of a chain of symbolic links, whether or not a file exists there.
 std::string TargetOf(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as Linux allows
+  constexpr int kMostLinks = 40;  // as in Linux
   std::filesystem::path target = path;
   std::error_code error;
   for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(target, error); ++i) {
@@ -184,15 +185,16 @@ using WriteFunction = absl::FunctionRef<absl::Status(const AppendFunction&)>;
 absl::Status WriteDirectly(const std::string& path, WriteFunction write_all) {
   const bool is_standard = path == kStandardStream;
   const int file = is_standard ? standard_output.load() : open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (file < 0) return SystemError("open", path);
+  if (file < 0) return WriteError("open", path);
   if (is_standard) std::fflush(stdout);
   const absl::Status status = write_all([&](absl::string_view contents) -> absl::Status {
     while (!contents.empty()) {
-      const ssize_t count = write(file, contents.data(), contents.size());  // a pipe has no offsets
+      const ssize_t count = write(file, contents.data(), contents.size());  // not pwrite: a pipe
+                                                                            // has no offsets
       if (count >= 0) {
         contents.remove_prefix(static_cast<size_t>(count));
       } else if (errno != EINTR) {
-        return SystemError("write", is_standard ? "standard output" : path);
+        return WriteError("write", is_standard ? "standard output" : path);
       }
     }
     return absl::OkStatus();
@@ -208,7 +210,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   return ReadPlain(file, max_bytes);
 }
 
-// To replace a device or pipe by a file would be to destroy it.
+// Replacing a device or pipe by a file would destroy it.
 bool IsStream(const std::string& path) {
   if (path == kStandardStream) return true;
   struct stat status = {};
@@ -227,7 +229,7 @@ absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes
   }
   if (!IsStream(path)) return ReadFile(path, max_bytes);
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return SystemError("open", path);
+  if (file < 0) return ReadError("open", path);
   absl::StatusOr<std::string> contents = ReadStream(file, path, max_bytes);
   close(file);
   return contents;
@@ -235,11 +237,11 @@ absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes
 
 absl::Status ReserveStandardOutput() {
   if (standard_output != STDOUT_FILENO) {
-    return absl::InvalidArgumentError("standard output is another file already");
+    return UsageError("standard output is another file already");
   }
   const int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   if (copy < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
-    return SystemError("write", "standard output");
+    return WriteError("write", "standard output");
   }
   standard_output = copy;
   return absl::OkStatus();
@@ -255,12 +257,12 @@ absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_un
 absl::Status CheckWritable(const std::string& path) {
   if (path == kStandardStream) return absl::OkStatus();
   if (IsStream(path)) {
-    return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
+    return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : WriteError("write", path);
   }
   RETURN_IF_ERROR(CheckNoDirectory(path));
-  // Below a file there is no ".", which tells it from a directory without permission.
+  // A file contains no ".", which distinguishes it from a directory without permission.
   const std::filesystem::path within = std::filesystem::path(path).parent_path() / ".";
-  return access(within.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
+  return access(within.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : WriteError("write", path);
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
@@ -294,7 +296,8 @@ absl::Status MakeFolders(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path));
+  return WithClass(ErrorClass::kOutput,
+                   absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path)));
 }
 
 }  // namespace stagecoach::base

@@ -16,14 +16,15 @@
 namespace stagecoach::base {
 namespace {
 
-// Whether the path still names the file, which its owner before may have removed meanwhile.
+// Returns whether the path still names the file: its previous owner may have removed it meanwhile.
 bool IsAt(int file, const std::string& path) {
   struct stat held = {}, named = {};
   return fstat(file, &held) == 0 && lstat(path.c_str(), &named) == 0 &&
          held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
-// One that has locked the file just now has yet to write who it is, over what an earlier one wrote.
+// A process that has only just locked the file may not have overwritten the previous owner's text
+// yet.
 std::string OwnerIn(int file) {
   char text[512];
   for (int look = 0; look < 10; ++look) {
@@ -39,11 +40,11 @@ std::string OwnerIn(int file) {
 absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_view owner) {
   while (true) {
     const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file < 0) return SystemError("create", path);
+    if (file < 0) return WriteError("create", path);
     FileLock lock(path, file);
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) {
-        return absl::UnimplementedError(SystemError("lock", path).message());
+        return absl::UnimplementedError(WriteError("lock", path).message());
       }
       absl::Status held = absl::FailedPreconditionError(owner.empty() ? "" : OwnerIn(file));
       lock.Abandon();
@@ -53,7 +54,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
       lock.Abandon();
       continue;
     }
-    // Only for messages: a full disk does not keep a run from going on.
+    // Only messages use it: a full disk does not stop a run.
     static_cast<void>(ftruncate(file, 0) == 0 && pwrite(file, owner.data(), owner.size(), 0) > 0);
     return lock;
   }
@@ -61,7 +62,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
 
 FileLock::~FileLock() {
   if (file_ < 0) return;
-  unlink(path_.c_str());  // before another can have it
+  unlink(path_.c_str());  // before another process can lock it
   close(file_);
 }
 

@@ -9,15 +9,15 @@
 
 namespace stagecoach::base {
 
-// A file that says which process uses what it lies beside. The kernel frees it when the process is
-// gone, however that ended (flock, on NFS among hosts as well), so nothing that is left behind
-// keeps others out. Move-only.
+// A lock file that says which process is using the files next to it. The kernel releases the lock
+// when the process ends, however it ends (flock, which on NFS works between hosts as well), so
+// nothing that is left behind keeps others out. Move-only.
 class FileLock {
  public:
-  // Makes the file, or takes over what is left of one, and writes `owner` in it.
-  // FailedPrecondition: another process holds it, and the message is that one's `owner`, for
-  // which one that has an `owner` itself waits a moment.
-  // Unimplemented: the file system has no locks. Other errors name the path.
+  // Creates the file, or takes over one that was left behind, and writes `owner` into it.
+  // FailedPrecondition: another process holds it; the message is that process's `owner`. If `owner`
+  // is not empty, waits a moment for it. Unimplemented: the file system has no locks. Other errors
+  // name the path.
   static absl::StatusOr<FileLock> Take(const std::string& path, absl::string_view owner);
 
   FileLock(FileLock&& other) noexcept
@@ -29,7 +29,7 @@ class FileLock {
   }
   ~FileLock();  // removes the file
 
-  // Frees it and leaves the file where it is.
+  // Releases the lock and leaves the file where it is.
   void Abandon();
 
  private:
@@ -39,7 +39,7 @@ class FileLock {
   int file_;  // -1: none
 };
 
-// "host wega, process 1234, since 2026-11-27 14:05:06": this process, as an owner.
+// Describes this process as an owner: "host wega, process 1234, since 2026-11-27 14:05:06".
 std::string DescribeProcess();
 
 }  // namespace stagecoach::base

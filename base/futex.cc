@@ -39,7 +39,7 @@ timespec ToTimespec(Deadline deadline) {
   return time;
 }
 
-// Sleeps unless the word differs from `value` by now. May return early for no reason.
+// Sleeps unless the word already differs from `value`. May return early for no reason.
 void Sleep(const std::atomic<uint32_t>& word, uint32_t value, Deadline deadline) {
   // FUTEX_WAIT would take a relative time, which grows with every early return; the bitset variant
   // takes a time of CLOCK_MONOTONIC, which is what std::chrono::steady_clock reads.

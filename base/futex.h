@@ -8,11 +8,11 @@
 
 namespace stagecoach::base {
 
-// Waiting for a 32-bit word to change: how stage threads hand work to each other.
+// Waiting for a 32-bit word to change: this is how stage threads hand work to each other.
 //
-// Why not what the standard library offers: std::atomic::wait has no deadline, and every wait here
-// must have one; a condition variable costs 13-24 us a hand-over where a futex costs 1-2 us; and
-// unbounded spinning, the fastest with a core per thread, is ruinous (milliseconds a hand-over) as
+// The standard library has nothing suitable: std::atomic::wait has no deadline, and every wait here
+// must have one; a condition variable costs 13-24 us per hand-over where a futex costs 1-2 us; and
+// unbounded spinning, which is fastest with a core per thread, takes milliseconds per hand-over as
 // soon as threads outnumber cores. So a wait spins for about 2 us, which catches a peer that is
 // about to finish, and then sleeps in the Linux futex system call.
 //
@@ -21,13 +21,13 @@ namespace stagecoach::base {
 //   WakeAll(word);
 // Both functions are for threads of one process (private futexes) and may be called concurrently.
 
-// Blocks while `word` holds `value`. Returns true as soon as it is seen to hold another value, with
-// acquire ordering, and false if the deadline passed first. An expired deadline makes it a test. A
-// word that changes and changes back between two looks may be missed, so let words only count up.
+// Blocks while `word` holds `value`. Returns true, with acquire ordering, as soon as another value
+// is seen, and false if the deadline passes first. With an expired deadline it only tests. A word
+// that changes and changes back between two looks may be missed, so let words only count up.
 [[nodiscard]] bool WaitWhileEqual(const std::atomic<uint32_t>& word, uint32_t value,
                                   Deadline deadline);
 
-// Wakes every thread that waits on `word`. A system call, whether or not any thread waits.
+// Wakes every thread that waits on `word`. Makes a system call even if no thread waits.
 void WakeAll(std::atomic<uint32_t>& word);
 
 }  // namespace stagecoach::base

@@ -14,8 +14,8 @@ struct XXH3_state_s;
 namespace stagecoach::base {
 
 // A 128-bit fingerprint of bytes (XXH3, not cryptographic), computed piece by piece: it depends on
-// the bytes and not on how they were divided into updates. Stable across runs and versions, so it
-// may be stored. Thread-compatible; move-only, and a moved-from Hasher may only be destroyed or
+// the bytes, not on how they are divided into updates. Stable across runs and versions, so it may
+// be stored. Thread-compatible; move-only, and a moved-from Hasher may only be destroyed or
 // assigned to.
 class Hasher {
  public:
@@ -24,7 +24,7 @@ class Hasher {
   void Update(absl::Span<const std::byte> bytes);
   void Update(absl::string_view text);
 
-  // The bytes of a number or enumerator as they lie in memory.
+  // Adds the bytes of a number or enumerator as they lie in memory.
   template <typename T>
   void UpdateValue(T value) {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>,
@@ -32,8 +32,8 @@ class Hasher {
     Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&value), sizeof(value)));
   }
 
-  // The hash of everything so far as 32 hexadecimal digits, as `xxh128sum` prints it. More updates
-  // may follow.
+  // Returns the hash of everything so far as 32 hexadecimal digits, as `xxh128sum` prints it. More
+  // updates may follow.
   std::string HexDigest() const;
 
  private:
@@ -43,7 +43,7 @@ class Hasher {
   std::unique_ptr<XXH3_state_s, FreeState> state_;
 };
 
-// The HexDigest of these alone.
+// Returns the HexDigest of these bytes alone.
 std::string HashOf(absl::Span<const std::byte> bytes);
 std::string HashOf(absl::string_view text);
 

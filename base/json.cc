@@ -14,8 +14,8 @@
 namespace stagecoach::base {
 namespace {
 
-// Where the string literal that ends just before `end` starts: at the last quote that no odd number
-// of backslashes precedes.
+// Returns where the string literal that ends just before `end` starts: at the last quote that is
+// not preceded by an odd number of backslashes.
 size_t StartOfString(absl::string_view text, size_t end) {
   size_t start = end - 1;
   while (start > 0) {
@@ -27,8 +27,8 @@ size_t StartOfString(absl::string_view text, size_t end) {
   return start;
 }
 
-// Walks the text for the parser and tells through `*position` how far it has come, because the
-// parser gives its callbacks no location.
+// Walks the text for the parser and reports its position through `*position`, because the parser
+// does not tell its callbacks the location.
 class TrackedIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -99,7 +99,7 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t chars_read, const std::string&,
                    const nlohmann::json::exception& error) override {
-    // Counts the offending character, and the end of the text as one.
+    // The count includes the offending character; the end of the text counts as one.
     const size_t offset = std::min(text_.size(), std::max<size_t>(chars_read, 1) - 1);
     return Fail(absl::StatusCode::kInvalidArgument, offset, Describe(error));
   }
@@ -107,8 +107,8 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
  private:
   size_t Consumed() const { return static_cast<size_t>(position_ - text_.data()); }
 
-  // The library's message without its own tag and location and without the quoted input, which may
-  // be of any length and not even UTF-8.
+  // Returns the library's message without its own tag and location and without the quoted input,
+  // which may be of any length and not even UTF-8.
   static std::string Describe(const nlohmann::json::exception& error) {
     constexpr int kNumberOverflow = 406;
     if (error.id == kNumberOverflow) return "the number does not fit in a double";
@@ -140,7 +140,7 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
       return Fail(absl::StatusCode::kResourceExhausted, Consumed() - 1,
                   absl::StrCat("nested deeper than the limit of ", limits_.max_depth, " levels"));
     }
-    // Stays valid: an array grows only after its last element is closed.
+    // This pointer stays valid: an array grows only after its last element is closed.
     open_.push_back(&Place(std::move(container)));
     return true;
   }
@@ -155,7 +155,7 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
   const char* position_ = text_.data();
   nlohmann::json root_;
   std::vector<nlohmann::json*> open_;
-  nlohmann::json* member_ = nullptr;  // Of the innermost object: where its next value goes.
+  nlohmann::json* member_ = nullptr;  // of the innermost object: where its next value goes
   absl::Status status_;
 };
 
@@ -168,7 +168,7 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, const JsonLimit
     return absl::ResourceExhaustedError(absl::StrCat(
         "JSON text of ", text.size(), " bytes exceeds the limit of ", limits.max_bytes));
   }
-  // nlohmann's parser takes a NUL for the end of the text and would ignore what follows.
+  // nlohmann's parser takes a NUL for the end of the text and would ignore everything after it.
   const size_t nul = text.find('\0');
   if (nul != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(PlaceIn(text, nul), ": NUL byte"));

@@ -18,10 +18,10 @@ namespace stagecoach::base {
 
 // Strict reading of configuration: a parser that accepts only what JSON allows, and readers that
 // fail on a wrong type, a value out of range or a misspelled key instead of guessing. ParseToml
-// (base/toml.h) yields the same values, so that the same readers work for both formats.
+// (base/toml.h) produces the same values, so that the same readers work for both formats.
 
 struct JsonLimits {
-  int max_depth = 64;  // Of nested arrays and objects; a lone scalar has depth 0.
+  int max_depth = 64;  // nested arrays and objects; a lone scalar has depth 0
   int64_t max_bytes = int64_t{64} << 20;
 };
 
@@ -42,7 +42,7 @@ struct DoubleRange {
 
 class ArrayReader;
 
-// Whether JSON can hold the text.
+// Returns whether JSON can hold the text.
 bool IsUtf8(absl::string_view text);
 
 // Reads one JSON object key by key, then Finish() fails on keys that were not asked for:
@@ -51,10 +51,10 @@ bool IsUtf8(absl::string_view text);
 //   ASSIGN_OR_RETURN(plan.schedule, reader.OptionalString("schedule", "1f1b"));
 //   RETURN_IF_ERROR(reader.Finish());
 // Errors are InvalidArgument and start with the path of the value, such as "$.stages[2].device". A
-// null is present and of the wrong type. Integers must be written as integers and fit in int64;
-// doubles may be written as integers and must be finite. A missing key's error names the nearest
-// one that has not been asked for yet. The reader refers to the object, which must outlive it and
-// everything read from it. Thread-compatible.
+// null counts as present, with the wrong type. Integers must be written as integers and fit in
+// int64; doubles may be written as integers and must be finite. A missing key's error names the
+// nearest one that has not been asked for yet. The reader refers to the object, which must outlive
+// it and everything read from it. Thread-compatible.
 class ObjectReader {
  public:
   // `path` is where `value` was found; InvalidArgument if it is not an object.
@@ -66,7 +66,8 @@ class ObjectReader {
   absl::StatusOr<ArrayReader> RequiredArray(absl::string_view key);
   absl::StatusOr<ObjectReader> RequiredObject(absl::string_view key);
 
-  // `fallback`, or nullopt, where the key is absent. The fallback is not held to the range.
+  // Returns `fallback`, or nullopt, if the key is absent. The fallback is not checked against the
+  // range.
   absl::StatusOr<bool> OptionalBool(absl::string_view key, bool fallback);
   absl::StatusOr<int64_t> OptionalInt64(absl::string_view key, int64_t fallback,
                                         Int64Range range = {});
@@ -76,17 +77,17 @@ class ObjectReader {
   absl::StatusOr<std::optional<ArrayReader>> OptionalArray(absl::string_view key);
   absl::StatusOr<std::optional<ObjectReader>> OptionalObject(absl::string_view key);
 
-  // Whether the key is present. Counts as asking for it.
+  // Returns whether the key is present. Counts as asking for it.
   bool Has(absl::string_view key);
 
-  // Every key of the object in alphabetical order, for objects used as maps. Counts as asking for
-  // all of them.
+  // Returns every key of the object in alphabetical order, for objects used as maps. Counts as
+  // asking for all of them.
   std::vector<std::string> Keys();
 
-  // An error that names the first key that was not asked for, and the nearest one that was.
+  // Returns an error that names the first key that was not asked for, and the nearest one that was.
   absl::Status Finish() const;
 
-  // InvalidArgument "<path>.<key>: <message>", for checks that only the caller can make.
+  // Returns InvalidArgument "<path>.<key>: <message>", for checks that only the caller can make.
   absl::Status Error(absl::string_view key, absl::string_view message) const;
 
   const std::string& path() const { return path_; }
@@ -94,7 +95,7 @@ class ObjectReader {
  private:
   ObjectReader(const nlohmann::json* object, std::string path);
 
-  // Null where the key is absent.
+  // Returns null if the key is absent.
   const nlohmann::json* Find(absl::string_view key);
   absl::StatusOr<const nlohmann::json*> Require(absl::string_view key);
   std::string HintFor(absl::string_view key) const;
@@ -120,7 +121,7 @@ class ArrayReader {
   absl::StatusOr<ArrayReader> Array(size_t index) const;
   absl::StatusOr<ObjectReader> Object(size_t index) const;
 
-  // InvalidArgument "<path>[<index>]: <message>", for checks that only the caller can make.
+  // Returns InvalidArgument "<path>[<index>]: <message>", for checks that only the caller can make.
   absl::Status Error(size_t index, absl::string_view message) const;
 
   const std::string& path() const { return path_; }

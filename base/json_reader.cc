@@ -21,7 +21,7 @@ absl::Status ErrorAt(absl::string_view path, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", message));
 }
 
-// What stands there, for a message: numbers and booleans as written, otherwise the kind.
+// Describes a value for a message: numbers and booleans as written, otherwise the kind.
 std::string Describe(const json& value) {
   if (value.is_string()) return "a string";
   if (value.is_array()) return "an array";
@@ -33,7 +33,7 @@ absl::Status WrongType(absl::string_view path, absl::string_view expected, const
   return ErrorAt(path, absl::StrCat("expected ", expected, ", found ", Describe(value)));
 }
 
-// "at least 1", "at most 8" or "from 1 to 8", whichever bounds say something.
+// Returns "at least 1", "at most 8" or "from 1 to 8", depending on which bounds matter.
 template <typename Range>
 std::string Describe(const Range& range) {
   const Range unlimited;
@@ -93,7 +93,7 @@ const json* ObjectReader::Find(absl::string_view key) {
   return found == object_->end() ? nullptr : &*found;
 }
 
-// Where a required key is missing, it may be there misspelled.
+// A required key that is missing may be present but misspelled.
 std::string ObjectReader::HintFor(absl::string_view key) const {
   constexpr size_t kMostKeys = 64;  // in an object that a person would look through
   if (object_->size() > kMostKeys) return "";

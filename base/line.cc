@@ -9,13 +9,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::base {
 namespace {
 
-// The index of the quote that ends the string literal which starts at `start`, or the text's end.
+// Returns the index of the quote that ends the string literal starting at `start`, or the text's
+// end.
 size_t EndOfString(absl::string_view text, size_t start) {
   size_t i = start + 1;
   while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
@@ -59,7 +61,7 @@ std::optional<PathStep> TakeStep(absl::string_view& text) {
   return step;
 }
 
-// An array or object of which not all has been read.
+// An array or object that has been read only partly.
 struct OpenContainer {
   bool is_array = false;
   bool is_on_path = false;
@@ -90,7 +92,7 @@ std::optional<size_t> OffsetInJson(absl::string_view text, const std::vector<Pat
     if (absl::ascii_isspace(static_cast<unsigned char>(c))) continue;
     if (path.empty()) return i;
     if (!open.empty() && open.back().at_start && c != ']' && c != '}') {
-      // Nothing deeper than the path is on it, for the search ends there.
+      // Nothing deeper than the path lies on it, because the search ends there.
       StartMember(text, i, path[std::min(open.size(), path.size()) - 1], open.back());
       if (open.back().inside_is_on_path && open.size() == path.size()) return i;
     }
@@ -143,7 +145,9 @@ absl::Status InFile(const absl::Status& status, absl::string_view path) {
   const absl::string_view message = status.message();
   const size_t digits = std::min(message.find_first_not_of("0123456789"), message.size());
   const bool has_place = digits > 0 && message.substr(digits, 1) == ":";
-  return WithMessage(status, absl::StrCat(InputName(path), has_place ? ":" : ": ", message));
+  return WithClass(
+      ErrorClass::kData,
+      WithMessage(status, absl::StrCat(InputName(path), has_place ? ":" : ": ", message)));
 }
 
 }  // namespace stagecoach::base

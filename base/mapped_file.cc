@@ -12,7 +12,7 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   const auto bytes = static_cast<size_t>(file.size());
   if (bytes == 0) return MappedFile(nullptr, 0);
   void* const data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  if (data == MAP_FAILED) return SystemError("map", path);
+  if (data == MAP_FAILED) return ReadError("map", path);
   return MappedFile(data, bytes);
 }
 

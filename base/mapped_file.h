@@ -11,19 +11,20 @@
 namespace stagecoach::base {
 
 // The contents of a file, which the system brings into memory page by page as they are read, and
-// may drop again: for files that are read as they are, and may be larger than memory. Nothing may
-// write to the file meanwhile; where it is cut short, a read beyond its end ends the program.
-// Move-only; thread-safe.
+// may drop again: for files that are used in place and may be larger than memory. Nothing may write
+// to the file meanwhile; if it is truncated, a read beyond its end kills the program. Move-only;
+// thread-safe.
 class MappedFile {
  public:
-  // NotFound: there is none; InvalidArgument: it is no regular file. Every error names the path.
+  // NotFound if there is no file; InvalidArgument if it is not a regular file. Every error names
+  // the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
   MappedFile(MappedFile&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();
 
-  // Those when it was opened; valid as long as this is.
+  // Returns the contents as of opening; valid as long as this object lives.
   absl::string_view contents() const { return {static_cast<const char*>(data_), bytes_}; }
 
  private:

@@ -8,7 +8,7 @@
 namespace stagecoach::base {
 
 // std::mutex with the annotations that let `clang -Wthread-safety` prove that every member marked
-// ABSL_GUARDED_BY(mutex_) is touched only under its mutex.
+// ABSL_GUARDED_BY(mutex_) is accessed only under its mutex.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -22,7 +22,7 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex for the length of a scope.
+// Holds a mutex for the duration of a scope.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {

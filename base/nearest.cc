@@ -10,10 +10,10 @@
 namespace stagecoach::base {
 namespace {
 
-// The fewest single-letter insertions, deletions and replacements that turn `a` into `b`, by
-// Wagner and Fischer's dynamic program.
+// Returns the minimum number of single-letter insertions, deletions and replacements that turn `a`
+// into `b`, by Wagner and Fischer's dynamic program.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // row[j]: from the first i letters of a to j of b.
+  std::vector<size_t> row(b.size() + 1);  // row[j]: from the first i letters of a to j of b
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = row[0];

@@ -8,9 +8,10 @@
 
 namespace stagecoach::base {
 
-// The word in `known` that a user who typed `word` most likely meant: the one at the smallest
-// Levenshtein distance, letter case aside, and the first among equals. "" when even that differs in
-// more than a third of the longer word's letters (rounded up), or in all. For "did you mean".
+// Returns the word in `known` that a user who typed `word` most likely meant: the one at the
+// smallest Levenshtein distance, ignoring case, and the first among equals. Returns "" when even
+// that one differs in more than a third of the longer word's letters (rounded up), or in all of
+// them. For "did you mean".
 std::string Nearest(absl::string_view word, absl::Span<const std::string> known);
 
 }  // namespace stagecoach::base

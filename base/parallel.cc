@@ -12,7 +12,7 @@ namespace stagecoach::base {
 
 int AvailableCpus() {
   cpu_set_t cpus;
-  // Fails where there are more than the set has room for.
+  // Fails if there are more CPUs than the set has room for.
   if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) return CPU_COUNT(&cpus);
   return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }

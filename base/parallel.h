@@ -7,12 +7,12 @@
 
 namespace stagecoach::base {
 
-// How many threads this process may run at once; at least 1.
+// Returns how many threads this process may run at once; at least 1.
 int AvailableCpus();
 
-// Calls `work` with each number from 0 to count - 1, once, on up to `threads` threads, this one
-// among them, and returns when all calls have. They begin in ascending order; `work` must not
-// throw. Where no more threads can be made, those that there are do it.
+// Calls `work` once with each number from 0 to count - 1, on up to `threads` threads including this
+// one, and returns when all calls have returned. Calls begin in ascending order; `work` must not
+// throw. If no more threads can be created, the existing ones do the work.
 void ForEachInParallel(int64_t count, int threads, absl::FunctionRef<void(int64_t)> work);
 
 }  // namespace stagecoach::base

@@ -5,10 +5,10 @@
 
 #include "base/host_device.h"
 
-// Philox-4x32 with 10 rounds, which base/random.h is made of, for loops that are to become vectors
-// and for GPUs. Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011: constants of sections 4.1 and 4.3; the multipliers passed its statistical tests, and the
-// key schedule adds the golden ratio and the square root of 3 less 1.
+// Philox-4x32 with 10 rounds, the basis of base/random.h, for loops that should be vectorized and
+// for GPUs. Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011:
+// constants of sections 4.1 and 4.3; the multipliers passed its statistical tests, and the key
+// schedule adds the golden ratio and the square root of 3 less 1.
 namespace stagecoach::base {
 
 inline constexpr int kPhiloxRounds = 10;
@@ -17,12 +17,12 @@ struct PhiloxKey {
   uint32_t k0, k1;
 };
 
-// The words of a counter, or what becomes of it.
+// The words of a counter, or what the rounds turn them into.
 struct PhiloxWords {
   uint32_t w0, w1, w2, w3;
 };
 
-// One round, in place. The key of the next is NextPhiloxKey.
+// Performs one round in place. The key of the next round is NextPhiloxKey.
 STAGECOACH_HOST_DEVICE inline void PhiloxRound(PhiloxKey key, uint32_t& w0, uint32_t& w1,
                                                uint32_t& w2, uint32_t& w3) {
   const uint64_t product0 = uint64_t{0xD2511F53} * w0;
@@ -45,8 +45,8 @@ STAGECOACH_HOST_DEVICE inline PhiloxWords PhiloxBlock(PhiloxWords counter, Philo
   return counter;
 }
 
-// As RandomStream(seed, stream) has them: the key, and the counter of its words 4 * block to 4 *
-// block + 3.
+// Returns what RandomStream(seed, stream) uses: the key, and the counter of its words 4 * block to
+// 4 * block + 3.
 STAGECOACH_HOST_DEVICE inline PhiloxKey PhiloxKeyOf(uint64_t seed) {
   return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
 }

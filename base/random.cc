@@ -22,9 +22,9 @@ std::array<uint32_t, 4> ToArray(const PhiloxWords& words) {
 
 float UniformFromWord(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// Two independent standard normals from two words (Box and Muller, 1958).
+// Returns two independent standard normals from two words (Box and Muller, 1958).
 std::array<float, 2> NormalsFromWords(uint32_t a, uint32_t b) {
-  const double u = (static_cast<double>(a) + 1.0) * kTwoToMinus32;  // In (0, 1]: log is finite.
+  const double u = (static_cast<double>(a) + 1.0) * kTwoToMinus32;  // in (0, 1], so log is finite
   const double angle = 2.0 * std::numbers::pi * (static_cast<double>(b) * kTwoToMinus32);
   const double radius = std::sqrt(-2.0 * std::log(u));
   return {static_cast<float>(radius * std::cos(angle)),
@@ -42,8 +42,8 @@ std::array<float, 4> UniformsFromWords(const std::array<uint32_t, 4>& words) {
           UniformFromWord(words[3])};
 }
 
-// values[i] = fma(scale, sample(first_index + i), shift), where block_of(k) gives samples 4k to
-// 4k + 3. The multiply-add is written out because a compiler may fuse a * b + c or not.
+// Sets values[i] = fma(scale, sample(first_index + i), shift), where block_of(k) returns samples 4k
+// to 4k + 3. The multiply-add is explicit because a compiler may or may not fuse a * b + c.
 template <typename BlockFunction>
 void FillScaled(float shift, float scale, uint64_t first_index, absl::Span<float> values,
                 BlockFunction block_of) {

@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-// Both macros are single statements: they may follow an `if` without braces, and be nested in a
+// Both macros are single statements: they may follow an `if` without braces, and may be nested in a
 // lambda inside one another's argument. The enclosing function returns absl::Status or any
-// absl::StatusOr. Wrap an expression with a comma outside parentheses in parentheses.
+// absl::StatusOr. An expression with a comma outside parentheses must be wrapped in parentheses.
 
 // Evaluates `expr`, an absl::Status, and returns it from the enclosing function if it is an error.
 #define RETURN_IF_ERROR(expr) \
@@ -28,7 +28,7 @@
     if (ABSL_PREDICT_FALSE(!status.ok())) return status; \
   } while (false)
 
-// A statement expression (GCC and Clang) is what lets one statement both declare a variable in the
+// A statement expression (GCC and Clang) lets one statement both declare a variable in the
 // enclosing scope and return from the function.
 #define STAGECOACH_ASSIGN_OR_RETURN_(result, lhs, expr)                      \
   lhs = __extension__({                                                      \
@@ -42,10 +42,11 @@
 
 namespace stagecoach::base {
 
-// The same error with another message; code and payloads are kept. OK stays OK.
+// Returns the same error with another message; code and payloads are kept. OK stays OK.
 absl::Status WithMessage(const absl::Status& status, absl::string_view message);
 
-// The same error with "context: " before its message; code and payloads are kept. OK stays OK.
+// Returns the same error with "context: " before its message; code and payloads are kept. OK stays
+// OK.
 //   RETURN_IF_ERROR(Annotate(status, absl::StrCat("stage ", stage)));
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 

@@ -12,18 +12,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::base {
 namespace {
 
-// An error of the temporary file, told of the file that it is to become.
+absl::Status SystemError(absl::string_view action, absl::string_view path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
+}
+
+// Returns an error of the temporary file, worded for the file that it is to become.
 absl::Status Of(const std::string& path, const std::string& temporary, const absl::Status& status) {
   return WithMessage(status, absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
 
-// Beside `path`, because a rename is atomic only within one file system. Not by mkstemp, whose
-// files only their owner may read.
+// The temporary file is next to `path`, because a rename is atomic only within one file system.
+// mkstemp is not used: only the owner may read its files.
 absl::StatusOr<FileWriter> CreateTemporary(SystemCalls& calls, const std::string& path) {
   static std::atomic<uint64_t> counter = 0;
   while (true) {
@@ -56,15 +61,19 @@ int SystemCalls::Exchange(const char* one, const char* other) {
 int SystemCalls::RemoveFile(const char* path) { return unlink(path); }
 int SystemCalls::RemoveFolder(const char* path) { return rmdir(path); }
 
-absl::Status SystemError(absl::string_view action, absl::string_view path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
+absl::Status ReadError(absl::string_view action, absl::string_view path) {
+  return WithClass(ErrorClass::kData, SystemError(action, path));
+}
+
+absl::Status WriteError(absl::string_view action, absl::string_view path) {
+  return WithClass(ErrorClass::kOutput, SystemError(action, path));
 }
 
 absl::StatusOr<FileWriter> FileWriter::Open(SystemCalls& calls, const std::string& path,
                                             bool must_be_new) {
   const int file = calls.Open(
       path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (must_be_new ? O_EXCL : 0));
-  if (file < 0) return SystemError("create", path);
+  if (file < 0) return WriteError("create", path);
   return FileWriter(calls, path, file);
 }
 
@@ -79,7 +88,7 @@ absl::Status FileWriter::WriteAt(int64_t offset, absl::Span<const std::byte> byt
   while (!bytes.empty()) {
     const ssize_t count = calls_.WriteAt(file_, bytes.data(), bytes.size(), offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return SystemError("write", path_);
+    if (count < 0) return WriteError("write", path_);
     bytes.remove_prefix(static_cast<size_t>(count));
     offset += count;
   }
@@ -92,22 +101,22 @@ absl::Status FileWriter::WriteAt(int64_t offset, absl::string_view text) {
 }
 
 absl::Status FileWriter::Sync() {
-  if (calls_.Sync(file_) != 0) return SystemError("sync", path_);
+  if (calls_.Sync(file_) != 0) return WriteError("sync", path_);
   const int file = std::exchange(file_, -1);
-  // Network file systems may tell of a failed write no earlier than here.
-  return calls_.Close(file) == 0 ? absl::OkStatus() : SystemError("close", path_);
+  // Network file systems may report a failed write only here.
+  return calls_.Close(file) == 0 ? absl::OkStatus() : WriteError("close", path_);
 }
 
 absl::StatusOr<FileReader> FileReader::Open(const std::string& path, bool follows_links) {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer before it could be refused.
+  // Without O_NONBLOCK, opening a pipe would wait for its writer instead of being refused.
   const int file =
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follows_links ? 0 : O_NOFOLLOW));
-  if (file < 0) return SystemError("open", path);
+  if (file < 0) return ReadError("open", path);
   FileReader reader(path, file, 0);
   struct stat info = {};
-  if (fstat(file, &info) != 0) return SystemError("inspect", path);
+  if (fstat(file, &info) != 0) return ReadError("inspect", path);
   if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    return DataError(absl::StrCat(path, " is not a regular file"));
   }
   reader.size_ = info.st_size;
   return reader;
@@ -123,7 +132,9 @@ FileReader::~FileReader() {
 absl::Status FileReader::ReadAt(int64_t offset, absl::Span<std::byte> bytes) const {
   while (!bytes.empty()) {
     ASSIGN_OR_RETURN(const size_t count, ReadSome(offset, bytes));
-    if (count == 0) return absl::OutOfRangeError(absl::StrCat(path_, " ends at byte ", offset));
+    if (count == 0)
+      return DataError(absl::StrCat(path_, " ends at byte ", offset),
+                       absl::StatusCode::kOutOfRange);
     bytes.remove_prefix(count);
     offset += static_cast<int64_t>(count);
   }
@@ -134,16 +145,16 @@ absl::StatusOr<size_t> FileReader::ReadSome(int64_t offset, absl::Span<std::byte
   while (true) {
     const ssize_t count = pread(file_, bytes.data(), bytes.size(), offset);
     if (count >= 0) return static_cast<size_t>(count);
-    if (errno != EINTR) return SystemError("read", path_);
+    if (errno != EINTR) return ReadError("read", path_);
   }
 }
 
 absl::Status SyncFolder(SystemCalls& calls, const std::string& path) {
   const int folder = calls.Open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return SystemError("open", path);
+  if (folder < 0) return WriteError("open", path);
   absl::Status status;
   // Some network file systems cannot sync a folder and say so with EINVAL.
-  if (calls.Sync(folder) != 0 && errno != EINVAL) status = SystemError("sync", path);
+  if (calls.Sync(folder) != 0 && errno != EINVAL) status = WriteError("sync", path);
   calls.Close(folder);
   return status;
 }
@@ -154,7 +165,7 @@ absl::Status ReplaceFile(SystemCalls& calls, const std::string& path,
   absl::Status status = write(temporary);
   if (status.ok()) status = temporary.Sync();
   if (status.ok() && calls.Rename(temporary.path().c_str(), path.c_str()) != 0) {
-    status = SystemError("replace", path);
+    status = WriteError("replace", path);
   }
   if (!status.ok()) {
     calls.RemoveFile(temporary.path().c_str());

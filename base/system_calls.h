@@ -16,9 +16,9 @@
 
 namespace stagecoach::base {
 
-// The system calls that change a file system, for code whose every call may fail and whose program
-// may be killed after every call. Each is the call of the kernel, with its result and errno; tests
-// derive from this to record the calls, or to let them fail. Thread-safe.
+// The system calls that change a file system, for code in which every call may fail and the program
+// may be killed after any of them. Each is the kernel's call, with its result and errno; tests
+// derive from this class to record the calls, or to make them fail. Thread-safe.
 class SystemCalls {
  public:
   static SystemCalls& Kernel();
@@ -28,8 +28,8 @@ class SystemCalls {
   virtual int Open(const char* path, int flags);  // open, mode 0666
   virtual ssize_t WriteAt(int file, const void* data, size_t bytes, off_t offset);  // pwrite
   virtual int Sync(int file);                                                       // fsync
-  // Starts to write back what has been written, so that a Sync to come has less to wait for
-  // (sync_file_range): advice.
+  // Starts to write back what has been written, so that a later Sync has less to wait for
+  // (sync_file_range). Only a hint.
   virtual void StartSync(int file);
   virtual int Close(int file);
   virtual int Rename(const char* from, const char* to);
@@ -38,14 +38,17 @@ class SystemCalls {
   virtual int RemoveFolder(const char* path);                // rmdir
 };
 
-// From errno, which the caller has just got: "cannot write a/b: No space left on device".
-absl::Status SystemError(absl::string_view action, absl::string_view path);
+// Makes an error from errno, which the preceding call of the caller has set: "cannot read a/b:
+// Permission denied" of class kData, and "cannot write a/b: No space left on device" of class
+// kOutput.
+absl::Status ReadError(absl::string_view action, absl::string_view path);
+absl::Status WriteError(absl::string_view action, absl::string_view path);
 
-// A file that is written piece by piece, and whole on disk once Sync has returned OK. Errors name
-// its path. Move-only; closed when it is destroyed.
+// A file that is written piece by piece, and is completely on disk once Sync has returned OK.
+// Errors name its path. Move-only; closed when it is destroyed.
 class FileWriter {
  public:
-  // Opens the file, or creates it; with `must_be_new`, AlreadyExists if it is there. Fails for a
+  // Opens the file, or creates it; with `must_be_new`, AlreadyExists if it exists. Fails for a
   // symbolic link.
   static absl::StatusOr<FileWriter> Open(SystemCalls& calls, const std::string& path,
                                          bool must_be_new = false);
@@ -57,7 +60,7 @@ class FileWriter {
   absl::Status WriteAt(int64_t offset, absl::string_view text);
   const std::string& path() const { return path_; }
   void StartSync() { calls_.StartSync(file_); }
-  // Writes what the system still holds back to the disk, and closes the file: nothing may follow.
+  // Writes what the system still buffers to disk, and closes the file: no calls may follow.
   absl::Status Sync();
 
  private:
@@ -72,8 +75,7 @@ class FileWriter {
 // A file that is read piece by piece. Errors name its path. Move-only; closed when it is destroyed.
 class FileReader {
  public:
-  // InvalidArgument: it is no regular file. Fails for a symbolic link, unless it is to follow
-  // those.
+  // InvalidArgument if it is not a regular file. Fails for a symbolic link unless `follows_links`.
   static absl::StatusOr<FileReader> Open(const std::string& path, bool follows_links = false);
   FileReader(FileReader&& other) noexcept;
   FileReader& operator=(FileReader&&) = delete;
@@ -82,9 +84,9 @@ class FileReader {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
   int descriptor() const { return file_; }
-  // Fills `bytes` with those from `offset` on. OutOfRange: the file ends before.
+  // Fills `bytes` with those from `offset` on. OutOfRange if the file ends before.
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> bytes) const;
-  // The same with as many as the system gives at once: 0 at the end of the file.
+  // Does the same with as many bytes as the system returns at once: 0 at the end of the file.
   absl::StatusOr<size_t> ReadSome(int64_t offset, absl::Span<std::byte> bytes) const;
 
  private:
@@ -96,12 +98,12 @@ class FileReader {
   int64_t size_;
 };
 
-// Makes the entries of a folder last: files that were created, renamed or removed in it.
+// Makes the entries of a folder durable: files that were created, renamed or removed in it.
 absl::Status SyncFolder(SystemCalls& calls, const std::string& path);
 
-// Replaces the file at `path`, or creates it, by one beside it that `write` has filled, once that
-// is on disk. After an error before that, the old file is untouched and the other one is removed.
-// Concurrent ones of one path do not disturb each other; one wins.
+// Replaces or creates the file at `path` by renaming a temporary file next to it, once `write` has
+// filled that and it is on disk. After an earlier error the old file is untouched and the temporary
+// one is removed. Concurrent calls for one path do not disturb each other; one wins.
 absl::Status ReplaceFile(SystemCalls& calls, const std::string& path,
                          absl::FunctionRef<absl::Status(FileWriter&)> write);
 

@@ -47,7 +47,7 @@ void TextTable::AddRow(std::vector<std::string> cells) {
 }
 
 size_t TextTable::WidestName(const std::vector<size_t>& widths) const {
-  constexpr size_t kLeast = 12;  // of which a name can still be recognized
+  constexpr size_t kLeast = 12;  // enough of a name to recognize it
   size_t widest = columns_.size();
   for (size_t c = 0; c < columns_.size(); ++c) {
     const size_t least = std::max(kLeast, Width(columns_[c].header));

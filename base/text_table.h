@@ -12,8 +12,8 @@ namespace stagecoach::base {
 //   stage  memory
 //   -----  --------
 //       0  390.2 MB
-// Cells are UTF-8 and one code point is taken to be one column wide. They may be names from files:
-// control characters, newlines among them, are shown as \x1b. Thread-compatible.
+// Cells are UTF-8, and one code point is taken to be one column wide. They may be names from files:
+// control characters, including newlines, are shown as \x1b. Thread-compatible.
 class TextTable {
  public:
   enum class Align { kLeft, kRight };
@@ -22,21 +22,21 @@ class TextTable {
     Align align = Align::kLeft;
   };
 
-  static constexpr int kPageColumns = 80;  // of a terminal that nothing is known about
+  static constexpr int kPageColumns = 80;  // of a terminal of unknown width
 
   explicit TextTable(std::vector<Column> columns);
 
-  // One cell per column; anything else aborts.
+  // Adds a row of one cell per column; any other number aborts.
   void AddRow(std::vector<std::string> cells);
 
-  // Header, rule and rows, each ended by a newline and free of trailing spaces. A table that would
-  // be wider than `columns`, if that is not 0, has one space between its columns, and then "…" in
-  // the middle of cells of kLeft columns, which are names; numbers keep all their digits, however
-  // wide they are.
+  // Returns header, rule and rows, each ended by a newline and free of trailing spaces. A table
+  // that would be wider than `columns`, if that is not 0, has one space between its columns, and
+  // then "…" in the middle of cells of kLeft columns, which are names; numbers keep all their
+  // digits, however wide they are.
   std::string ToString(int columns = 0) const;
 
  private:
-  // The column of names that can be narrower, and is widest; the number of columns if there is
+  // Returns the widest column of names that can be narrower; the number of columns if there is
   // none.
   size_t WidestName(const std::vector<size_t>& widths) const;
 

@@ -20,12 +20,13 @@
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_MAX_NESTED_VALUES 64
 // toml++ 3.3 asserts, and in optimized Clang builds assumes, that a table header starts like a key,
-// which "[=]" does not. Without either, its checks further on refuse such a header.
+// which "[=]" does not. Without the assertion and the assumption, its later checks refuse such a
+// header.
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
-// It also takes for unreachable that a letter from U+00A1 to U+0499 stands where white space may;
-// there, and nowhere else in its tables of characters, false is the right answer.
-// clang-format off: the order of these lines is their meaning.
+// It also treats as unreachable that a letter from U+00A1 to U+0499 stands where white space may;
+// there, and nowhere else in its character tables, false is the right answer.
+// clang-format off: the order of these lines matters.
 #include <toml++/impl/forward_declarations.h>
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -49,7 +50,8 @@ absl::Status TooDeep(absl::string_view location, int max_depth) {
       absl::StrCat(location, ": nested deeper than the limit of ", max_depth, " levels"));
 }
 
-// Past the string literal that starts at `start`, by the rules for all four kinds of strings.
+// Returns the position after the string literal that starts at `start`, by the rules for all four
+// kinds of strings.
 size_t SkipString(absl::string_view text, size_t start) {
   const char quote = text[start];
   size_t i = start;
@@ -59,7 +61,7 @@ size_t SkipString(absl::string_view text, size_t start) {
     return count;
   };
   const size_t opening = consume_quotes(3);
-  if (opening == 2) return i;  // An empty string.
+  if (opening == 2) return i;  // an empty string
   while (i < text.size()) {
     if (text[i] == quote) {
       // The last three of up to five quotes end a multi-line string; the others belong to it.
@@ -71,9 +73,9 @@ size_t SkipString(absl::string_view text, size_t start) {
   return text.size();
 }
 
-// Finds a dotted key of too many segments before toml++ sees it: that would build a table for each,
-// without a limit, and overflow the stack when it frees them. Outside strings and comments dots
-// occur only in keys and, at most once each, in numbers and times.
+// Rejects dotted keys of too many segments before toml++ sees them: it would build a table for each
+// segment, without a limit, and overflow the stack when it frees them. Outside strings and comments
+// dots occur only in keys and, at most once each, in numbers and times.
 absl::Status CheckDottedKeys(absl::string_view text, int max_depth) {
   int dots = 0;
   for (size_t i = 0; i < text.size();) {

@@ -11,7 +11,7 @@ namespace stagecoach::base {
 
 // Parses a TOML 1.0 document into the JSON object of the same shape, to be read with ObjectReader.
 // Refuses what JSON cannot hold (dates, times, inf and nan) and what exceeds the limits or nests
-// deeper than 64 levels; the document itself is the first. Errors are InvalidArgument with
+// deeper than 64 levels, counting the document itself as the first. Errors are InvalidArgument with
 // "line:column" (from 1), or ResourceExhausted when a limit is exceeded. Safe on hostile input.
 absl::StatusOr<nlohmann::json> ParseToml(absl::string_view text, const JsonLimits& limits = {});
 

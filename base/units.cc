@@ -39,7 +39,7 @@ absl::Status NotBytes(absl::string_view text, absl::string_view reason) {
                                                  "KiB, MiB, GiB, TiB, such as 600MB or 1.5GiB"));
 }
 
-// The leading digits of `text`, which are removed from it.
+// Removes the leading digits of `text` and returns them.
 absl::string_view ConsumeDigits(absl::string_view& text) {
   size_t length = 0;
   while (length < text.size() && absl::ascii_isdigit(text[length])) ++length;
@@ -55,12 +55,12 @@ const Unit* FindUnit(absl::string_view name) {
   return nullptr;
 }
 
-// `value` with one digit after the point, or none when it has three before.
+// Formats `value` with one digit after the point, or none if it has three before.
 std::string ThreeDigits(double value) {
   return value < 99.95 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.0f", value);
 }
 
-// At least a minute: the two largest units that count, from whole seconds.
+// Formats a duration of at least a minute: the two largest units that matter, from whole seconds.
 std::string FormatLong(int64_t seconds) {
   const int64_t minutes = seconds / 60;
   const int64_t hours = minutes / 60;
@@ -101,7 +101,7 @@ std::string FormatBytes(int64_t bytes) {
   if (bytes > -1000 && bytes < 1000) return absl::StrCat(bytes, " B");
   double value = static_cast<double>(bytes) / 1000;
   size_t unit = 0;
-  // What would print as 1000.0 belongs to the next unit.
+  // A value that would print as 1000.0 belongs to the next unit.
   for (; unit + 1 < kDecimal.size() && std::abs(value) >= 999.95; ++unit) value /= 1000;
   return absl::StrFormat("%.1f %s", value, kDecimal[unit]);
 }

@@ -11,8 +11,8 @@
 namespace stagecoach::base {
 namespace {
 
-// Of a character, by its first byte: its length, and the range of its second byte, which keeps out
-// longer forms than needed, surrogates, and what is above U+10FFFF. A length of 0: none begins so.
+// A character's length and the range of its second byte, by its first byte. The range excludes
+// overlong forms, surrogates and values above U+10FFFF. Length 0: no character begins so.
 struct Utf8Form {
   size_t bytes = 0;
   uint8_t least = 0x80, most = 0xBF;
@@ -51,7 +51,7 @@ size_t Utf8Prefix(absl::string_view text) {
   constexpr uint64_t kHighBits = 0x8080808080808080;
   size_t offset = 0;
   while (offset < text.size()) {
-    // Eight ASCII characters at once.
+    // Checks eight ASCII characters at once.
     if (uint64_t bytes = 0; text.size() - offset >= sizeof(bytes)) {
       std::memcpy(&bytes, text.data() + offset, sizeof(bytes));
       if ((bytes & kHighBits) == 0) {
@@ -83,7 +83,7 @@ std::string EscapeControls(absl::string_view text) {
     const Utf8Front front = FrontOf(text);
     bytes = front.kind == Utf8Front::Kind::kCharacter ? front.bytes : 1;
     const absl::string_view character = text.substr(0, bytes);
-    // Those beyond ASCII are U+0080 to U+009F.
+    // The control characters beyond ASCII are U+0080 to U+009F.
     const bool is_control =
         (bytes == 1 && character[0] != '\n' && !absl::ascii_isprint(character[0])) ||
         (bytes == 2 && character[0] == '\xc2' && character[1] < '\xa0');

@@ -42,7 +42,7 @@ overlaps_messages = true
 
 
 def step_ms(devices, stages, flags, options):
-    """The best plan's, or None."""
+    """Returns the step time of the best plan, or None."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(cluster(devices, options))
         file.flush()

@@ -63,7 +63,7 @@ function(stagecoach_batch_target target)
         cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
         string(APPEND text "#include \"${source}\"\n")
       endforeach()
-      set(file "${binary_folder}/${folder}/${target}_${number}.cc")
+      set(file "${binary_folder}/batches/${folder}/${target}_${number}.cc")
       file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)  # written only if it changes
       list(APPEND compiled "${file}")
       math(EXPR number "${number} + 1")

@@ -2,7 +2,7 @@
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(OneDNN 2.6 REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN runs on it; see kernels/cpu/threads.h
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN runs on it; see kernels/cpu/runtime/threads.h
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(tomlplusplus 3.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)

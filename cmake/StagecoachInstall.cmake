@@ -1,5 +1,5 @@
 # `cmake --install`, find_package(Stagecoach) and pkg-config. Each target declares what it installs: see stagecoach_library() and
-# tools/CMakeLists.txt. There are three components (docs/package.md): runtime (the program), development (headers, archives and what finds them) and
+# tools/CMakeLists.txt. There are three components (docs/development.md): runtime (the program), development (headers, archives and what finds them) and
 # cuda (the CUDA backend, where it is built).
 include(CMakePackageConfigHelpers)
 
@@ -10,7 +10,7 @@ configure_package_config_file(
   cmake/StagecoachConfig.cmake.in "${PROJECT_BINARY_DIR}/StagecoachConfig.cmake"
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/StagecoachConfigVersion.cmake"
-  COMPATIBILITY SameMinorVersion)  # docs/package.md has the rules
+  COMPATIBILITY SameMinorVersion)  # docs/development.md has the rules
 install(FILES
   "${PROJECT_BINARY_DIR}/StagecoachConfig.cmake"
   "${PROJECT_BINARY_DIR}/StagecoachConfigVersion.cmake"

@@ -43,6 +43,20 @@ function(stagecoach_library)
     FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecoach COMPONENT development)
 endfunction()
 
+# stagecoach_embed(TARGET target FILE file HEADER header VARIABLE namespace::name)
+# Makes a file of the source tree, such as a page's script, the text of `const char name[]`, which the header declares.
+function(stagecoach_embed)
+  cmake_parse_arguments(ARG "" "TARGET;FILE;HEADER;VARIABLE" "" ${ARGN})
+  cmake_path(ABSOLUTE_PATH ARG_FILE OUTPUT_VARIABLE path)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${path}")
+  file(READ "${path}" text)
+  string(REGEX MATCH "^(.*)::([^:]+)$" match "${ARG_VARIABLE}")
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/embedded/${ARG_FILE}.cc")
+  file(WRITE "${source}.new" "#include \"${ARG_HEADER}\"\nnamespace ${CMAKE_MATCH_1} {\nconst char ${CMAKE_MATCH_2}[] = R\"embedded(\n${text})embedded\";\n}\n")
+  file(COPY_FILE "${source}.new" "${source}" ONLY_IF_DIFFERENT)
+  target_sources(${ARG_TARGET} PRIVATE "${source}")
+endfunction()
+
 # What tests write lies in the tree that they were built in: two builds may be tested at once. gtest 1.12 wants the last slash.
 set(STAGECOACH_TEST_ENVIRONMENT "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")

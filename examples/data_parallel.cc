@@ -1,5 +1,6 @@
-// What a first course on data parallelism does: two replicas of a small network, batches of 100
-// rows, five epochs. As it is, the replicas are threads of one process (DataParallel); started as
+// The example of a first course on data parallelism: two replicas of a small network, batches of
+// 100 samples, five epochs. Run directly, the replicas are threads of one process (DataParallel);
+// run as
 //   stagecoach launch --processes 2 -- data_parallel
 // each is a process (DistributedDataParallel). The figures are the same, to the last bit.
 #include <algorithm>
@@ -12,7 +13,7 @@ using namespace stagecoach::engine;
 
 constexpr int64_t kBatchRows = 100;
 
-// How many rows have their largest output at their label, counted from the outputs themselves.
+// Counts the samples whose largest output is at their label, from the outputs themselves.
 int64_t CountCorrect(const Dataset& data, const std::vector<float>& outputs) {
   const auto classes = static_cast<int64_t>(outputs.size()) / data.rows();
   int64_t correct = 0;
@@ -23,7 +24,8 @@ int64_t CountCorrect(const Dataset& data, const std::vector<float>& outputs) {
   return correct;
 }
 
-// `rendezvous`: with the process of the other replica; null if both are here.
+// `rendezvous` connects to the process of the other replica; null if both replicas are in this
+// process.
 absl::Status Run(const std::string& spec, Rendezvous* rendezvous) {
   const auto data = LoadData({.spec = spec, .seed = 7});
   if (!data.ok()) return data.status();
@@ -47,7 +49,7 @@ absl::Status Run(const std::string& spec, Rendezvous* rendezvous) {
   const auto fit = Fit(**trainer, *data, {.epochs = 5, .on_epoch = report});
   if (!fit.ok()) return fit.status();
 
-  // Of every row, in order, whichever replica computed it.
+  // The outputs of every sample, in order, whichever replica computed them.
   const auto outputs = (*trainer)->Predict(*data->test);
   if (!outputs.ok()) return outputs.status();
   const int64_t correct = CountCorrect(*data->test, *outputs);

@@ -1,6 +1,6 @@
-// A user-defined layer: y = scale * x, with one learnable factor per feature. Backward is in two
-// parts, so that every schedule can place them: dx = scale * dy for the stage before, and dscale =
-// sum over rows of x * dy for the optimizer.
+// A user-defined layer: y = scale * x, with one learnable factor per feature. Backward has two
+// parts, so that every schedule can place them: dx = scale * dy for the previous stage, and dscale
+// = sum over rows of x * dy for the optimizer.
 #include <iostream>
 
 #include "engine/stagecoach.h"
@@ -50,7 +50,7 @@ class Scale final : public Layer {
 };
 
 int main() {
-  // Finds mistakes in a layer before a model is trained with it.
+  // CheckLayer finds mistakes in a layer before a model is trained with it.
   const absl::Status checked = CheckLayer(LayerOf<Scale>(), {.input = Shape{32}});
   if (!checked.ok()) return std::cerr << checked << '\n', 1;
   const auto data = LoadData({.spec = "synthetic:2000x32x4", .seed = 7});

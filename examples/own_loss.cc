@@ -1,4 +1,4 @@
-// A user-defined loss: the hinge loss of a classifier, which asks that the output at the label
+// A user-defined loss: the hinge loss of a classifier, which requires that the output at the label
 // exceed every other by 1 (Crammer & Singer 2001): max(0, 1 + max over c != label of y[c] -
 // y[label]). The program fails if the model does not improve when trained with it.
 #include <algorithm>

@@ -6,7 +6,7 @@
 
 namespace stagecoach::kernels {
 
-// Pointwise function, behind a linear layer or by itself.
+// A pointwise function, after a linear layer or by itself.
 //   kRelu: max(0, z)
 //   kGelu: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))   (Hendrycks & Gimpel 2016, the tanh
 //   form, as in GPT-2)
@@ -36,7 +36,7 @@ constexpr const char* ActivationName(Activation activation) {
   return "?";
 }
 
-// Whether its derivative needs z; that of the others is known by y.
+// Returns whether the derivative needs z; that of the other functions is computed from y.
 constexpr bool KeepsZ(Activation activation) {
   return activation == Activation::kGelu || activation == Activation::kGeluExact;
 }

@@ -7,7 +7,7 @@
 // bfloat16 on the host: the upper half of a float32's bits.
 namespace stagecoach::kernels {
 
-// The nearest bfloat16, ties to even; not-a-number stays one.
+// Returns the nearest bfloat16, ties to even; NaN stays NaN.
 inline uint16_t ToBfloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);
@@ -18,15 +18,15 @@ inline float FromBfloat16(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
-// An element that loops over float and bfloat16 alike compute with: a float once it is read,
-// rounded where it is stored. Like a float, it may be left without a value.
+// An element for loops that handle float and bfloat16 alike: it is a float once read, and is
+// rounded when stored. Like a float, it may be left uninitialized.
 class Bfloat16 {
  public:
   Bfloat16() = default;
-  // A store.
+  // Stores.
   // NOLINTNEXTLINE(google-explicit-constructor)
   Bfloat16(float value) : bits_(ToBfloat16(value)) {}
-  // A load.
+  // Loads.
   // NOLINTNEXTLINE(google-explicit-constructor)
   operator float() const { return FromBfloat16(bits_); }
 

@@ -1,4 +1,4 @@
-// The loader: the only source here that is part of the program, not of libstagecoach_cuda.so.
+// The loader: the only source here that is part of the program and not of libstagecoach_cuda.so.
 #include "kernels/cuda_backend.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr char kVariable[] = "STAGECOACH_CUDA_LIBRARY";
 constexpr char kFileName[] = "libstagecoach_cuda.so";
 
-// "" if the system does not tell.
+// Returns the folder; "" if the system does not tell.
 std::string FolderOfProgram() {
   std::string path(4096, '\0');
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
@@ -30,13 +30,13 @@ std::string FolderOfProgram() {
   return path.substr(0, path.rfind('/'));
 }
 
-// A path, or the bare file name, which stands for wherever the system has libraries.
+// Returns a path, or the bare file name, which stands for wherever the system keeps libraries.
 std::string FindLibrary() {
   if (const char* const named = std::getenv(kVariable); named != nullptr && *named != '\0') {
     return named;
   }
   const std::string folder = FolderOfProgram();
-  // As installed; as built; everything in one folder.
+  // The folders as installed, as built, and with everything in one folder.
   for (const char* const place : {"/../lib/", "/../kernels/cuda/", "/"}) {
     const std::string path = absl::StrCat(folder, place, kFileName);
     if (!folder.empty() && access(path.c_str(), F_OK) == 0) return path;
@@ -73,7 +73,8 @@ absl::StatusOr<Function*> FindSymbol(void* library, const std::string& path, con
 }
 
 absl::StatusOr<CudaBackend*> LoadFrom(const std::string& path) {
-  // Never closed: what it made may live until the end, and so may threads of the libraries it uses.
+  // The library is never closed: what it made may live until the end, and so may threads of the
+  // libraries it uses.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const error = dlerror();

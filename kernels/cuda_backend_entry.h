@@ -3,22 +3,22 @@
 
 #include "kernels/cuda_backend.h"
 
-// What libstagecoach_cuda.so and the program that loads it agree on: two C functions, of which the
-// first tells whether the second may be called. C++ objects cross the boundary, so both sides must
-// come from the same sources and the same compiler.
+// The contract between libstagecoach_cuda.so and the program that loads it: two C functions, of
+// which the first tells whether the second may be called. C++ objects cross the boundary, so both
+// sides must come from the same sources and the same compiler.
 namespace stagecoach::kernels {
 
-// Of the library and of the program; they must be equal. The number of the backend is to be raised
-// when an interface that crosses the boundary changes (Device, Stream, the operations, CudaBackend,
-// ...) while the version of Stagecoach does not.
+// The versions of library and program must be equal. The number of the backend must be raised when
+// an interface that crosses the boundary changes (Device, Stream, the operations, CudaBackend, ...)
+// while the version of Stagecoach does not.
 inline constexpr char kCudaBackendVersion[] =
     "Stagecoach " STAGECOACH_VERSION ", backend 3, compiler " __VERSION__;
 
-// kCudaBackendVersion as the library was built with.
+// Returns the kCudaBackendVersion that the library was built with.
 inline constexpr char kCudaVersionSymbol[] = "StagecoachCudaVersion";
 using CudaVersionFunction = const char*();
 
-// The one backend; it lives as long as the library.
+// Returns the one backend, which lives as long as the library.
 inline constexpr char kCudaBackendSymbol[] = "StagecoachCudaBackend";
 using CudaBackendFunction = CudaBackend*();
 

@@ -13,8 +13,8 @@
 
 namespace stagecoach::kernels {
 
-// A thread that performs jobs and reaches events in the order in which they were pushed: the host
-// side of every backend's stream.
+// A thread that runs jobs and reaches events in the order in which they were pushed: the host side
+// of every backend's stream.
 class JobQueue {
  public:
   // `prepare` runs first in the thread.
@@ -23,7 +23,7 @@ class JobQueue {
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
 
-  // Stream::Submit and Stream::Record.
+  // Implement Stream::Submit and Stream::Record.
   absl::Status Submit(Job& job);
   absl::Status Record(Event& event);
 
@@ -32,7 +32,7 @@ class JobQueue {
   void End();
 
  private:
-  // A job to run, or an event to reach; neither: the end.
+  // A job to run, or an event to reach; if it is neither, the thread ends.
   struct Entry {
     Job* job = nullptr;
     Event* event = nullptr;

@@ -8,11 +8,12 @@
 #include "base/host_device.h"
 
 // Scalar mathematics shared by the backends, written so that a compiler vectorizes the loops that
-// call it: no branches, no library calls. The exponential is the one part that each backend has its
-// own of: FastExp on a CPU, an instruction on a GPU.
+// call it: no branches, no library calls. Each backend brings only its own exponential: FastExp on
+// a CPU, an instruction on a GPU.
 namespace stagecoach::kernels {
 
-// e^x to within 2 units in the last place for x in [-87, 88]; outside, the value at the nearer end.
+// Returns e^x to within 2 units in the last place for x in [-87, 88]; outside, the value at the
+// nearer end.
 inline float FastExp(float x) {
   constexpr float kLog2E = 1.44269504088896341F;
   constexpr float kLn2High = 0.693359375F;  // ln 2 in two parts, so that n * kLn2High is exact
@@ -24,7 +25,7 @@ inline float FastExp(float x) {
   const float n = shifted - kRound;
   float r = x - n * kLn2High;
   r = r - n * kLn2Low;
-  // Minimax polynomial of (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] (Cephes, Moshier).
+  // The minimax polynomial of (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] (Cephes, Moshier).
   float p = 1.9875691500e-4F;
   p = p * r + 1.3981999507e-3F;
   p = p * r + 8.3334519073e-3F;
@@ -40,24 +41,25 @@ inline float FastExp(float x) {
 inline constexpr float kGeluScale = 0.7978845608028654F;  // sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715F;
 
-// A gate of logistic form: 1 / (1 + e), where e is an exponential.
+// Returns a gate of logistic form: 1 / (1 + e), where e is an exponential.
 STAGECOACH_HOST_DEVICE inline float LogisticGate(float exponential) {
   return 1.0F / (1.0F + exponential);
 }
 
-// SiLU is a times its gate, LogisticGate(e^-a). Its derivative.
+// Returns the derivative of SiLU, which is a times its gate, LogisticGate(e^-a).
 STAGECOACH_HOST_DEVICE inline float SiluDerivative(float a, float gate) {
   return gate + a * gate * (1.0F - gate);
 }
 
-// The gate of a alone, on a CPU.
+// Returns the gate of a alone, on a CPU.
 inline float SiluGate(float a) { return LogisticGate(FastExp(-a)); }
 
-// Its derivative, by its value y.
+// Returns the derivative of the sigmoid from its value y.
 STAGECOACH_HOST_DEVICE inline float SigmoidDerivative(float y) { return y * (1.0F - y); }
 
-// tanh(z) is (1 - e) / (1 + e), with e = e^-2|z| and the sign of z, or, where that would cancel, an
-// odd polynomial, whose relative error is below 2^-25 for |z| < 0.625. This is the exponent of e.
+// Returns the exponent of e, where tanh(z) is (1 - e) / (1 + e) with e = e^-2|z| and the sign of z.
+// If that would cancel, tanh(z) is an odd polynomial, whose relative error is below 2^-25 for
+// |z| < 0.625.
 STAGECOACH_HOST_DEVICE inline float TanhExponent(float z) { return -2.0F * (z < 0.0F ? -z : z); }
 
 STAGECOACH_HOST_DEVICE inline float TanhOf(float z, float exponential) {
@@ -73,38 +75,38 @@ STAGECOACH_HOST_DEVICE inline float TanhOf(float z, float exponential) {
   return s < 0.625F * 0.625F ? near_zero : far;
 }
 
-// Its derivative, by its value y.
+// Returns the derivative of tanh from its value y.
 STAGECOACH_HOST_DEVICE inline float TanhDerivative(float y) { return 1.0F - y * y; }
 
-// Of z alone, on a CPU.
+// Take z alone, on a CPU.
 inline float Sigmoid(float z) { return LogisticGate(FastExp(-z)); }
 inline float Tanh(float z) { return TanhOf(z, FastExp(TanhExponent(z))); }
 
-// GELU is z times the share of it that passes, its gate: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) with
-// u = kGeluScale (z + kGeluCubic z^3), LogisticGate of e to the power of this, -2u.
+// Returns the exponent -2u of GELU's gate, the share of z that passes: (1 + tanh(u)) / 2 = 1 / (1 +
+// e^(-2u)) with u = kGeluScale (z + kGeluCubic z^3), which is LogisticGate(e^(-2u)).
 STAGECOACH_HOST_DEVICE inline float GeluExponent(float z) {
   return -2.0F * (kGeluScale * (z + kGeluCubic * z * z * z));
 }
 
-// d gelu / dz.
+// Returns d gelu / dz.
 STAGECOACH_HOST_DEVICE inline float GeluDerivative(float z, float gate) {
   const float du = kGeluScale * (1.0F + 3.0F * kGeluCubic * z * z);
   return gate + 2.0F * z * gate * (1.0F - gate) * du;
 }
 
-// The same of z alone, on a CPU.
+// Take z alone, on a CPU.
 inline float Gelu(float z) { return z * LogisticGate(FastExp(GeluExponent(z))); }
 inline float GeluDerivative(float z) {
   return GeluDerivative(z, LogisticGate(FastExp(GeluExponent(z))));
 }
 
-// The exact form's gate is the distribution function of the normal distribution, and so the
-// exponential in it that of the density: this is its exponent.
+// Returns the exponent in the gate of the exact form. The gate is the distribution function of the
+// normal distribution, so the exponential in it is that of the density.
 STAGECOACH_HOST_DEVICE inline float GeluExactExponent(float z) { return -0.5F * z * z; }
 
-// The gate, from e to that power. Below 0 it is e^(-z^2/2) t P(t) with t = 1 / (1 + 0.35 |z|),
-// where P is a minimax polynomial whose relative error is below 2^-24 for |z| < 13, beyond which
-// the exponential vanishes. Above 0 it is what is left to 1.
+// Returns the gate, from e to that power. Below 0 it is e^(-z^2/2) t P(t) with t = 1 / (1 + 0.35
+// |z|), where P is a minimax polynomial whose relative error is below 2^-24 for |z| < 13, beyond
+// which the exponential vanishes. Above 0 it is 1 less that.
 STAGECOACH_HOST_DEVICE inline float GeluExactGate(float z, float exponential) {
   const float t = 1.0F / (1.0F + 0.35F * (z < 0.0F ? -z : z));
   float p = -2.911501750e-2F;
@@ -120,13 +122,13 @@ STAGECOACH_HOST_DEVICE inline float GeluExactGate(float z, float exponential) {
   return z < 0.0F ? tail : 1.0F - tail;
 }
 
-// Its derivative.
+// Returns the derivative of the exact form.
 STAGECOACH_HOST_DEVICE inline float GeluExactDerivative(float z, float gate, float exponential) {
   constexpr float kDensityAtZero = 0.3989422804014327F;  // 1 / sqrt(2 pi)
   return gate + z * (kDensityAtZero * exponential);
 }
 
-// The same of z alone, on a CPU.
+// Take z alone, on a CPU.
 inline float GeluExact(float z) { return z * GeluExactGate(z, FastExp(GeluExactExponent(z))); }
 inline float GeluExactDerivative(float z) {
   const float exponential = FastExp(GeluExactExponent(z));

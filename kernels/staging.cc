@@ -21,7 +21,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// How many buffers are with the device: one that it copies, and one that it goes on with.
+// How many buffers the device may have: one that it is copying, and one to continue with.
 constexpr size_t kMostCopying = 2;
 
 // A queue between threads. Thread-safe.
@@ -35,7 +35,7 @@ class Channel {
     }
     Announce();
   }
-  // Nothing more comes, and who waits need not.
+  // Ends the queue: nothing more comes, and nobody waits any longer.
   void Close() {
     {
       base::MutexLock lock(mutex_);
@@ -44,7 +44,7 @@ class Channel {
     Announce();
   }
 
-  // None if it is empty, though closed where this is to wait.
+  // Returns nothing if the queue is empty, or, if `waits`, only once it is also closed.
   std::optional<T> Pop(bool waits) {
     for (;;) {
       const uint32_t seen = changes_.load(std::memory_order_acquire);
@@ -73,7 +73,7 @@ class Channel {
   std::atomic<uint32_t> changes_{0};
 };
 
-// The buffers, by their numbers.
+// The buffers, by number.
 class Ring {
  public:
   static absl::StatusOr<Ring> Create(Device& device, int64_t bytes, const StagingOptions& options) {
@@ -93,7 +93,7 @@ class Ring {
   }
   Stream& stream() const { return stream_; }
 
-  // The device's own: copies of that buffer have been issued.
+  // Marks, in the device's order, that the copies of that buffer have been issued.
   absl::Status Mark(int number) {
     copying_.push_back(number);
     return copied_->Mark(number);
@@ -128,12 +128,12 @@ int ThreadsFor(const StagingOptions& options, const Ring& ring, int tasks) {
   return std::max(1, std::min({options.threads, ring.size(), tasks, processors}));
 }
 
-// As many as the system starts of so many.
+// Starts up to `count` threads, as many as the system allows.
 std::vector<std::thread> StartThreads(int count, const std::function<void()>& work) {
   std::vector<std::thread> threads;
   try {
     for (int i = 0; i < count; ++i) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // it refuses one more
+  } catch (const std::system_error&) {  // the system allows no more
   }
   return threads;
 }
@@ -172,7 +172,7 @@ class Uploading {
   class Thread final : public Uploader {
    public:
     explicit Thread(Uploading& of) : of_(of) {}
-    // What the last buffer has is not to wait for more.
+    // The contents of the last buffer must not wait for more.
     ~Thread() override {
       if (!filled_.parts.empty()) of_.filled_.Push(std::move(filled_));
     }
@@ -195,7 +195,7 @@ class Uploading {
    private:
     Uploading& of_;
     Filled filled_;
-    absl::Span<std::byte> space_;  // of its buffer; empty: there is none
+    absl::Span<std::byte> space_;  // of its buffer; empty if it has none
   };
 
   void Work() {
@@ -214,8 +214,8 @@ class Uploading {
     return error_.ok() ? next_source_++ : sources_;
   }
 
-  // All sources before one that has started have started as well, so the first that fails is the
-  // same whatever the threads do.
+  // Records the error of a source. All sources before one that has started have started as well, so
+  // the first that fails is the same whatever the threads do.
   void Fail(int source, const absl::Status& status) {
     base::MutexLock lock(mutex_);
     if (!error_.ok() && source > failed_source_) return;
@@ -300,7 +300,7 @@ class Downloading {
     }
   }
 
-  // Issues copies of what comes next, until the buffer is full.
+  // Issues copies of the next pieces until the buffer is full.
   absl::Status FillFrom(int buffer) {
     std::vector<Part>& parts = contents_[static_cast<size_t>(buffer)];
     parts.clear();
@@ -324,10 +324,10 @@ class Downloading {
 
   Ring& ring_;
   const absl::Span<const DownloadPiece> pieces_;
-  size_t next_ = 0;   // the piece, and
+  size_t next_ = 0;   // the current piece, and
   int64_t done_ = 0;  // how much of it has been issued
   Channel<int> free_, copied_;
-  std::vector<std::vector<Part>> contents_;  // by buffer; whoever has the buffer has its own
+  std::vector<std::vector<Part>> contents_;  // by buffer; accessed only by the holder of the buffer
 };
 
 }  // namespace

@@ -12,32 +12,32 @@
 
 // Copies between a device and host memory of any kind, through a few buffers of
 // Device::AllocateHost: threads of the host fill or empty some of them while the device copies
-// others. The host waits for events of single copies, and never for the whole stream. What this
-// takes of host memory, StagingOptions says; it lasts as long as the call.
+// others. The host waits for events of single copies, and never for the whole stream.
+// StagingOptions bounds the host memory, which is used only during the call.
 namespace stagecoach::kernels {
 
 struct StagingOptions {
   int64_t buffer_bytes = int64_t{8} << 20;
-  int buffers = 8;  // at most; as few as all the bytes need
+  int buffers = 8;  // at most; fewer if all the bytes need fewer
   int threads = 4;  // at most; no more than there are buffers or processors
 };
 
-// Bytes of a buffer, and where on the device they go.
+// A part of a buffer, and where on the device it goes.
 struct UploadPart {
   void* to = nullptr;
   const std::byte* from = nullptr;
   int64_t bytes = 0;
 };
 
-// What one thread of an Upload fills. Not thread-safe.
+// Fills the buffers of one thread of an Upload. Not thread-safe.
 class Uploader {
  public:
   virtual ~Uploader() = default;
 
-  // The rest of a buffer, of at least one byte, which stays the same until Add is called. Waits for
-  // a buffer where the last one is full. Cancelled: the device has failed.
+  // Returns the rest of a buffer, of at least one byte, which stays the same until Add is called.
+  // Waits for a buffer if the last one is full. Cancelled: the device has failed.
   virtual absl::StatusOr<absl::Span<std::byte>> Space() = 0;
-  // The first `bytes` of Space() are used from now on; `parts` are those of them that are copied.
+  // Uses up the first `bytes` of Space(); `parts` are those of them that are copied.
   virtual void Add(int64_t bytes, absl::Span<const UploadPart> parts) = 0;
 
   // Has `bytes` bytes copied from memory that may be changed as soon as this returns.
@@ -45,10 +45,10 @@ class Uploader {
 };
 
 // Calls fill(source, uploader) once for each source in [0, sources), several at once on threads of
-// its own, in ascending order of their starts. OK once all that they have added is on the device.
-// Otherwise the error of the device, or that of the first source that has one: the memory that was
-// to be written is then undefined. `bytes`: what all sources together are expected to add.
-// A job of the device's stream; `fill` must not use the stream.
+// their own, which start in ascending order. Returns OK once everything that they have added is on
+// the device. Otherwise returns the error of the device, or that of the first source that has one:
+// the memory that was to be written is then undefined. `bytes` is what all sources together are
+// expected to add. For jobs of the device's stream; `fill` must not use the stream.
 absl::Status Upload(Device& device, int64_t bytes, int sources,
                     absl::FunctionRef<absl::Status(int source, Uploader& uploader)> fill,
                     const StagingOptions& options = {});
@@ -60,8 +60,8 @@ struct DownloadPiece {
   int64_t bytes = 0;
 };
 
-// Copies all pieces; they are there when it returns OK. A job of the device's stream. Takes nothing
-// where the device has host memory.
+// Copies all pieces, and returns OK once they have arrived. For jobs of the device's stream. Needs
+// no buffers if the device has host memory.
 absl::Status Download(Device& device, absl::Span<const DownloadPiece> pieces,
                       const StagingOptions& options = {});
 

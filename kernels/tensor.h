@@ -18,7 +18,7 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kFloat64:
       return 8;
     case DType::kBfloat16:
-    case DType::kFloat16:  // in files alone
+    case DType::kFloat16:  // in files only
       return 2;
     case DType::kUint8:
       return 1;
@@ -27,13 +27,13 @@ constexpr int64_t SizeOf(DType dtype) {
   }
 }
 
-// How the elements of images [channels, height, width] follow one another in memory: those of one
-// channel, or those of one place.
+// How the elements of images [channels, height, width] follow one another in memory: by channel, or
+// by position.
 enum class ImageOrder : uint8_t { kChannelsFirst, kChannelsLast };
 
 // Extents of up to four dimensions, outermost first; elements are contiguous and row-major, unless
-// the last three are those of images whose channels are last in memory: element [c, h, w] then lies
-// where [h, w, c] would. A shape without dimensions is that of a single value. Regular value type.
+// the last three are those of images whose channels are last in memory: then element [c, h, w] lies
+// where [h, w, c] would. A shape without dimensions has a single value. Regular value type.
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
@@ -46,11 +46,11 @@ class Shape {
   int rank() const { return rank_; }
   int64_t dim(int i) const { return dims_[static_cast<size_t>(i)]; }
   int64_t elements() const;
-  // This shape with one more, outermost dimension. Pre-condition: rank() < kMaxRank.
+  // Returns this shape with one more, outermost dimension. Pre-condition: rank() < kMaxRank.
   Shape Batched(int64_t rows) const;
-  // Of the last three extents.
+  // Returns the order of the last three extents.
   ImageOrder image_order() const { return order_; }
-  // The same extents. Pre-condition: with channels last, rank() >= 3.
+  // Returns the same extents in another order. Pre-condition: with channels last, rank() >= 3.
   Shape InOrder(ImageOrder order) const;
 
   std::string ToString() const;  // "[64, 784]"
@@ -63,8 +63,8 @@ class Shape {
   ImageOrder order_ = ImageOrder::kChannelsFirst;
 };
 
-// A view of device memory: never owns, cheap to copy. An empty tensor (no data) stands for "not
-// given".
+// A view of device memory: never owns, cheap to copy. An empty tensor (no data) stands for an
+// absent one.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -73,7 +73,7 @@ struct Tensor {
   bool empty() const { return data == nullptr; }
   int64_t elements() const { return shape.elements(); }
   int64_t bytes() const { return elements() * SizeOf(dtype); }
-  // The elements as a typed pointer. Pre-condition: T matches dtype.
+  // Return the elements as a typed pointer. Pre-condition: T matches dtype.
   float* f32() const { return static_cast<float*>(data); }
   double* f64() const { return static_cast<double*>(data); }
   int32_t* i32() const { return static_cast<int32_t*>(data); }

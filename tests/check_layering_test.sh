@@ -26,35 +26,47 @@ expect() {
 }
 
 expect accepts kernels/device.h '"base/file.h"'
-expect accepts partition/plan/plan.cc '"schedule/schedule.h"'
-expect accepts engine/model/layer.h '"kernels/tensor.h"'
-expect accepts engine/train/trainer.cc '"engine/run/executor.h"'
-expect accepts engine/run/executor.h '"engine/transport/transport.h"'
-expect accepts tools/cli/main.cc '"engine/train/trainer.h"'
+expect accepts partition/plan/plan.cc '"schedule/ir/schedule.h"'
+expect accepts engine/nn/layer.h '"kernels/tensor.h"'
+expect accepts engine/train/trainer.cc '"engine/runtime/executor.h"'
+expect accepts engine/runtime/executor.h '"engine/comm/transport.h"'
+expect accepts tools/stagecoach/main.cc '"engine/train/trainer.h"'
 expect accepts tests/engine/train/trainer_test.cc '"tests/testing/status_matchers.h"'
 expect accepts base/file.cc '"absl/status/status.h"'
 expect accepts base/file.cc '<vector>'
 expect accepts kernels/cuda/device.cu '<cuda_runtime.h>'
 
 expect refuses base/file.h '"kernels/device.h"'
-expect refuses kernels/device.cc '"schedule/action.h"'
-expect refuses schedule/schedule.h '"partition/plan/plan.h"'
+expect refuses kernels/device.cc '"schedule/ir/action.h"'
+expect refuses schedule/ir/schedule.h '"partition/plan/plan.h"'
 expect refuses partition/plan/plan.cc '"kernels/tensor.h"'
-expect refuses engine/model/layers/linear.cc '"engine/stage/stage.h"'
-expect refuses engine/stage/stage.h '"engine/run/executor.h"'
-expect refuses engine/stage/stage.cc '"engine/transport/transport.h"'
-expect refuses engine/run/executor.cc '"engine/train/trainer.h"'
-expect refuses engine/transport/in_process.cc '"engine/run/executor.h"'
-expect refuses engine/train/fit.cc '"tools/cli/report.h"'
+expect refuses engine/nn/layers/linear.cc '"engine/runtime/stage/stage.h"'
+expect refuses engine/runtime/stage/stage.h '"engine/runtime/executor.h"'
+expect refuses engine/runtime/stage/stage.cc '"engine/comm/transport.h"'
+expect refuses engine/runtime/executor.cc '"engine/train/trainer.h"'
+expect refuses engine/comm/in_process.cc '"engine/runtime/executor.h"'
+expect refuses engine/train/fit.cc '"tools/stagecoach/train/report.h"'
 expect refuses kernels/device.cc '"tests/testing/close_to.h"'
 expect refuses novel/thing.cc '"base/file.h"'
 expect refuses base/file.cc '  "kernels/device.h"  // spaces and a comment hide nothing'
 expect refuses kernels/device.h '<cuda_runtime.h>'
-expect refuses engine/transport/transport.h '<nccl.h>'
+expect refuses engine/comm/transport.h '<nccl.h>'
 expect refuses kernels/device.h '"kernels/cuda/scalar.cuh"'
-expect refuses partition/exact/chain.h '"partition/search/pipeline.h"'
+expect refuses partition/exact/chain.h '"partition/search/cut_evaluator.h"'
 expect refuses kernels/cuda/runtime/handles.cc '"kernels/cuda/ops/cuda_ops.h"'
-expect refuses engine/data/feed.h '"engine/model/layer.h"'
-expect refuses engine/new_room/thing.h '"tools/cli/report.h"'
+expect refuses engine/data/feed.h '"engine/nn/layer.h"'
+expect refuses engine/new_room/thing.h '"tools/stagecoach/train/report.h"'
+
+# Two rooms that include each other.
+rm -rf "${tree:?}"/*
+mkdir -p "$tree/kernels/ops"
+echo '#include "kernels/device.h"' >"$tree/kernels/ops/linear.h"
+echo '#include "kernels/ops/linear.h"' >"$tree/kernels/device.h"
+sed 's#\[kernels\]="base kernels"#[kernels]="base kernels kernels/ops"#' "$script" >"$tree/check"
+if bash "$tree/check" "$tree" >"$tree/output" 2>&1 || ! grep -q "includes kernels.*; one of the two must not" "$tree/output"; then
+  echo "two rooms that include each other:" >&2
+  cat "$tree/output" >&2
+  failures=$((failures + 1))
+fi
 
 ((failures == 0))

@@ -12,22 +12,23 @@
 
 namespace stagecoach::engine {
 
-// WriteCheckpoint on a thread of its own, one at a time. Not thread-safe.
+// Runs WriteCheckpoint on a thread of its own, one at a time. Not thread-safe.
 class BackgroundSave {
  public:
   explicit BackgroundSave(base::SystemCalls& calls) : calls_(calls) {}
-  // Cancels what is under way.
+  // Cancels a save in progress.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  // Pre-condition: none is under way. What the task refers to stays as it is until Finish returns.
+  // Pre-condition: none is in progress. What the task refers to must not change until Finish
+  // returns.
   void Start(SaveTask task);
   bool is_under_way() const { return result_.valid(); }
-  // Waits for the one that is under way, until the deadline at most: whether it is done.
+  // Waits for the save in progress, at most until the deadline, and returns whether it is done.
   // Pre-condition: there is one.
   bool IsDone(base::Deadline until) const;
-  // Waits for it however long it takes: its result. FailedPrecondition: there is none.
+  // Waits for it however long it takes, and returns its result. FailedPrecondition: there is none.
   absl::StatusOr<std::string> Finish();
 
  private:

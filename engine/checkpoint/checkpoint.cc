@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
@@ -28,15 +29,16 @@ absl::Status Damaged(absl::string_view path, absl::string_view what) {
 }
 
 absl::Status NoCheckpointIn(const std::string& path) {
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
+  return base::DataError(absl::StrCat("there is no checkpoint in ", path),
+                         absl::StatusCode::kNotFound);
 }
 
-// The bytes of a regular file that is no link.
+// Returns the size of a regular file that is no link.
 absl::StatusOr<int64_t> SizeOf(const std::string& path) {
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) {
     return errno == ENOENT ? Damaged(path, "the file is missing")
-                           : base::SystemError("inspect", path);
+                           : base::ReadError("inspect", path);
   }
   if (!S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
   return int64_t{info.st_size};
@@ -61,7 +63,7 @@ absl::StatusOr<base::FileReader> OpenFile(const std::string& path, const SavedFi
   return Damaged(path, absl::StrCat("it has ", file.size(), " bytes of ", saved.bytes));
 }
 
-// Reads `bytes` from `begin` on, and has them hashed while they are in the cache.
+// Reads `bytes` from `begin` on, and hashes them while they are in the cache.
 absl::Status ReadAndHash(const base::FileReader& file, int64_t begin, absl::Span<std::byte> bytes,
                          base::Hasher& hasher) {
   for (size_t done = 0; done < bytes.size(); done += kReadAtOnce) {
@@ -72,7 +74,7 @@ absl::Status ReadAndHash(const base::FileReader& file, int64_t begin, absl::Span
   return absl::OkStatus();
 }
 
-// Why the bytes of a file are not those that were saved.
+// Returns why the bytes of a file are not those that were saved.
 absl::Status ExplainDamage(const std::string& path, absl::string_view bytes,
                            const SavedFile& saved) {
   const absl::StatusOr<SafetensorsHeader> header =
@@ -121,7 +123,8 @@ absl::StatusOr<const SafetensorsEntry*> FindTensor(const std::string& path,
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
-  if (!base::IsFolder(path)) return absl::NotFoundError(absl::StrCat(path, " is not a folder"));
+  if (!base::IsFolder(path))
+    return base::DataError(absl::StrCat(path, " is not a folder"), absl::StatusCode::kNotFound);
   ASSIGN_OR_RETURN(const std::string text, ReadManifestText(path));
   absl::StatusOr<Manifest> manifest = ParseManifest(text);
   if (!manifest.ok()) {
@@ -171,7 +174,7 @@ absl::Status Checkpoint::LoadTo(const std::string& name, FileReceiver& receiver)
     done += std::ssize(space);
   }
   if (status.ok() && hasher.HexDigest() == saved->hash) return absl::OkStatus();
-  // What is wrong can be told from the whole file.
+  // The whole file shows what is wrong.
   RETURN_IF_ERROR(Load(name).status());
   return status.ok() ? Damaged(file.path(), "it has changed while it was read") : status;
 }
@@ -207,7 +210,9 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
     }
   }
   if (error) {
-    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", folder));
+    return base::WithClass(
+        base::ErrorClass::kData,
+        absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", folder)));
   }
   std::sort(found.begin(), found.end(),
             [](const FoundCheckpoint& a, const FoundCheckpoint& b) { return a.step < b.step; });

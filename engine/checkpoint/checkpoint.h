@@ -18,7 +18,7 @@
 
 namespace stagecoach::engine {
 
-// Checkpoints as they lie on disk. A run has a folder, in which every checkpoint has one:
+// Checkpoints on disk. A run has a folder, in which every checkpoint has one:
 //
 //   step-00000200/
 //     manifest.json                      what was saved (manifest.h)
@@ -26,15 +26,15 @@ namespace stagecoach::engine {
 //     layer-00000.safetensors            the layers (shard_files.h)
 //     layer-00000.optimizer.safetensors
 //
-// Nothing is read through a symbolic link in a checkpoint, and nothing outside of it. What is
-// damaged is DataLoss, and names the file and, where one can be told, the tensor.
+// Nothing is read through a symbolic link in a checkpoint, and nothing outside of it. Damage is
+// reported as DataLoss, which names the file and, if possible, the tensor.
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kManifestHashName[] = "manifest.json.xxh128";
 
 std::string CheckpointName(int64_t step);  // "step-00000200"
 
-// A file of tensors whose bytes are those that were saved.
+// A file of tensors whose bytes have been verified against what was saved.
 class LoadedFile {
  public:
   // Pre-condition: the header is that of the bytes.
@@ -43,7 +43,7 @@ class LoadedFile {
 
   const SafetensorsHeader& header() const { return header_; }
   absl::Span<const float> values(const SafetensorsEntry& entry) const;
-  // The values of the tensor, or DataLoss if there is none of that name and shape.
+  // Returns the values of the tensor, or DataLoss if there is none of that name and shape.
   absl::StatusOr<absl::Span<const float>> Find(absl::string_view name,
                                                const kernels::Shape& shape) const;
 
@@ -53,41 +53,42 @@ class LoadedFile {
   SafetensorsHeader header_;
 };
 
-// The tensor of that name in the header of the file at `path`; DataLoss if there is none of that
-// name and shape.
+// Returns the tensor of that name in the header of the file at `path`; DataLoss if there is none of
+// that name and shape.
 absl::StatusOr<const SafetensorsEntry*> FindTensor(const std::string& path,
                                                    const SafetensorsHeader& header,
                                                    absl::string_view name,
                                                    const kernels::Shape& shape);
 
-// Is given a file while it is read.
+// Receives a file while it is read.
 class FileReceiver {
  public:
   virtual ~FileReceiver() = default;
-  // First of all. An error ends the reading.
+  // Called first. An error ends the reading.
   virtual absl::Status Begin(const std::string& path, const SafetensorsHeader& header) = 0;
-  // Where the next bytes are to go, at least one of them. An error ends the reading.
+  // Returns the space for the next bytes, at least one. An error ends the reading.
   virtual absl::StatusOr<absl::Span<std::byte>> Space() = 0;
-  // The bytes of the file from `begin` on are at the beginning of Space().
+  // Called when the bytes of the file from `begin` on are at the beginning of Space().
   virtual void Take(int64_t begin, absl::Span<const std::byte> bytes) = 0;
 };
 
 class Checkpoint {
  public:
-  // Reads the manifest and looks whether all files are there, in their size. NotFound: there is no
+  // Reads the manifest and checks that all files exist, with their sizes. NotFound: there is no
   // such folder. DataLoss: it is damaged.
   static absl::StatusOr<Checkpoint> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
-  // Reads one of manifest().files, all of it, and compares its hash.
+  // Reads one of manifest().files completely, and compares its hash.
   absl::StatusOr<LoadedFile> Load(const std::string& name) const;
-  // The same without memory for all of it. Only once this has returned OK are the bytes, and the
-  // header, known to be those that were saved. An error of `receiver` is the result, unless the
-  // file is damaged.
+  // Does the same without memory for all of it. The bytes and the header are known to be those that
+  // were saved only once this has returned OK. Returns an error of `receiver`, unless the file is
+  // damaged.
   absl::Status LoadTo(const std::string& name, FileReceiver& receiver) const;
-  // Loads all, one after the other, and compares the hash of every tensor: the first error.
+  // Loads all files, one after the other, and compares the hash of every tensor; returns the first
+  // error.
   absl::Status Verify() const;
 
  private:
@@ -100,27 +101,27 @@ class Checkpoint {
   Manifest manifest_;
 };
 
-// The folders named like a checkpoint in that of a run, by step, whether or not they are whole;
-// none if there is no such folder. Links are none.
+// Lists the folders named like a checkpoint in that of a run, by step, whether or not they are
+// complete; none if there is no such folder. Links are ignored.
 struct FoundCheckpoint {
   int64_t step = 0;
   std::string path;
 };
 absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& folder);
 
-// What a run goes on from.
+// The checkpoint from which a run resumes.
 struct RestoredCheckpoint {
   std::string path;
   Manifest manifest;
-  std::vector<absl::Status> passed_over;  // why newer ones were not taken, from the newest on
+  std::vector<absl::Status> passed_over;  // why newer ones were not taken, newest first
 };
 
-// What `path` may stand for: itself, if it has a manifest or the hash of one, or else the
-// checkpoints of the run whose folder it is, from the newest on, whether or not they are whole.
-// NotFound: there is none.
+// Returns the checkpoints that `path` may stand for: itself, if it has a manifest or the hash of
+// one; otherwise those of the run whose folder it is, newest first, whether or not they are
+// complete. NotFound: there is none.
 absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path);
 
-// The first of them that can be opened; `passed_over` is given an error for every newer one.
+// Opens the first of them that can be opened; `passed_over` gets an error for every newer one.
 // NotFound: there is none.
 absl::StatusOr<Checkpoint> OpenNewest(const std::string& path,
                                       std::vector<absl::Status>& passed_over);

@@ -43,7 +43,7 @@ void CompareValues(absl::Span<const float> left, absl::Span<const float> right,
   }
 }
 
-// The file that was loaded last: tensors come file by file.
+// Keeps the file that was loaded last: tensors come file by file.
 class Loader {
  public:
   explicit Loader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}

@@ -10,17 +10,18 @@
 
 namespace stagecoach::engine {
 
-// In what the tensors of two checkpoints differ, in the order of the first one's files.
+// The differences between the tensors of two checkpoints, in the order of the first one's files.
 struct CheckpointDifference {
   struct Tensor {
     std::string name, file;
     std::vector<int64_t> index;  // of the first element whose bits differ
     float left = 0.0F, right = 0.0F;
-    int64_t elements = 0;  // that differ
+    int64_t elements = 0;  // number that differ
   };
   std::vector<Tensor> tensors;
   int64_t compared = 0;                            // tensors that both have
-  std::vector<std::string> only_left, only_right;  // names; other shapes count as both
+  std::vector<std::string> only_left, only_right;  // names; another shape counts as another tensor
+                                                   // on either side
 
   bool empty() const { return tensors.empty() && only_left.empty() && only_right.empty(); }
 };

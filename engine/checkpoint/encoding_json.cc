@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "engine/data/token_ids.h"
+#include "engine/data/tokenizer/token_ids.h"
 
 namespace stagecoach::engine {
 
@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<double>> ParseNumbers(ObjectReader& reader, absl::str
   return numbers;
 }
 
-// Each once; none, if the key is absent.
+// Parses names, each of which occurs once; none, if the key is absent.
 absl::StatusOr<std::vector<std::string>> ParseNames(ObjectReader& reader, absl::string_view key) {
   std::vector<std::string> names;
   ASSIGN_OR_RETURN(const std::optional<ArrayReader> array, reader.OptionalArray(key));

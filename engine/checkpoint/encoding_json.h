@@ -7,12 +7,12 @@
 #include "base/json.h"
 #include "engine/data/encoding.h"
 
-// How a manifest has the encoding of the data.
+// Returns the form of the data's encoding in a manifest.
 namespace stagecoach::engine {
 
 nlohmann::ordered_json ToJson(const DataEncoding& encoding);
 
-// The inverse. InvalidArgument says where and what is wrong.
+// Is the inverse. InvalidArgument says where and what is wrong.
 absl::StatusOr<DataEncoding> ParseEncoding(base::ObjectReader reader);
 
 }  // namespace stagecoach::engine

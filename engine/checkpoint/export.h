@@ -9,7 +9,7 @@
 namespace stagecoach::engine {
 
 // Writes the values of all parameters of a checkpoint into one safetensors file, as
-// base::WriteFileAtomically does, layer by layer, so that it takes the memory of a layer. Errors:
+// base::WriteFileAtomically does, layer by layer, so that it needs the memory of one layer. Errors:
 // those of Checkpoint::Load, and of the system.
 absl::Status ExportParameters(const Checkpoint& checkpoint, const std::string& path);
 

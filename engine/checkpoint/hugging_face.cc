@@ -8,9 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/error_class.h"
+#include "base/hugging_face_keys.h"
 #include "base/json.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/hugging_face_keys.h"
 #include "engine/checkpoint/hugging_face_resnet.h"
 
 namespace stagecoach::engine {
@@ -20,15 +21,15 @@ using base::ObjectReader;
 
 constexpr base::Int64Range kExtents = {.min = 1, .max = kMaxTransformerExtent};
 
-// A key whose value is either absent, null, or one of those.
+// Checks a key whose value must be absent, null, or one of those.
 absl::Status ExpectText(const nlohmann::json& document, ObjectReader& reader, const char* key,
                         const std::vector<std::string>& expected) {
   if (!reader.Has(key) || document[key].is_null()) return absl::OkStatus();
   for (const std::string& text : expected) {
     if (document[key] == text) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("$.", key, ": is ", document[key].dump(),
-                                                 ", expected \"", expected.front(), "\""));
+  return base::DataError(absl::StrCat("$.", key, ": is ", document[key].dump(), ", expected \"",
+                                      expected.front(), "\""));
 }
 
 absl::Status ExpectAbsentOr(const nlohmann::json& document, ObjectReader& reader, const char* key,
@@ -36,13 +37,12 @@ absl::Status ExpectAbsentOr(const nlohmann::json& document, ObjectReader& reader
   if (!reader.Has(key) || document[key].is_null() || document[key] == expected) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("$.", key, ": is ", document[key].dump(),
-                                                 ", which there is no layer for here; expected ",
-                                                 expected.dump()));
+  return base::DataError(absl::StrCat("$.", key, ": is ", document[key].dump(),
+                                      ", which there is no layer for here; expected ",
+                                      expected.dump()));
 }
 
-// Those of the tokens with a meaning that the model knows. A key that is not there leaves what
-// `model` has.
+// Reads the tokens with a meaning that the model knows. An absent key leaves `model` unchanged.
 absl::Status ReadMeanings(const nlohmann::json& document, ObjectReader& reader,
                           Transformer& model) {
   const auto is_known = [&model](int64_t id) { return id >= 0 && id < model.vocabulary; };
@@ -87,7 +87,7 @@ absl::StatusOr<Transformer> ReadGpt2(const nlohmann::json& document) {
   if (document.contains("n_inner") && !document["n_inner"].is_null()) {
     ASSIGN_OR_RETURN(model.hidden, reader.RequiredInt64("n_inner", kExtents));
   }
-  model.end_of_text = {50256};  // as transformers has it
+  model.end_of_text = {50256};  // as in transformers
   model.begin_of_text = 50256;
   RETURN_IF_ERROR(ReadMeanings(document, reader, model));
   RETURN_IF_ERROR(
@@ -102,8 +102,8 @@ absl::StatusOr<Transformer> ReadGpt2(const nlohmann::json& document) {
   return model;
 }
 
-// Of an object that says how positions are rotated, in either spelling: "default", and the base of
-// its frequencies. All else scales them.
+// Reads an object that says how positions are rotated, in either spelling: "default", and the base
+// of its frequencies. Everything else scales them.
 absl::StatusOr<double> ReadRotation(ObjectReader reader, const nlohmann::json& rotation,
                                     double base) {
   for (const char* const key : {"rope_type", "type"}) {
@@ -146,7 +146,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document) {
   ASSIGN_OR_RETURN(model.norm_epsilon, reader.OptionalDouble("rms_norm_eps", 1e-6));
   ASSIGN_OR_RETURN(model.rotary_base, ReadRotaryBase(document, reader));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
-  model.end_of_text = {2};  // as transformers has it
+  model.end_of_text = {2};  // as in transformers
   model.begin_of_text = 1;
   RETURN_IF_ERROR(ReadMeanings(document, reader, model));
   RETURN_IF_ERROR(ExpectText(document, reader, "hidden_act", {"silu"}));
@@ -157,7 +157,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document) {
   if (model.heads > 0 && model.width % model.heads == 0) {
     RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "head_dim", model.width / model.heads));
   }
-  // How the products are divided, not what they are.
+  // These determine how the products are divided, not what they are.
   RETURN_IF_ERROR(CheckOtherConfigKeys(
       document, reader, {"attention_dropout", "pretraining_tp", "max_sequence_length"}));
   return model;
@@ -175,17 +175,17 @@ class Names {
   void AddPlain(absl::string_view name, absl::string_view tensor, std::vector<int64_t> shape) {
     Add(name, {{std::string(tensor), std::move(shape)}});
   }
-  // Gain and offset of a norm.
+  // Adds the gain and offset of a norm.
   void AddNorm(absl::string_view inside, absl::string_view tensor, bool has_offset) {
     AddPlain(absl::StrCat(inside, "gamma"), absl::StrCat(tensor, ".weight"), {width_});
     if (has_offset) AddPlain(absl::StrCat(inside, "beta"), absl::StrCat(tensor, ".bias"), {width_});
   }
-  // With a bias, weights as ours are.
+  // Adds a layer with a bias, and weights laid out like ours.
   void AddConv1D(int inside, absl::string_view tensor, int64_t inputs, int64_t outputs) {
     AddPlain(absl::StrCat(inside, ".weight"), absl::StrCat(tensor, ".weight"), {inputs, outputs});
     AddPlain(absl::StrCat(inside, ".bias"), absl::StrCat(tensor, ".bias"), {outputs});
   }
-  // Several linear layers as one, without biases.
+  // Adds several linear layers as one, without biases.
   void AddLinears(int inside, int64_t inputs,
                   const std::vector<std::pair<std::string, int64_t>>& linears) {
     std::vector<HuggingFacePiece> pieces;
@@ -256,7 +256,8 @@ std::string ConfigOf(const Transformer& model) {
               {"rope_theta", model.rotary_base},       {"hidden_act", "silu"}};
   }
   config["tie_word_embeddings"] = model.is_tied;
-  // There is no dropout, and no token has a meaning, unless transformers is told so.
+  // Says that there is no dropout, and that no token has a meaning, since transformers would assume
+  // otherwise.
   for (const char* const key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
     if (model.family == TransformerFamily::kGpt2) config[key] = 0.0;
   }
@@ -323,7 +324,7 @@ absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view text) {
 absl::StatusOr<Transformer> ReadHuggingFaceConfig(absl::string_view text) {
   ASSIGN_OR_RETURN(const HuggingFaceModel model, ReadHuggingFaceModel(text));
   if (const auto* const found = std::get_if<Transformer>(&model)) return *found;
-  return absl::InvalidArgumentError("$.model_type: is of a model that does not take tokens");
+  return base::DataError("$.model_type: is of a model that does not take tokens");
 }
 
 absl::Status ReadHuggingFaceGeneration(absl::string_view text, Transformer& model) {
@@ -399,8 +400,9 @@ absl::StatusOr<HuggingFaceModel> HuggingFaceModelOf(absl::string_view model_file
     return ImageClassifier{.net = *net, .channels = input.dim(0), .classes = outputs};
   }
   if (!absl::IsFailedPrecondition(net.status())) return net.status();
-  return absl::FailedPreconditionError(absl::StrCat(
-      transformer.status().message(), ", nor of a ResNet, as one for \"resnet18\" has"));
+  return base::DataError(absl::StrCat(transformer.status().message(),
+                                      ", nor of a ResNet, as one for \"resnet18\" has"),
+                         absl::StatusCode::kFailedPrecondition);
 }
 
 std::string ModelFileOf(const HuggingFaceModel& model) {

@@ -9,44 +9,43 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/checkpoint/hugging_face_model.h"
-#include "engine/model/transformer.h"
+#include "engine/models/transformer.h"
 
 namespace stagecoach::engine {
 
-// How the library transformers (Wolf et al. 2020) describes and names models: GPT2LMHeadModel,
-// LlamaForCausalLM and ResNetForImageClassification. A folder of it has a config.json, and the
+// Describes and names models as the library transformers (Wolf et al. 2020) does: GPT2LMHeadModel,
+// LlamaForCausalLM and ResNetForImageClassification. A folder of one has a config.json, and the
 // parameters in model.safetensors, or in several such files, which model.safetensors.index.json
-// lists. torchvision names ResNets otherwise, and has nothing like config.json.
+// lists. torchvision names ResNets differently, and has nothing like config.json.
 
-// The model that a config.json is of. InvalidArgument says which key asks for what is not there:
-// another architecture, activation, scaled rotary embedding, biases in Llama; and any key that is
-// not known, unless its value is null. Keys that are known to have no part in what a model computes
-// are not read (hugging_face_keys.h).
+// Returns the model that a config.json describes. InvalidArgument names the key that asks for
+// something unsupported: another architecture, activation, scaled rotary embedding, biases in
+// Llama; and any unknown key, unless its value is null. Keys that are known to have no part in what
+// a model computes are not read (base/hugging_face_keys.h).
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view json);
-// Likewise, of a model of tokens: InvalidArgument for another.
+// Does the same for a model of tokens: InvalidArgument for another.
 absl::StatusOr<Transformer> ReadHuggingFaceConfig(absl::string_view json);
-// Reads a generation_config.json: the tokens that end and begin texts, where it says so. What else
-// is in it is how a text is continued.
+// Reads a generation_config.json: the tokens that end and begin texts, if it names them. Everything
+// else in it is about how a text is continued.
 absl::Status ReadHuggingFaceGeneration(absl::string_view json, Transformer& model);
 std::string HuggingFaceConfigOf(const HuggingFaceModel& model);
-// The dropout that a config.json asks for in training, which a Transformer has none of:
-// "resid_pdrop 0.1, attn_pdrop 0.1"; "" if there is none. A key that GPT-2 leaves out is 0.1, as
-// transformers has it. InvalidArgument: one is not a number.
+// Returns the dropout that a config.json asks for in training, which a Transformer does not have:
+// "resid_pdrop 0.1, attn_pdrop 0.1"; "" if there is none. A key that GPT-2 leaves out is 0.1, as in
+// transformers. InvalidArgument: one is not a number.
 absl::StatusOr<std::string> HuggingFaceDropoutOf(absl::string_view json);
 
-// Where the values of a parameter of ours are in theirs: in one tensor, or side by side along the
-// last axis in several. A convolution's weights, (outputs, inputs, height, width) in both, are a
-// matrix with a row for each output.
+// Maps the values of one of our parameters to theirs: in one tensor, or side by side along the last
+// axis in several. A convolution's weights, (outputs, inputs, height, width) in both, are a matrix
+// with a row for each output.
 struct HuggingFacePiece {
   std::string tensor;          // "h.0.attn.c_attn.weight"
-  std::vector<int64_t> shape;  // theirs: of any rank but a transposed one's, 2
+  std::vector<int64_t> shape;  // theirs: of any rank, but 2 if transposed
   bool is_transposed = false;  // theirs is (columns, rows) of ours
-  // Of theirs, the rows from the one on, so many; 0: all. Those behind them are the next
-  // parameter's.
+  // The first and the number of rows in theirs; 0: all. Those behind them are the next parameter's.
   int64_t first_row = 0;
   int64_t some_rows = 0;
 
-  // Of ours.
+  // Rows and columns in ours.
   int64_t rows() const {
     if (some_rows > 0) return some_rows;
     if (shape.size() < 2) return 1;
@@ -70,19 +69,20 @@ struct HuggingFaceParameter {
   }
 };
 
-// Of all parameters of a model that is made from ModelFileOf(model), but for a tied head, in order.
+// Returns the mapping of all parameters of a model that is made from ModelFileOf(model), except for
+// a tied head, in order.
 std::vector<HuggingFaceParameter> HuggingFaceParametersOf(const HuggingFaceModel& model);
-// How many batches each norm's averages have seen, by its tensor of one int64. Only PyTorch without
-// a momentum computes with it, and these models have one: it is written, for those who ask for all
-// tensors of a state dict, but not read.
+// Returns the counters of batches that each norm's averages have seen, by their tensors of one
+// int64. Only PyTorch without a momentum computes with them, and these models have one: they are
+// written, for users who ask for all tensors of a state dict, but not read.
 std::vector<std::string> HuggingFaceCountersOf(const HuggingFaceModel& model);
-// What stands before the name of each tensor in a file where it does: "transformer.", "model.",
-// "resnet." or nothing.
+// Returns the optional prefix of every tensor's name in a file: "transformer.", "model.", "resnet."
+// or nothing.
 std::string HuggingFacePrefix(const HuggingFaceModel& model);
-// The whole name of a tensor: with the prefix, but for a head, which never has it.
+// Returns the whole name of a tensor: with the prefix, except for a head, which never has it.
 std::string HuggingFaceTensorName(const HuggingFaceModel& model, absl::string_view tensor);
-// Whether a tensor is none of the parameters, but may be left out: masks that old files keep,
-// counters, and the head's weight where it is tied.
+// Returns whether a tensor is none of the parameters, but may be ignored: masks that old files
+// keep, counters, and the head's weight if it is tied.
 bool IsHuggingFaceBuffer(const HuggingFaceModel& model, absl::string_view tensor);
 
 }  // namespace stagecoach::engine

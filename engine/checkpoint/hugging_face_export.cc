@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/hugging_face.h"
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int64_t kFloatBytes = SizeOf(kernels::DType::kFloat32);
 
-// A tensor of theirs, and where it is in ours.
+// A tensor of theirs, and its place in ours.
 struct ExportedTensor {
   const HuggingFaceParameter* parameter = nullptr;
   const HuggingFacePiece* piece = nullptr;
@@ -44,7 +45,7 @@ std::vector<ExportedFile> Distribute(absl::Span<const HuggingFaceParameter> para
     int64_t first_column = 0;
     for (const HuggingFacePiece& piece : parameter.pieces) {
       const ExportedTensor tensor = {&parameter, &piece, first_column};
-      const bool goes_on = piece.first_row > 0;  // in the tensor that the last one began
+      const bool goes_on = piece.first_row > 0;  // belongs to the tensor that the last one began
       if (!goes_on && !files.back().empty() && bytes + tensor.bytes() > file_bytes) {
         files.emplace_back();
         bytes = 0;
@@ -57,7 +58,7 @@ std::vector<ExportedFile> Distribute(absl::Span<const HuggingFaceParameter> para
   return files;
 }
 
-// Reads the parameters of a checkpoint, of which it keeps one file, a layer's, at a time.
+// Reads the parameters of a checkpoint, keeping one file, a layer's, at a time.
 class ParameterReader {
  public:
   explicit ParameterReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -74,8 +75,9 @@ class ParameterReader {
         return loaded_->Find(name, tensor.shape);
       }
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat(checkpoint_.path(), ": there is no parameter \"", name, "\""));
+    return base::DataError(
+        absl::StrCat(checkpoint_.path(), ": there is no parameter \"", name, "\""),
+        absl::StatusCode::kFailedPrecondition);
   }
 
  private:
@@ -84,15 +86,15 @@ class ParameterReader {
   std::optional<LoadedFile> loaded_;
 };
 
-// The values of a tensor of theirs.
+// Appends the values of a tensor of theirs.
 absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> ours,
                           const base::AppendFunction& append) {
   const HuggingFacePiece& piece = *tensor.piece;
   const int64_t columns = tensor.parameter->columns();
   if (std::ssize(ours) != piece.rows() * columns) {
-    return absl::FailedPreconditionError(absl::StrCat("the parameter \"", tensor.parameter->name,
-                                                      "\" has ", ours.size(), " values, expected ",
-                                                      piece.rows() * columns));
+    return base::DataError(absl::StrCat("the parameter \"", tensor.parameter->name, "\" has ",
+                                        ours.size(), " values, expected ", piece.rows() * columns),
+                           absl::StatusCode::kFailedPrecondition);
   }
   const int64_t lines = piece.is_transposed ? piece.columns() : piece.rows();
   std::vector<float> line(
@@ -109,7 +111,7 @@ absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> 
   return absl::OkStatus();
 }
 
-// `batches`: what counters say; none are written without a value.
+// `batches`: the value of counters; none are written without it.
 absl::Status WriteTensors(const ExportedFile& file, const HuggingFaceModel& model,
                           ParameterReader& parameters, std::optional<int64_t> batches,
                           const base::AppendFunction& append) {
@@ -158,22 +160,23 @@ std::string IndexOf(absl::Span<const ExportedFile> files, const HuggingFaceModel
   return index.dump(2) + "\n";
 }
 
-// What a checkpoint is of. Data may have had other tokens and images than its model file says.
+// Returns the model of a checkpoint. Its data may have had other tokens and images than its model
+// file says.
 absl::StatusOr<HuggingFaceModel> ModelOfCheckpoint(const Checkpoint& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();
   const int64_t outputs =
       manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
   auto model = HuggingFaceModelOf(manifest.model_source, manifest.input, outputs);
   if (model.ok()) {
-    // Rows of fewer positions do not lessen those that a Llama has, which has no table of them.
+    // Samples of fewer positions do not reduce those of a Llama, which has no table of them.
     auto* const llama = std::get_if<Transformer>(&*model);
     if (llama == nullptr || llama->family != TransformerFamily::kLlama) return model;
     ASSIGN_OR_RETURN(const Transformer whole, TransformerOf(manifest.model_source));
     llama->context = std::max(llama->context, whole.context);
     return model;
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(checkpoint.path(), ": ", model.status().message()));
+  return base::DataError(absl::StrCat(checkpoint.path(), ": ", model.status().message()),
+                         absl::StatusCode::kFailedPrecondition);
 }
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfCheckpoint(const Checkpoint& checkpoint,
@@ -181,9 +184,9 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfCheckpoint(const Che
   ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::Load(path));
   const std::string& hash = checkpoint.manifest().encoding.tokenizer;
   if (hash.empty() || hash == tokenizer->hash()) return tokenizer;
-  return absl::FailedPreconditionError(
-      absl::StrCat(checkpoint.path(), " was trained on tokens of the tokenizer ", hash, ", and ",
-                   path, " is ", tokenizer->hash()));
+  return base::DataError(absl::StrCat(checkpoint.path(), " was trained on tokens of the tokenizer ",
+                                      hash, ", and ", path, " is ", tokenizer->hash()),
+                         absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace
@@ -201,12 +204,13 @@ absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string
   }
   const auto* const resnet = std::get_if<ImageClassifier>(&model);
   if (resnet != nullptr && resnet->net.is_small) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        checkpoint.path(),
-        " is of a ResNet for small images, which transformers has not: its first convolution is of "
-        "7 x 7; --format torchvision writes it"));
+    return base::DataError(absl::StrCat(checkpoint.path(),
+                                        " is of a ResNet for small images, which transformers has "
+                                        "not: its first convolution is of "
+                                        "7 x 7; --format torchvision writes it"),
+                           absl::StatusCode::kFailedPrecondition);
   }
-  // Written last: a folder without it is of an export that failed.
+  // This file is written last: a folder without it is that of a failed export.
   const std::string config = absl::StrCat(folder, "/config.json");
   if (base::Exists(config)) {
     return absl::AlreadyExistsError(absl::StrCat(config, " is there already: name a new folder"));
@@ -244,8 +248,9 @@ absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string
   ASSIGN_OR_RETURN(HuggingFaceModel model, ModelOfCheckpoint(checkpoint));
   auto* const resnet = std::get_if<ImageClassifier>(&model);
   if (resnet == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(checkpoint.path(), " is of no ResNet, which torchvision's names are for"));
+    return base::DataError(
+        absl::StrCat(checkpoint.path(), " is of no ResNet, which torchvision's names are for"),
+        absl::StatusCode::kFailedPrecondition);
   }
   resnet->naming = ResNetNaming::kTorchvision;
   const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);

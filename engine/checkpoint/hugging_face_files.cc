@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -41,7 +42,7 @@ std::string PathIn(const std::string& folder, const std::string& name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// Names the files of the index, and, for each tensor, which of them has it.
+// Returns, for each tensor, the file of the index that has it.
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxIndexBytes));
   const auto read = [&]() -> absl::StatusOr<std::map<std::string, std::string>> {
@@ -64,14 +65,15 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
   return file_of;
 }
 
-// What `read` makes of the config.json.
+// Applies `read` to the config.json.
 template <typename T>
 absl::StatusOr<T> ReadConfig(const std::string& folder,
                              absl::StatusOr<T> (*read)(absl::string_view)) {
   const std::string path = PathIn(folder, kConfig);
   if (!base::Exists(path)) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, " has no ", kConfig, ": not a model's folder of Hugging Face's"));
+    return base::DataError(
+        absl::StrCat(folder, " has no ", kConfig, ": not a model's folder of Hugging Face's"),
+        absl::StatusCode::kNotFound);
   }
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
   absl::StatusOr<T> result = read(text);
@@ -79,16 +81,17 @@ absl::StatusOr<T> ReadConfig(const std::string& folder,
   return result;
 }
 
-// How the parameters of older folders become what is read.
+// Refuses a folder whose parameters are only in pickles, and says how to convert them.
 absl::Status CheckHasNoPickles(const std::string& folder, const HuggingFaceModel& model) {
   const char* const type = std::holds_alternative<Transformer>(model)
                                ? "AutoModelForCausalLM"
                                : "AutoModelForImageClassification";
   for (const char* const name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (!base::Exists(PathIn(folder, name))) continue;
-    return absl::NotFoundError(absl::StrCat(folder, " has ", name, " and no ", kSingleFile,
-                                            ": convert it in Python, by transformers.", type,
-                                            ".from_pretrained(FOLDER).save_pretrained(NEW)"));
+    return base::DataError(absl::StrCat(folder, " has ", name, " and no ", kSingleFile,
+                                        ": convert it in Python, by transformers.", type,
+                                        ".from_pretrained(FOLDER).save_pretrained(NEW)"),
+                           absl::StatusCode::kNotFound);
   }
   return absl::OkStatus();
 }
@@ -116,7 +119,7 @@ absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModelFile(const std::string& fol
 absl::StatusOr<Transformer> ReadHuggingFaceConfigFile(const std::string& folder) {
   ASSIGN_OR_RETURN(const HuggingFaceModel model, ReadHuggingFaceModelFile(folder));
   if (const auto* const found = std::get_if<Transformer>(&model)) return *found;
-  return absl::InvalidArgumentError(
+  return base::DataError(
       absl::StrCat(PathIn(folder, kConfig), ": is of a model that does not take tokens"));
 }
 
@@ -137,7 +140,7 @@ struct HuggingFaceFolder::Contents {
 
   const std::string path;
   const HuggingFaceModel model;
-  std::string config;   // as HuggingFaceConfigOf writes it
+  std::string config;   // in the form of HuggingFaceConfigOf
   std::string dropout;  // that it asks for
   std::vector<base::FileReader> files;
   std::map<std::string, StoredTensor, std::less<>> tensors;             // by name, without a prefix
@@ -150,7 +153,7 @@ absl::StatusOr<HuggingFaceFolder> HuggingFaceFolder::Open(const std::string& pat
   if (IsStateDict(path)) {
     auto* const resnet = std::get_if<ImageClassifier>(&named);
     if (resnet == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return base::DataError(absl::StrCat(
           path, ": a file of tensors alone is read for ResNets; name a folder with config.json"));
     }
     resnet->naming = ResNetNaming::kTorchvision;
@@ -179,8 +182,8 @@ absl::Status HuggingFaceFolder::Contents::ReadConfigs() {
     difference = DifferenceOf(*transformer, std::get<Transformer>(model));
   }
   if (difference.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      PathIn(path, kConfig), " is of another model than the one to train: ", difference));
+  return base::DataError(absl::StrCat(PathIn(path, kConfig),
+                                      " is of another model than the one to train: ", difference));
 }
 
 absl::Status HuggingFaceFolder::Contents::AddFiles() {
@@ -207,15 +210,14 @@ absl::Status HuggingFaceFolder::Contents::AddFile(const std::string& file) {
     const auto [place, is_new] =
         tensors.try_emplace(std::move(tensor), StoredTensor{files.size(), std::move(entry)});
     if (is_new) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": there are two tensors \"", place->first, "\""));
+    return base::DataError(absl::StrCat(file, ": there are two tensors \"", place->first, "\""));
   }
   files.push_back(std::move(reader));
   return absl::OkStatus();
 }
 
-// Of a model whose config says that its head is the embedding's table, a file may have another:
-// which of the two counts, versions of transformers disagree on.
+// If a model's config says that its head is the embedding's table, a file may still have another
+// head: versions of transformers disagree on which of the two counts.
 absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
   const auto* const transformer = std::get_if<Transformer>(&model);
   const auto head = tensors.find("lm_head.weight");
@@ -232,7 +234,7 @@ absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
     RETURN_IF_ERROR(AddBytesOf(table, of_table));
     if (values.HexDigest() == of_table.HexDigest()) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return base::DataError(absl::StrCat(
       "the tensor \"lm_head.weight\" has other values than \"", table_name, "\", but ", kConfig,
       " says tie_word_embeddings: set it to false there, or leave the tensor out"));
 }
@@ -243,26 +245,24 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
     for (const HuggingFacePiece& piece : parameter.pieces) {
       const auto found = tensors.find(piece.tensor);
       if (found == tensors.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the tensor \"", piece.tensor, "\" is missing"));
+        return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" is missing"));
       }
       known.insert(piece.tensor);
       const SafetensorsEntry& entry = found->second.entry;
       const kernels::Shape expected(absl::MakeConstSpan(piece.shape));
       if (entry.shape != expected) {
-        return absl::InvalidArgumentError(absl::StrCat("the tensor \"", piece.tensor,
-                                                       "\" has the shape ", entry.shape.ToString(),
-                                                       ", and the model's ", expected.ToString()));
+        return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" has the shape ",
+                                            entry.shape.ToString(), ", and the model's ",
+                                            expected.ToString()));
       }
       if (!entry.type.has_value() || !IsFloatingPoint(*entry.type)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the tensor \"", piece.tensor, "\" has integers"));
+        return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" has integers"));
       }
     }
   }
   for (const auto& [tensor, stored] : tensors) {
     if (known.contains(tensor) || IsHuggingFaceBuffer(model, tensor)) continue;
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("there is a tensor \"", tensor, "\", which the model has not"));
   }
   return CheckTiedHead();
@@ -299,10 +299,11 @@ absl::Status HuggingFaceFolder::Read(absl::string_view name, const kernels::Tens
   const Contents& all = *contents_;
   const auto parameter = all.parameters.find(name);
   if (parameter == all.parameters.end()) {
-    return absl::NotFoundError(absl::StrCat(all.path, " has no values of \"", name, "\""));
+    return base::DataError(absl::StrCat(all.path, " has no values of \"", name, "\""),
+                           absl::StatusCode::kNotFound);
   }
   const int64_t columns = parameter->second.columns();
-  kernels::Tensor rest = values;  // from where a piece begins
+  kernels::Tensor rest = values;  // from the beginning of a piece
   for (const HuggingFacePiece& piece : parameter->second.pieces) {
     STAGECOACH_CHECK(piece.rows() * columns == values.elements(), "another number of values");
     const Contents::StoredTensor& stored = all.tensors.find(piece.tensor)->second;
@@ -317,8 +318,8 @@ absl::Status HuggingFaceFolder::Read(absl::string_view name, const kernels::Tens
     ASSIGN_OR_RETURN(const std::optional<float> bad,
                      ReadMatrix(matrix, piece.is_transposed, rest, columns));
     if (bad.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(all.path, ": the tensor \"", piece.tensor,
-                                                     "\" has a value that is not finite, ", *bad));
+      return base::DataError(absl::StrCat(all.path, ": the tensor \"", piece.tensor,
+                                          "\" has a value that is not finite, ", *bad));
     }
     rest.data = static_cast<std::byte*>(rest.data) + piece.columns() * SizeOf(values.dtype);
   }

@@ -11,35 +11,36 @@
 #include "absl/strings/string_view.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_model.h"
-#include "engine/model/transformer.h"
+#include "engine/models/transformer.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
 
 // The parameters of a model in a folder as the library transformers saves one: config.json and
 // model.safetensors, or several such files and model.safetensors.index.json; or those of a ResNet
-// in one file, a state dict of torchvision's. A process reads what it asks for alone, in small
-// parts. Copies share the open files, which nothing may write to meanwhile. Thread-safe.
+// in one file, a state dict of torchvision's. A process reads only what it asks for, in small
+// parts. Copies share the open files, which must not be written to meanwhile. Thread-safe.
 class HuggingFaceFolder {
  public:
   // `path`: the folder, or the file if IsStateDict, whose names are torchvision's whatever the
-  // model's naming is. InvalidArgument, naming the file and tensor: a file is damaged, a parameter
-  // is missing or has another shape (both are told), there is a tensor that the model has not, or
-  // one of a type that is no floating-point number of 16, 32 or 64 bits; the config.json is of
-  // another model (DifferenceOf); a file for a model that is no ResNet. NotFound: there are no such
-  // files.
+  // model's naming is. InvalidArgument, naming the file and tensor: a file is damaged; a parameter
+  // is missing or has another shape (both are reported); there is a tensor that the model does not
+  // have, or one of a type that is no floating-point number of 16, 32 or 64 bits; the config.json
+  // is that of another model (DifferenceOf); a file for a model that is no ResNet. NotFound: there
+  // are no such files.
   static absl::StatusOr<HuggingFaceFolder> Open(const std::string& path,
                                                 const HuggingFaceModel& model);
 
   // Writes the values of one of our parameters to a tensor in host memory: float32, to which wider
-  // ones are rounded, or bfloat16, to which those are. NotFound: the model has no parameter of that
-  // name. InvalidArgument: one is not finite. Pre-condition: as many values as it has.
+  // ones are rounded, or bfloat16, to which these are. NotFound: the model has no parameter of that
+  // name. InvalidArgument: one is NaN or infinite. Pre-condition: as many values as it has.
   absl::Status Read(absl::string_view name, const kernels::Tensor& values) const;
 
-  // Of what the folder has, in lines "name: hash" as TrainerOptions::fingerprint has them: of what
-  // config.json says of the model, and of all tensors, in however many files. Reads all of them.
+  // Returns a fingerprint of the folder's contents, in lines "name: hash" as in
+  // TrainerOptions::fingerprint: of what config.json says about the model, and of all tensors, in
+  // however many files. Reads all of them.
   absl::StatusOr<std::string> Fingerprint() const;
-  // HuggingFaceDropoutOf its config.json.
+  // Returns HuggingFaceDropoutOf its config.json.
   const std::string& dropout() const;
 
  private:
@@ -50,27 +51,29 @@ class HuggingFaceFolder {
   std::shared_ptr<const Contents> contents_;
 };
 
-// Whether a path is not of a folder, but of a file of tensors: by its end, ".safetensors".
+// Returns whether a path is that of a file of tensors rather than of a folder: by its suffix,
+// ".safetensors".
 bool IsStateDict(absl::string_view path);
 
-// The config.json in a folder (ReadHuggingFaceModel, ReadHuggingFaceConfig). Errors name the file.
+// Read the config.json in a folder (ReadHuggingFaceModel, ReadHuggingFaceConfig). Errors name the
+// file.
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModelFile(const std::string& folder);
 absl::StatusOr<Transformer> ReadHuggingFaceConfigFile(const std::string& folder);
 
-// A folder of one of ours: writes config.json, and the parameters of a checkpoint as
-// model.safetensors, or as files of at most `file_bytes` each (a larger tensor gets its own) with
-// an index. It takes the memory of a layer. `tokenizer`: the file of the run's, which is then
-// written as well, and whose token at the end of a text is the model's if it says none; "": none.
-// AlreadyExists: the folder has a config.json. FailedPrecondition: the checkpoint is of a model
-// that transformers does not know (HuggingFaceModelOf; a ResNet for small images), or of another
-// tokenizer. Errors of Checkpoint::Load and Tokenizer::Load, and of the system.
-inline constexpr int64_t kHuggingFaceFileBytes = 5'000'000'000;  // as transformers has it
+// Exports a checkpoint as a folder: writes config.json, and the parameters as model.safetensors, or
+// as files of at most `file_bytes` each (a larger tensor gets its own) with an index. Needs the
+// memory of one layer. `tokenizer`: the file of the run's tokenizer, which is then written as well,
+// and whose token at the end of a text is the model's if the model names none; "": none.
+// AlreadyExists: the folder has a config.json. FailedPrecondition: the checkpoint is that of a
+// model that transformers does not know (HuggingFaceModelOf; a ResNet for small images), or of
+// another tokenizer. Errors of Checkpoint::Load and Tokenizer::Load, and of the system.
+inline constexpr int64_t kHuggingFaceFileBytes = 5'000'000'000;  // as in transformers
 absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
                                  int64_t file_bytes = kHuggingFaceFileBytes,
                                  const std::string& tokenizer = "");
 
-// The parameters of a ResNet as a state dict of torchvision's, in one file. FailedPrecondition: the
-// checkpoint is of another model. Errors of Checkpoint::Load, and of the system.
+// Exports the parameters of a ResNet as a torchvision state dict, in one file. FailedPrecondition:
+// the checkpoint is that of another model. Errors of Checkpoint::Load, and of the system.
 absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string& path);
 
 }  // namespace stagecoach::engine

@@ -7,19 +7,19 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/model/resnet.h"
-#include "engine/model/transformer.h"
+#include "engine/models/resnet.h"
+#include "engine/models/transformer.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
 
-// What a file calls the parameters of a ResNet.
+// The naming of a ResNet's parameters in a file.
 enum class ResNetNaming : uint8_t {
   kTransformers,  // "resnet.encoder.stages.0.layers.1.layer.0.convolution.weight"
-  kTorchvision,   // "layer1.1.conv1.weight", as a state dict of torchvision's has it
+  kTorchvision,   // "layer1.1.conv1.weight", as in a torchvision state dict
 };
 
-// A ResNet with what its parameters' shapes depend on.
+// A ResNet with everything that its parameters' shapes depend on.
 struct ImageClassifier {
   ResNet net;
   int64_t channels = 3;  // of its images
@@ -29,11 +29,11 @@ struct ImageClassifier {
   friend bool operator==(const ImageClassifier&, const ImageClassifier&) = default;
 };
 
-// The models that files of other libraries are read and written for.
+// The models for which files of other libraries are read and written.
 using HuggingFaceModel = std::variant<Transformer, ImageClassifier>;
 
-// The one that a model file makes for samples of that shape, which may be other than the file says,
-// and that many tokens or classes. FailedPrecondition: it makes none of them. Errors of
+// Returns the one that a model file makes for samples of that shape, which may differ from the
+// file's, and that many tokens or classes. FailedPrecondition: it makes none of them. Errors of
 // base::ParseToml.
 absl::StatusOr<HuggingFaceModel> HuggingFaceModelOf(absl::string_view model_file,
                                                     const kernels::Shape& input, int64_t outputs);

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
+#include "base/hugging_face_keys.h"
 #include "base/json.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/hugging_face_keys.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -17,15 +17,15 @@ using base::ObjectReader;
 
 constexpr base::Int64Range kResNetExtents = {.min = 1, .max = int64_t{1} << 20};
 
-// What each library calls the modules of a ResNet.
+// The names of a ResNet's modules in each library.
 struct ModuleNames {
   const char* stem_convolution;
   const char* stem_norm;
-  // In front of what is in a block: $0 is the group, counted from `first_group` on, $1 the block in
+  // Prefix of a block's contents: $0 is the group, counted from `first_group` on, $1 the block in
   // it.
   const char* block;
   int first_group;
-  // In a block: $0 is the number of the convolution, counted from `first_convolution` on.
+  // Names within a block: $0 is the number of the convolution, counted from `first_convolution` on.
   const char* convolution;
   const char* norm;
   int first_convolution;
@@ -98,7 +98,7 @@ void AddResNetBlock(const ImageClassifier& model, size_t group, int64_t block, i
   for (int i = 0; i < static_cast<int>(convolutions.size()); ++i) {
     const auto& [to, from, kernel] = convolutions[static_cast<size_t>(i)];
     const int number = i + names.first_convolution;
-    // Each with its norm and a ReLU.
+    // Adds each with its norm and a ReLU.
     tensors.AddConvolution(absl::StrCat(3 * i, "."),
                            prefix + absl::Substitute(names.convolution, number), to, from, kernel);
     tensors.AddNorm(absl::StrCat(3 * i + 1, "."), prefix + absl::Substitute(names.norm, number),
@@ -176,7 +176,7 @@ absl::StatusOr<ImageClassifier> ReadResNetConfig(const nlohmann::json& document)
     model.classes = static_cast<int64_t>(labels.Keys().size());
   }
   RETURN_IF_ERROR(CheckOtherConfigKeys(
-      document, reader, {"out_features", "out_indices", "stage_names"}));  // of a backbone
+      document, reader, {"out_features", "out_indices", "stage_names"}));  // those of a backbone
   RETURN_IF_ERROR(CheckResNet(net));
   return model;
 }
@@ -195,7 +195,7 @@ std::string ResNetConfigOf(const ImageClassifier& model) {
   std::map<std::string, std::string> names;
   std::map<std::string, int64_t> numbers;
   for (int64_t label = 0; label < model.classes; ++label) {
-    const std::string name = absl::StrCat("LABEL_", label);  // as transformers calls them
+    const std::string name = absl::StrCat("LABEL_", label);  // as in transformers
     names[absl::StrCat(label)] = name;
     numbers[name] = label;
   }

@@ -11,12 +11,13 @@
 
 namespace stagecoach::engine {
 
-// What hugging_face.h has, for ResNets.
+// The functions of hugging_face.h, for ResNets.
 
-// The model that a parsed config.json is of. InvalidArgument: a key is malformed, or asks for what
-// there is no ResNet of here (CheckResNet).
+// Returns the model that a parsed config.json describes. InvalidArgument: a key is malformed, or
+// asks for a ResNet that is not supported (CheckResNet).
 absl::StatusOr<ImageClassifier> ReadResNetConfig(const nlohmann::json& document);
-// Pre-condition: the stem is the one of transformers, not for small images.
+// Returns the config.json of a model. Pre-condition: the stem is the one of transformers, not for
+// small images.
 std::string ResNetConfigOf(const ImageClassifier& model);
 std::vector<HuggingFaceParameter> ResNetParametersOf(const ImageClassifier& model);
 std::vector<std::string> ResNetCountersOf(const ImageClassifier& model);

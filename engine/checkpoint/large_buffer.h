@@ -16,8 +16,8 @@ struct FreeLargeBuffer {
 };
 using LargeBuffer = std::unique_ptr<std::byte[], FreeLargeBuffer>;
 
-// Aligned to cache lines. Many bytes are in huge pages where there are any, since the first touch
-// of a page is a large part of the cost of reading what the system has in memory.
+// Allocates memory aligned to cache lines. Large buffers use huge pages if available, since the
+// first touch of a page is a large part of the cost of reading what the system has in memory.
 // ResourceExhausted: the system refuses.
 absl::StatusOr<LargeBuffer> AllocateLargeBuffer(int64_t bytes);
 

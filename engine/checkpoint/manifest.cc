@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/error_class.h"
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/encoding_json.h"
@@ -29,11 +30,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "stagecoach-checkpoint";
 constexpr int kVersion = 1;
-// Sums of two are numbers as well.
+// The limit allows the sum of two without overflow.
 constexpr Int64Range kCount = {.min = 0, .max = std::numeric_limits<int64_t>::max() / 2};
 constexpr size_t kHashDigits = 32;
 
-// Numbers that a JSON number cannot be: all 64 bits without a sign, or one that is not finite.
+// Writes numbers that JSON cannot hold as text: all 64 bits without a sign, NaN and infinity.
 std::string Text(double value) { return absl::StrFormat("%.17g", value); }
 
 absl::StatusOr<double> DoubleOfText(ObjectReader& reader, absl::string_view key) {
@@ -61,11 +62,11 @@ Json ToJson(const DataPosition& position) {
                {"loss_sum", Text(position.loss_sum)},
                {"correct", position.correct},
                {"losses_hash", position.losses_hash}};
-  if (position.figures.has_value()) {
-    json["test_loss"] = Text(position.figures->test_loss);
-    json["test_accuracy"] = Text(position.figures->test_accuracy);
-    json["train_loss"] = Text(position.figures->train_loss);
-    json["train_accuracy"] = Text(position.figures->train_accuracy);
+  if (position.metrics.has_value()) {
+    json["test_loss"] = Text(position.metrics->test_loss);
+    json["test_accuracy"] = Text(position.metrics->test_accuracy);
+    json["train_loss"] = Text(position.metrics->train_loss);
+    json["train_accuracy"] = Text(position.metrics->train_accuracy);
   }
   if (position.skipped_steps > 0) {
     json["skipped_rows"] = position.skipped_rows;
@@ -84,12 +85,12 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
   ASSIGN_OR_RETURN(position.correct, reader.RequiredInt64("correct", kCount));
   ASSIGN_OR_RETURN(position.losses_hash, reader.RequiredString("losses_hash"));
   if (reader.Has("test_loss")) {
-    Figures& figures = position.figures.emplace();
-    ASSIGN_OR_RETURN(figures.test_loss, DoubleOfText(reader, "test_loss"));
+    Metrics& metrics = position.metrics.emplace();
+    ASSIGN_OR_RETURN(metrics.test_loss, DoubleOfText(reader, "test_loss"));
     if (reader.Has("test_accuracy")) {
-      ASSIGN_OR_RETURN(figures.test_accuracy, DoubleOfText(reader, "test_accuracy"));
-      ASSIGN_OR_RETURN(figures.train_loss, DoubleOfText(reader, "train_loss"));
-      ASSIGN_OR_RETURN(figures.train_accuracy, DoubleOfText(reader, "train_accuracy"));
+      ASSIGN_OR_RETURN(metrics.test_accuracy, DoubleOfText(reader, "test_accuracy"));
+      ASSIGN_OR_RETURN(metrics.train_loss, DoubleOfText(reader, "train_loss"));
+      ASSIGN_OR_RETURN(metrics.train_accuracy, DoubleOfText(reader, "train_accuracy"));
     }
   }
   if (reader.Has("skipped_steps")) {
@@ -125,7 +126,7 @@ absl::StatusOr<Optimizer> ParseOptimizer(ObjectReader reader) {
   return optimizer;
 }
 
-// A name that stays in its folder, and is not hidden.
+// Reads a name that stays in its folder, and is not hidden.
 absl::StatusOr<std::string> FileName(ObjectReader& reader, absl::string_view key) {
   ASSIGN_OR_RETURN(std::string name, reader.RequiredString(key));
   const bool is_plain = !name.empty() && name.size() <= 255 && name.front() != '.' &&
@@ -147,7 +148,7 @@ absl::StatusOr<std::string> Hash(ObjectReader& reader) {
   return reader.Error("hash", "is not 32 hexadecimal digits");
 }
 
-// What `read` makes of each element of an array of objects.
+// Returns the results of `read` for each element of an array of objects.
 template <typename F>
 auto ReadEach(const ArrayReader& array, F read) -> absl::StatusOr<
     std::vector<typename decltype(read(std::declval<ObjectReader&>()))::value_type>> {
@@ -194,7 +195,7 @@ absl::StatusOr<SavedFile> ParseFile(ObjectReader& reader) {
   ASSIGN_OR_RETURN(file.bytes, reader.RequiredInt64("bytes", kCount));
   ASSIGN_OR_RETURN(file.hash, Hash(reader));
   ASSIGN_OR_RETURN(file.tensors, ReadEach(reader, "tensors", ParseTensor));
-  int64_t left = file.bytes;  // which bounds the sums of tensors
+  int64_t left = file.bytes;  // bounds the sums of tensors
   for (const SavedFile::Tensor& tensor : file.tensors) {
     left -= tensor.shape.elements() * int64_t{sizeof(float)};
     if (left < 0) return reader.Error("tensors", "take more bytes than the file has");
@@ -202,7 +203,7 @@ absl::StatusOr<SavedFile> ParseFile(ObjectReader& reader) {
   return file;
 }
 
-// An array with a line for each element.
+// Returns an array with a line for each element.
 std::string Lines(const std::vector<Json>& elements) {
   std::string text = "[";
   const char* separator = "\n    ";
@@ -274,7 +275,7 @@ const SavedFile* Manifest::FindFile(absl::string_view name) const {
 
 namespace {
 
-// No file, and no tensor of any file, has the name of another.
+// Checks that no file, and no tensor of any file, has the name of another.
 absl::Status CheckNames(absl::Span<const SavedFile> files) {
   std::set<absl::string_view> names;
   for (const SavedFile& file : files) {
@@ -283,7 +284,7 @@ absl::Status CheckNames(absl::Span<const SavedFile> files) {
       is_new = is_new && names.insert(tensor.name).second;
     }
     if (!is_new) {
-      return absl::InvalidArgumentError(
+      return base::DataError(
           absl::StrCat("$.files: ", file.name, ", or a tensor in it, is there twice"));
     }
   }

@@ -11,33 +11,33 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/data/encoding.h"
-#include "engine/stage/optimizer.h"
+#include "engine/runtime/stage/optimizer.h"
 #include "kernels/tensor.h"
-#include "partition/files/plan_file.h"
+#include "partition/io/plan_file.h"
 
 namespace stagecoach::engine {
 
-// What an evaluation of a run gave.
-struct Figures {
-  // Over the steps of the epoch so far; not a number in checkpoints of older programs.
+// The results of an evaluation of a run.
+struct Metrics {
+  // Over the steps of the epoch so far; NaN in checkpoints of older programs.
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double train_accuracy = std::numeric_limits<double>::quiet_NaN();
   double test_loss = 0.0;
   double test_accuracy = std::numeric_limits<double>::quiet_NaN();
 
-  friend bool operator==(const Figures&, const Figures&) = default;
+  friend bool operator==(const Metrics&, const Metrics&) = default;
 };
 
-// How far a run has come in its data. What the rows of an epoch are (Dataset::ForEpoch), and their
-// order (EpochOrder), follows from seed and epoch, so this is all that there is to know.
+// The position of a run in its data. The samples of an epoch (Dataset::ForEpoch), and their order
+// (EpochOrder), follow from seed and epoch, so this is all that is needed.
 struct DataPosition {
   int epoch = 1;                   // counts from 1
   int64_t rows = 0;                // of this epoch that have been trained on
-  double loss_sum = 0.0;           // of this epoch's steps
-  int64_t correct = 0;             // of its rows
+  double loss_sum = 0.0;           // over this epoch's steps
+  int64_t correct = 0;             // among its rows
   std::string losses_hash;         // FitResult::step_losses_hash so far
-  std::optional<Figures> figures;  // of these parameters, where they have been evaluated
-  int64_t skipped_rows = 0;        // of `rows`, those of steps that were skipped (OnNonFinite)
+  std::optional<Metrics> metrics;  // of these parameters, if they have been evaluated
+  int64_t skipped_rows = 0;        // those of `rows` in steps that were skipped (OnNonFinite)
   int64_t skipped_steps = 0;       // of all epochs
 
   friend bool operator==(const DataPosition&, const DataPosition&) = default;
@@ -47,12 +47,12 @@ struct DataPosition {
 struct SavedOption {
   std::string name;       // "--width"
   std::string value;      // "2304"
-  bool is_given = false;  // by the user; else it is a default
+  bool is_given = false;  // by the user; otherwise a default
 
   friend bool operator==(const SavedOption&, const SavedOption&) = default;
 };
 
-// A file of tensors as it was saved (shard_files.h). Hashes are base::Hasher's.
+// A saved file of tensors (shard_files.h). Hashes are base::Hasher's.
 struct SavedFile {
   struct Tensor {
     std::string name;
@@ -69,48 +69,48 @@ struct SavedFile {
   friend bool operator==(const SavedFile&, const SavedFile&) = default;
 };
 
-// What a checkpoint holds besides the tensors: all that must be known to go on, and what the
+// The contents of a checkpoint besides the tensors: all that is needed to resume, and what the
 // tensors' files must contain. A file "manifest.json".
 struct Manifest {
   std::string program;   // that wrote it: "stagecoach 0.4.0"
   std::string saved_at;  // UTC, RFC 3339
-  int64_t step = 0;      // steps done
-  int64_t samples = 0;   // rows of all steps done
+  int64_t step = 0;      // steps completed
+  int64_t samples = 0;   // in all steps completed
   DataPosition position;
   uint64_t seed = 1;    // of the parameters
-  Optimizer optimizer;  // checks_gradients is not kept: a run may go on with or without it
+  Optimizer optimizer;  // without checks_gradients: a run may resume with or without it
   std::string device;   // "cpu"
   std::string precision;
 
-  std::vector<std::string> layers;  // as they describe themselves
+  std::vector<std::string> layers;  // their descriptions
   kernels::Shape input, output;     // of one sample
   std::string loss;
-  std::string model_source;  // from which the model can be made again, if that is known
-  DataEncoding encoding;     // of the data; empty: not known
-  DataFingerprint data;      // that it was trained and tested on; empty: not known
-  partition::PlanFile plan;  // by which it was trained; any other will do
+  std::string model_source;  // text from which the model can be made again; empty: unknown
+  DataEncoding encoding;     // of the data; empty: unknown
+  DataFingerprint data;      // that it was trained and tested on; empty: unknown
+  partition::PlanFile plan;  // by which it was trained; resuming may use another
   std::vector<SavedOption> options;
 
   std::vector<SavedFile> files;
 
-  // Null: there is none of that name.
+  // Returns null if there is none of that name.
   const SavedFile* FindFile(absl::string_view name) const;
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
-// The inverse of ParseManifest. Pre-condition: texts are UTF-8.
+// Is the inverse of ParseManifest. Pre-condition: texts are UTF-8.
 std::string ToJson(const Manifest& manifest);
 
-// InvalidArgument says where and what is wrong. No name of a file leads out of a folder. Safe on
+// InvalidArgument says where and what is wrong. File names never lead out of a folder. Safe on
 // hostile input.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
-// The same of the position alone.
+// Do the same for the position alone.
 std::string ToText(const DataPosition& position);
 absl::StatusOr<DataPosition> ParseDataPosition(absl::string_view text);
 
-// The same of the files alone, for processes that each have hashed some of them.
+// Do the same for the files alone, for processes that each have hashed some of them.
 std::string ToJson(absl::Span<const SavedFile> files);
 absl::StatusOr<std::vector<SavedFile>> ParseSavedFiles(absl::string_view text);
 

@@ -17,7 +17,8 @@
 namespace stagecoach::engine {
 namespace {
 
-// The entries of a folder that are folders or, with `folders` false, that are not. Links are not.
+// Returns the entries of a folder that are folders or, with `folders` false, that are not. Links
+// are not.
 std::vector<std::string> Entries(const std::string& folder, bool folders) {
   std::vector<std::string> names;
   std::error_code error;
@@ -30,20 +31,20 @@ std::vector<std::string> Entries(const std::string& folder, bool folders) {
   return names;
 }
 
-// Saves make no folders in a checkpoint.
+// Saves create no folders in a checkpoint.
 bool HasFolders(const std::string& path) { return !Entries(path, true).empty(); }
 
-// A folder that is no checkpoint, with the files in it.
+// Removes a folder that is no checkpoint, with the files in it.
 absl::Status RemoveFolder(base::SystemCalls& calls, const std::string& path) {
   if (!base::IsFolder(path) || HasFolders(path)) return absl::OkStatus();
   for (const std::string& name : Entries(path, false)) {
     const std::string file = absl::StrCat(path, "/", name);
     if (calls.RemoveFile(file.c_str()) != 0 && errno != ENOENT) {
-      return base::SystemError("remove", file);
+      return base::WriteError("remove", file);
     }
   }
   if (calls.RemoveFolder(path.c_str()) != 0 && errno != ENOENT) {
-    return base::SystemError("remove", path);
+    return base::WriteError("remove", path);
   }
   return absl::OkStatus();
 }
@@ -55,9 +56,9 @@ absl::Status RemoveCheckpoint(base::SystemCalls& calls, const std::string& folde
   const std::string path = absl::StrCat(folder, "/", name);
   if (HasFolders(path)) return absl::OkStatus();
   const std::string removing = absl::StrCat(folder, "/", kRemovingPrefix, name);
-  // Of a removal that was interrupted.
+  // Removes the remains of an interrupted removal.
   RETURN_IF_ERROR(RemoveFolder(calls, removing));
-  if (calls.Rename(path.c_str(), removing.c_str()) != 0) return base::SystemError("remove", path);
+  if (calls.Rename(path.c_str(), removing.c_str()) != 0) return base::WriteError("remove", path);
   return RemoveFolder(calls, removing);
 }
 
@@ -83,9 +84,9 @@ absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
   for (const FoundCheckpoint& candidate : found) {
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(candidate.path);
     if (!checkpoint.ok()) continue;
-    const std::optional<Figures>& figures = checkpoint->manifest().position.figures;
+    const std::optional<Metrics>& metrics = checkpoint->manifest().position.metrics;
     whole.push_back(
-        {candidate.step, figures.has_value() ? std::optional(figures->test_loss) : std::nullopt});
+        {candidate.step, metrics.has_value() ? std::optional(metrics->test_loss) : std::nullopt});
   }
   std::optional<Whole> best;
   for (const Whole& candidate : whole) {

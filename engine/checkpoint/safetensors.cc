@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
@@ -84,14 +85,13 @@ absl::Status CheckNoGaps(const SafetensorsHeader& header, int64_t data_begin, in
   int64_t end = data_begin;
   for (const SafetensorsEntry& entry : header.tensors) {
     if (entry.begin != end) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor \"", entry.name, "\" begins at byte ",
-                                                     entry.begin, ", expected ", end));
+      return base::DataError(absl::StrCat("tensor \"", entry.name, "\" begins at byte ",
+                                          entry.begin, ", expected ", end));
     }
     end += entry.bytes();
   }
   if (end == file_bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the tensors end at byte ", end, " of ", file_bytes));
+  return base::DataError(absl::StrCat("the tensors end at byte ", end, " of ", file_bytes));
 }
 
 }  // namespace
@@ -119,18 +119,18 @@ std::string LayOutSafetensors(SafetensorsHeader& header) {
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64_t file_bytes) {
   if (file_bytes < kLengthBytes || static_cast<int64_t>(text.size()) < kLengthBytes) {
-    return absl::InvalidArgumentError("it is too short for a safetensors file");
+    return base::DataError("it is too short for a safetensors file");
   }
   const uint64_t length = LengthOf(text);
   const auto available =
       static_cast<uint64_t>(std::min(file_bytes, static_cast<int64_t>(text.size())) - kLengthBytes);
   if (length > available || length > uint64_t{kMaxSafetensorsHeaderBytes}) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("its header would have ", length, " bytes, of ", available));
   }
   const absl::string_view json_text = text.substr(kLengthBytes, length);
   if (json_text.empty() || json_text.front() != '{') {
-    return absl::InvalidArgumentError("its header is not a JSON object");
+    return base::DataError("its header is not a JSON object");
   }
   ASSIGN_OR_RETURN(
       const nlohmann::json json,
@@ -149,7 +149,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64
     ASSIGN_OR_RETURN(header.tensors.emplace_back(),
                      ParseEntry(name, std::move(entry), data_begin, file_bytes - data_begin));
   }
-  // Of several at one place, all but the last are empty.
+  // If several tensors are at one place, all but the last are empty.
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
                    [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
                      return std::pair(a.begin, a.bytes()) < std::pair(b.begin, b.bytes());

@@ -21,13 +21,14 @@ namespace stagecoach::engine {
 
 // The file format safetensors (https://huggingface.co/docs/safetensors): eight bytes, the length of
 // the header as a little-endian number; the header, a JSON object of each tensor's type, shape and
-// place, and perhaps spaces at its end; the tensors' bytes, one after the other without gaps.
+// place, possibly padded with spaces at its end; the tensors' bytes, one after the other without
+// gaps.
 
-inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // as other readers have it
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the limit of other readers
 
 struct SafetensorsEntry {
   std::string name;
-  // None: I64, of which there are no tensors here.
+  // Nothing: I64, of which there are no tensors here.
   std::optional<kernels::DType> type = kernels::DType::kFloat32;
   kernels::Shape shape;
   int64_t begin = 0;  // in the file; ends at begin + bytes()
@@ -46,21 +47,21 @@ struct SafetensorsHeader {
   friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
 };
 
-// Gives each tensor its place, in the given order and whatever its `begin` was, and returns how the
-// file begins: the length and the header, as many bytes as the first tensor's begin, a multiple of
-// 64. Pre-condition: names are UTF-8 and differ.
+// Assigns each tensor its place, in the given order and whatever its `begin` was, and returns the
+// beginning of the file: the length and the header, as many bytes as the first tensor's begin, a
+// multiple of 64. Pre-condition: names are UTF-8 and differ.
 std::string LayOutSafetensors(SafetensorsHeader& header);
 
-// The header of a file of `file_bytes` bytes that begins with `text`, which has at least the whole
-// header. InvalidArgument: it is damaged; tensors overlap, leave gaps or do not end where the file
-// does; a type or shape that there is no tensor of here. Safe on hostile input.
+// Returns the header of a file of `file_bytes` bytes that begins with `text`, which contains at
+// least the whole header. InvalidArgument: it is damaged; tensors overlap, leave gaps or do not end
+// where the file does; a type or shape is not supported. Safe on hostile input.
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64_t file_bytes);
 
-// The same of a file, of which it reads no more. Errors of ReadAt besides.
+// Does the same for a file, of which it reads no more. Also the errors of ReadAt.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const base::FileReader& file);
 
-// The shape in such a header, whose elements, and their bytes, can be counted. Safe on hostile
-// input.
+// Returns the shape in such a header, if its elements, and their bytes, can be counted. Safe on
+// hostile input.
 absl::StatusOr<kernels::Shape> ParseShape(const base::ArrayReader& dims,
                                           int64_t element_bytes = sizeof(double));
 

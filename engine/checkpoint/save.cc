@@ -45,7 +45,7 @@ std::string TemporaryName(const SaveTask& task) {
   return absl::StrCat(kSavingPrefix, CheckpointName(task.manifest.step), "-", task.id);
 }
 
-// One process's part in one save.
+// One process's part of one save.
 class Saving {
  public:
   Saving(base::SystemCalls& calls, const SaveTask& task, const std::atomic<bool>& cancelled)
@@ -84,13 +84,13 @@ class Saving {
     return final_path;
   }
 
-  // After a failure, which is the other process's if that has taken the folder away meanwhile.
+  // Explains a failure, which is the other process's if that has removed the folder meanwhile.
   absl::Status Explain(const absl::Status& failure) const {
     return has_folder_ && !base::Exists(path_) ? GivenUpElsewhere() : failure;
   }
 
-  // After a failure. Takes the folder's name away, which needs no space on the disk, so that the
-  // other processes do not wait for this one; process 0 removes the folder as far as it can.
+  // Called after a failure. Renames the folder, which needs no space on the disk, so that the other
+  // processes do not wait for this one; process 0 removes the folder as far as it can.
   void GiveUp() {
     const std::string removing = absl::StrCat(task_.folder, "/", kRemovingPrefix, temporary_);
     calls_.Rename(path_.c_str(), removing.c_str());
@@ -125,7 +125,7 @@ class Saving {
     return absl::CancelledError("the run has ended before the checkpoint was written");
   }
 
-  // Waits until the file or folder is there; `what` says what it means for an error if it is not.
+  // Waits until the file or folder exists; `what` tells what its absence means, for an error.
   absl::Status Await(const std::string& path, const std::string& what) const {
     const base::Deadline deadline = base::Deadline::After(task_.deadline);
     while (!base::Exists(path)) {
@@ -141,8 +141,9 @@ class Saving {
     return absl::OkStatus();
   }
 
-  // Syncs files some time after they were written, so that the disk and this thread work at the
-  // same time; one process also reads them back meanwhile. Others must first be able to read them.
+  // Syncs files some time after they were written, so that the disk and this thread work
+  // concurrently; a single process also reads them back meanwhile. Among processes, the others must
+  // first be able to read them.
   absl::Status WriteAll() {
     struct Written {
       size_t file;
@@ -200,8 +201,8 @@ class Saving {
     return IsOwner(file) ? HashFile(file, reader) : absl::OkStatus();
   }
 
-  // Compares the pieces in the file that are not whole tensors, or all of one that another process
-  // hashes.
+  // Compares the pieces in the file that are not whole tensors, or all pieces of a file that
+  // another process hashes.
   absl::Status CheckPieces(size_t file, const base::FileReader& reader) const {
     const ShardFile& shard = task_.files[file];
     for (const OwnPiece& own : own_[file]) {
@@ -248,7 +249,7 @@ class Saving {
     return absl::OkStatus();
   }
 
-  // Among processes, once this one has written: process 0 has then all of saved_.
+  // Reads back among processes, once this one has written: process 0 then has all of saved_.
   absl::Status ReadBackTogether() {
     RETURN_IF_ERROR(Tell(kWritten, "[]"));
     RETURN_IF_ERROR(AwaitAll(kWritten).status());
@@ -257,16 +258,16 @@ class Saving {
     return task_.process == 0 ? CollectSaved() : absl::OkStatus();
   }
 
-  // Tells the other processes that this one has come so far; they read `text` or nothing.
+  // Tells the other processes that this one has reached the phase; they read `text` or nothing.
   absl::Status Tell(absl::string_view phase, const std::string& text) {
     const std::string path = PathOf(PhaseName(phase, task_.process));
     const std::string unfinished = absl::StrCat(path, ".unfinished");
     RETURN_IF_ERROR(WriteFile(unfinished, text));
     if (calls_.Rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
-    return base::SystemError("create", path);
+    return base::WriteError("create", path);
   }
 
-  // What the others have told, by process; of this one, no files.
+  // Returns what the others have told, by process; for this one, no files.
   absl::StatusOr<std::vector<std::string>> AwaitAll(absl::string_view phase) const {
     std::vector<std::string> texts(static_cast<size_t>(task_.processes), "[]");
     for (int process = 0; process < task_.processes; ++process) {
@@ -279,7 +280,7 @@ class Saving {
     return texts;
   }
 
-  // Leaves no file behind by which processes told.
+  // Removes the files by which processes told each other.
   absl::Status CollectSaved() {
     ASSIGN_OR_RETURN(const std::vector<std::string> texts, AwaitAll(kHashed));
     for (int process = 0; process < task_.processes; ++process) {
@@ -288,13 +289,13 @@ class Saving {
       std::move(theirs.begin(), theirs.end(), std::back_inserter(saved_));
       for (absl::string_view phase : {kWritten, kHashed}) {
         const std::string path = PathOf(PhaseName(phase, process));
-        if (calls_.RemoveFile(path.c_str()) != 0) return base::SystemError("remove", path);
+        if (calls_.RemoveFile(path.c_str()) != 0) return base::WriteError("remove", path);
       }
     }
     return absl::OkStatus();
   }
 
-  // In the order of the layers.
+  // Returns the files in the order of the layers.
   absl::StatusOr<std::vector<SavedFile>> TakeAllSaved() {
     std::map<std::string, SavedFile> by_name;
     for (SavedFile& file : saved_) by_name[file.name] = std::move(file);
@@ -326,7 +327,8 @@ class Saving {
   absl::Status Commit(const std::string& final_path) {
     RETURN_IF_ERROR(CheckCancelled());
     if (base::IsFolder(final_path)) {
-      // One of the same step, which this replaces, in one call where the file system can.
+      // If there is a checkpoint of the same step, this replaces it, in one call if the file system
+      // can.
       if (calls_.Exchange(path_.c_str(), final_path.c_str()) == 0) {
         RETURN_IF_ERROR(SyncFolder(calls_, task_.folder));
         return RemoveCheckpoint(calls_, task_.folder, temporary_);
@@ -337,7 +339,7 @@ class Saving {
           absl::StrCat(final_path, " is there, but is not a folder of a checkpoint"));
     }
     if (calls_.Rename(path_.c_str(), final_path.c_str()) != 0) {
-      return base::SystemError("create", final_path);
+      return base::WriteError("create", final_path);
     }
     return SyncFolder(calls_, task_.folder);
   }
@@ -345,11 +347,11 @@ class Saving {
   base::SystemCalls& calls_;
   const SaveTask& task_;
   const std::atomic<bool>& cancelled_;
-  const std::string name_;                  // of the checkpoint's folder
-  const std::string temporary_;             // of the temporary one, and
-  const std::string path_;                  // where it is
-  bool has_folder_ = true;                  // until it gets another name
-  std::vector<SavedFile> saved_;            // that this process has hashed, or others have told
+  const std::string name_;        // of the checkpoint's folder
+  const std::string temporary_;   // name of the temporary one
+  const std::string path_;        // path of the temporary one
+  bool has_folder_ = true;        // until it is renamed
+  std::vector<SavedFile> saved_;  // those that this process has hashed, or others have reported
   std::vector<std::vector<OwnPiece>> own_;  // by file
 };
 
@@ -358,7 +360,7 @@ class Saving {
 absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task) {
   const std::string path = absl::StrCat(task.folder, "/", TemporaryName(task));
   RETURN_IF_ERROR(RemoveLeftovers(calls, task.folder, TemporaryName(task)));
-  if (calls.MakeFolder(path.c_str()) != 0) return base::SystemError("create", path);
+  if (calls.MakeFolder(path.c_str()) != 0) return base::WriteError("create", path);
   return absl::OkStatus();
 }
 

@@ -25,43 +25,43 @@ struct HostPiece {
   absl::Span<const float> values;
 };
 
-// What one process writes of a checkpoint. All processes of a run write to the same folder, which
-// all of them must see; together their pieces are every element once.
+// The part of a checkpoint that one process writes. All processes of a run write to the same
+// folder, which all of them must see; together their pieces contain every element once.
 struct SaveTask {
-  std::string folder;  // of the run: the checkpoint gets a folder in it
-  std::string id;      // of this save: the same in all processes, another one in every other save
-  Manifest manifest;   // the step; in process 0 all but the files
+  std::string folder;  // that of the run: the checkpoint gets a folder in it
+  std::string id;  // identifies this save: the same in all processes, and different for every save
+  Manifest manifest;  // the step; in process 0 everything except the files
   Retention retention;
   std::vector<ShardFile> files;  // of the whole checkpoint
   std::vector<int> owners;       // by file: the process that writes its header and hashes it
   int process = 0;
   int processes = 1;
   std::vector<HostPiece> pieces;               // of this process
-  absl::Duration deadline = absl::Minutes(5);  // of the waits for other processes
+  absl::Duration deadline = absl::Minutes(5);  // for the waits for other processes
 };
 
-// Makes the temporary folder of a checkpoint: process 0, before any of the processes writes to it.
+// Creates the temporary folder of a checkpoint: called in process 0, before any process writes to
+// it.
 absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task);
-// FailedPrecondition: this process does not see it.
+// Returns FailedPrecondition if this process does not see the folder.
 absl::Status CheckSeesFolder(const SaveTask& task);
 
-// After that, writes a checkpoint, so that whatever happens to the process or the machine, its
-// folder has that name only if all of it is on disk:
+// Writes a checkpoint, after the two calls above, so that whatever happens to the process or the
+// machine, its folder has that name only if all of it is on disk:
 //   1. Each process writes its pieces into files of a temporary folder, and syncs them.
 //   2. The owner of each file reads it back, all of it, and hashes what it reads; a process
 //      compares what it has written with its memory. (A process that is alone does so before it
 //      syncs.)
-//   3. Process 0 writes the manifest with these hashes, syncs the folder, gives it its name, and
+//   3. Process 0 writes the manifest with these hashes, syncs the folder, renames it, and
 //      syncs the folder of the run. Then it removes what `retention` does not keep.
-// Processes see by files of the temporary folder how far the others are, so that this needs no
-// connection between them and can be done beside a run.
+// Files in the temporary folder tell processes how far the others are, so that this needs no
+// connection between them and can run concurrently with training.
 //
-// Returns the path of the checkpoint, whose name is there for good only where this is process 0.
-// ResourceExhausted, Unavailable or another error of the system, with the path: the checkpoint was
-// not written, and those before are as they were; or it was, but an older one, whose path it is,
-// cannot be removed. DataLoss: what was read back is not what was
-// written. Cancelled: `cancelled` has become true. Aborted: another process has failed.
-// DeadlineExceeded: one did not come.
+// Returns the path of the checkpoint, whose name is final only in process 0. ResourceExhausted,
+// Unavailable or another error of the system, with a path: the checkpoint was not written, and
+// those before are unchanged; or it was, but an older one, whose path this is, cannot be removed.
+// DataLoss: what was read back is not what was written. Cancelled: `cancelled` has become true.
+// Aborted: another process has failed. DeadlineExceeded: one did not come.
 absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const SaveTask& task,
                                             const std::atomic<bool>& cancelled);
 

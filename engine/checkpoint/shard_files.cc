@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "base/error_class.h"
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
@@ -25,18 +26,18 @@ absl::Status CheckNames(const ParameterTable& parameters) {
   std::set<std::string> names;
   for (const ModelParameter& parameter : parameters.all()) {
     if (!base::IsUtf8(parameter.name)) {
-      return absl::InvalidArgumentError(
+      return base::DataError(
           absl::StrCat("the name of a parameter of layer ", parameter.layer, " is not UTF-8"));
     }
     if (!names.insert(parameter.name).second) {
-      return absl::InvalidArgumentError(absl::StrCat("there are two parameters \"", parameter.name,
-                                                     "\": give them different names"));
+      return base::DataError(absl::StrCat("there are two parameters \"", parameter.name,
+                                          "\": give them different names"));
     }
   }
   return absl::OkStatus();
 }
 
-// The values of the parameters of one layer, or all their states.
+// Returns the file of the values of one layer's parameters, or of all their states.
 ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::string_view suffix,
                  absl::Span<const char* const> state_names) {
   ShardFile file{.name = absl::StrFormat("%s%05d%s%s", kPrefix, layer, suffix, kExtension),
@@ -52,7 +53,7 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::s
                               static_cast<int>(state), parameter.shape});
     }
   }
-  SafetensorsHeader header{.metadata = {{"format", "pt"}}};  // which some readers insist on
+  SafetensorsHeader header{.metadata = {{"format", "pt"}}};  // some readers insist on this
   for (const ShardTensor& tensor : file.tensors) {
     header.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
   }

@@ -7,13 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/model/parameter_table.h"
-#include "engine/stage/optimizer.h"
-#include "engine/stage/trained_piece.h"
+#include "engine/nn/parameter_table.h"
+#include "engine/runtime/stage/optimizer.h"
+#include "engine/runtime/stage/trained_piece.h"
 
 namespace stagecoach::engine {
 
-// The files in which a checkpoint keeps what is trained, in the format of safetensors: of each
+// The files in which a checkpoint keeps what is trained, in the format of safetensors: for each
 // layer that has parameters other than copies (ModelParameter::is_copy), one of their values, such
 // as "layer-00003.safetensors", and one of the optimizer's states,
 // "layer-00003.optimizer.safetensors". Names, places and bytes depend on the model and the
@@ -21,7 +21,7 @@ namespace stagecoach::engine {
 
 // One tensor in such a file, float32.
 struct ShardTensor {
-  std::string name;  // as the parameter's; of a state, "layer 3: weight.exp_avg"
+  std::string name;  // the parameter's; for a state, "layer 3: weight.exp_avg"
   ParameterId parameter;
   int state = kTrainedValue;
   Shape shape;
@@ -33,19 +33,18 @@ struct ShardTensor {
 struct ShardFile {
   std::string name;
   int layer = 0;
-  std::string header;  // how the file begins
+  std::string header;  // beginning of the file
   std::vector<ShardTensor> tensors;
 
   int64_t bytes() const { return tensors.back().begin + tensors.back().bytes(); }
 };
 
-// In the order of layers, values before states. InvalidArgument: two parameters have one name, or a
-// name is not UTF-8.
+// Returns the files in the order of layers, values before states. InvalidArgument: two parameters
+// have one name, or a name is not UTF-8.
 absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
                                                     const Optimizer& optimizer);
 
-// Of a file's name: whether it holds the optimizer's states; of which layer it is, -1 if it is of
-// none.
+// Interpret a file's name: whether it holds the optimizer's states; its layer, -1 if it is of none.
 bool IsOptimizerFile(absl::string_view name);
 int LayerOfFile(absl::string_view name);
 

@@ -38,10 +38,10 @@ class Float16 {
   uint16_t bits_;
 };
 
-// Without branches, so that loops of it become vectors.
+// Has no branches, so that loops over it vectorize.
 bool IsFinite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7F800000U) != 0x7F800000U; }
 
-// Eight elements. GCC drops the attribute where the size depends on a parameter of a template.
+// Eight elements. GCC drops the attribute if the size depends on a template parameter.
 using EightWords = uint16_t __attribute__((vector_size(16)));
 using EightLongs = uint32_t __attribute__((vector_size(32)));
 
@@ -94,7 +94,8 @@ absl::StatusOr<std::optional<float>> ReadAs(const StoredMatrix& from, bool trans
   if (columns == 0) return std::nullopt;
   const int64_t part = std::clamp<int64_t>(kPartBytes / (columns * int64_t{sizeof(Stored)}), 1,
                                            std::max<int64_t>(from.rows, 1));
-  // Rows whose lengths are powers of two would all be in the same few places of a cache.
+  // The extra line keeps rows whose lengths are powers of two from falling into the same few places
+  // of a cache.
   const int64_t row_stride = columns + kLine;
   const auto stored = std::make_unique_for_overwrite<Stored[]>(static_cast<size_t>(part * columns));
   const auto rounded = std::make_unique_for_overwrite<Value[]>(

@@ -14,16 +14,16 @@ namespace stagecoach::engine {
 // Numbers in a file, row by row.
 struct StoredMatrix {
   const base::FileReader* file = nullptr;
-  kernels::DType type = kernels::DType::kFloat32;  // a floating-point one
+  kernels::DType type = kernels::DType::kFloat32;  // floating-point
   int64_t begin = 0;                               // in the file, in bytes
   int64_t rows = 0, columns = 0;
 };
 
-// Reads all of it, in parts that a core's cache holds, and writes it into a larger matrix, whose
-// rows are `stride` apart: element (r, c) of the file to values[r * stride + c] or, transposed, to
-// values[c * stride + r]. `values`: in host memory, float32 or bfloat16, to which the numbers are
-// rounded, wider ones to float32 first. Returns the first number that is not finite as a float32,
-// if there is one; the rest may not have been read then. Errors of ReadAt.
+// Reads the whole matrix, in parts that a core's cache holds, and writes it into a larger one,
+// whose rows are `stride` apart: element (r, c) of the file to values[r * stride + c] or,
+// transposed, to values[c * stride + r]. `values`: in host memory, float32 or bfloat16, to which
+// the numbers are rounded, wider ones to float32 first. Returns the first number that is NaN or
+// infinite as a float32, if there is one; the rest may not have been read then. Errors of ReadAt.
 absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool transposes,
                                                 const kernels::Tensor& values, int64_t stride);
 

@@ -14,12 +14,13 @@
 namespace stagecoach::engine {
 namespace {
 
-// So that of `count` rows of that many bytes, each such one in turn makes up `most_bytes`.
+// Returns the stride at which the visited ones of `count` rows of that size make up at most
+// `most_bytes`.
 int64_t StrideOf(int64_t count, int64_t bytes, int64_t most_bytes) {
   return std::max<int64_t>(1, (count * bytes + most_bytes - 1) / most_bytes);
 }
 
-// Of the rows from `first` on each `stride`-th.
+// Adds each `stride`-th row from `first` on.
 void AddRows(const Dataset& set, int64_t first, int64_t stride, base::Hasher& hasher) {
   const SampleSpec& spec = set.spec();
   std::vector<std::vector<std::byte>> inputs;
@@ -38,7 +39,7 @@ void AddRows(const Dataset& set, int64_t first, int64_t stride, base::Hasher& ha
   }
 }
 
-// Likewise of targets alone.
+// Does the same for targets alone.
 void AddTargets(const Dataset& set, int64_t stride, base::Hasher& hasher) {
   std::vector<std::byte> target(static_cast<size_t>(set.spec().target.bytes()));
   for (int64_t row = 0; row < set.rows(); row += stride) {
@@ -70,11 +71,11 @@ std::string HashOf(const Dataset& set, const DataEncoding& encoding, int64_t mos
   hasher.UpdateValue(set.rows());
   const int64_t stride = StrideOf(set.rows(), BytesOfRow(set.spec()), most_bytes);
   AddRows(set, 0, stride, hasher);
-  // Labels are small beside what they are of.
+  // Labels are small compared with their samples.
   const int64_t target_bytes = set.spec().target.bytes();
   const int64_t target_stride = StrideOf(set.rows(), target_bytes, most_bytes);
   if (target_bytes > 0 && target_stride < stride) AddTargets(set, target_stride, hasher);
-  // What is left after the last whole row of tokens, some epochs read.
+  // Some epochs read what is left after the last whole row of tokens.
   for (int64_t epoch = 1; epoch <= 4; ++epoch) {
     const std::shared_ptr<const Dataset> cut = set.ForEpoch(/*seed=*/0, epoch);
     if (cut != nullptr) AddRows(*cut, cut->rows() - 1, 1, hasher);

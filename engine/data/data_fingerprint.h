@@ -7,9 +7,10 @@
 
 namespace stagecoach::engine {
 
-// The fingerprint of the samples of both sets, as a model is fed with them, and of their encoding.
-// Of a set above `most_bytes`, samples of that much, spread evenly, stand for all; and labels of
-// that much, which are all of them unless they alone are larger. Takes a fraction of a second.
+// Returns the fingerprint of the samples of both sets, as a model is fed them, and of their
+// encoding. For a set above `most_bytes`, samples of that size, spread evenly, stand for all; so do
+// labels of that size, which are all labels unless these alone are larger. Takes a fraction of a
+// second.
 DataFingerprint FingerprintOf(const TrainTest& data, int64_t most_bytes = int64_t{1} << 30);
 
 }  // namespace stagecoach::engine

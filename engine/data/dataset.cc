@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::engine {
@@ -24,8 +25,8 @@ constexpr char kFeatures[] = "features";
 absl::Status CheckLabels(const std::vector<int32_t>& labels, int64_t classes) {
   for (size_t row = 0; row < labels.size(); ++row) {
     if (labels[row] < 0 || labels[row] >= classes) {
-      return absl::InvalidArgumentError(absl::StrFormat("label of row %d is %d, expected 0 to %d",
-                                                        row, labels[row], classes - 1));
+      return base::DataError(absl::StrFormat("label of row %d is %d, expected 0 to %d", row,
+                                             labels[row], classes - 1));
     }
   }
   return absl::OkStatus();
@@ -35,23 +36,22 @@ absl::Status CheckShape(int64_t features, int64_t classes, size_t values,
                         const std::vector<int32_t>& labels) {
   const bool is_labeled = classes != 0 || !labels.empty();
   if (is_labeled ? labels.empty() : values == 0) {
-    return absl::InvalidArgumentError("no rows, expected at least one");
+    return base::DataError("no rows, expected at least one");
   }
   if (features < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(features, " features a row, expected at least one"));
+    return base::DataError(absl::StrCat(features, " features a row, expected at least one"));
   }
   if (is_labeled && classes < 2) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("fewer than 2 classes (", classes, "): there is nothing to tell apart"));
   }
   // Divides instead of multiplying, which could overflow.
   const size_t width = static_cast<size_t>(features);
   if (values % width != 0 || (is_labeled && values / width != labels.size())) {
-    return absl::InvalidArgumentError(
-        is_labeled ? absl::StrFormat("%d values, expected %d labels x %d features", values,
-                                     labels.size(), features)
-                   : absl::StrFormat("%d values, expected %d a row", values, features));
+    return base::DataError(is_labeled
+                               ? absl::StrFormat("%d values, expected %d labels x %d features",
+                                                 values, labels.size(), features)
+                               : absl::StrFormat("%d values, expected %d a row", values, features));
   }
   return CheckLabels(labels, classes);
 }
@@ -93,7 +93,7 @@ class SomeRows final : public Dataset {
 
   int64_t RowOf(int64_t row) const {
     if (which_ == Which::kFirst) return row;
-    // row * whole rows / rows_, without a product that could overflow.
+    // Computes row * whole rows / rows_, without a product that could overflow.
     return row * (whole_->rows() / rows_) + row * (whole_->rows() % rows_) / rows_;
   }
 
@@ -127,7 +127,7 @@ class Labeled final : public Dataset {
 
 absl::Status CheckHas(const Dataset& dataset, int64_t rows) {
   if (rows >= 1 && rows <= dataset.rows()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  return base::DataError(
       absl::StrCat("asked for ", rows, " rows of a set that has ", dataset.rows()));
 }
 
@@ -164,8 +164,8 @@ void Dataset::CopyNumbers(int i, int64_t row, absl::Span<float> out) const {
   auto* const place = reinterpret_cast<std::byte*>(out.data());
   if (tensor.type == DType::kFloat32) return ReadInput(i, row, place);
   STAGECOACH_CHECK(tensor.type == DType::kUint8, "ids are no numbers");
-  // The bytes go to the end of the place that their values fill from the front: each is read before
-  // something is written over it.
+  // The bytes go to the end of the space that their values fill from the front: each is read before
+  // it is overwritten.
   std::byte* const bytes = place + count * (SizeOf(DType::kFloat32) - SizeOf(DType::kUint8));
   ReadInput(i, row, bytes);
   for (size_t k = 0; k < out.size(); ++k) {
@@ -198,7 +198,7 @@ absl::StatusOr<std::shared_ptr<const TableDataset>> TableDataset::Create(
   const auto bad = std::find_if_not(values.begin(), values.end(), is_finite);
   if (bad != values.end()) {
     const int64_t index = bad - values.begin();
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrFormat("value of row %d, feature %d is %g, expected a finite number",
                         index / features, index % features, *bad));
   }
@@ -226,7 +226,7 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
     std::vector<int32_t> labels) {
   RETURN_IF_ERROR(CheckShape(image.elements(), classes, pixels.size(), labels));
   if (!std::isfinite(mean) || !std::isfinite(stddev) || stddev <= 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
+    return base::DataError(absl::StrFormat(
         "mean %g and standard deviation %g of the pixels, expected finite numbers, the second "
         "positive: images of a single shade cannot be standardized",
         mean, stddev));
@@ -251,12 +251,12 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LabeledByNumbers(
   STAGECOACH_CHECK(samples->spec().target.kind == TargetSpec::Kind::kNone,
                    Describe(samples->spec().target));
   if (std::ssize(numbers) != samples->rows()) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrFormat("%d labels, expected %d", numbers.size(), samples->rows()));
   }
   for (size_t row = 0; row < numbers.size(); ++row) {
     if (std::isfinite(numbers[row])) continue;
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrFormat("label of row %d is %g, expected a finite number", row, numbers[row]));
   }
   return std::make_shared<const Labeled>(std::move(samples), std::move(numbers));
@@ -272,8 +272,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> SpreadSubset(std::shared_ptr<cons
                                                             int64_t rows) {
   RETURN_IF_ERROR(CheckHas(*dataset, rows));
   if (rows > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("asked for ", rows, " rows, expected at most ",
-                                                   std::numeric_limits<int32_t>::max(), " or all"));
+    return base::DataError(absl::StrCat("asked for ", rows, " rows, expected at most ",
+                                        std::numeric_limits<int32_t>::max(), " or all"));
   }
   return std::make_shared<const SomeRows>(std::move(dataset), rows, SomeRows::Which::kSpread);
 }

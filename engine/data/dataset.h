@@ -14,9 +14,9 @@
 
 namespace stagecoach::engine {
 
-// An indexed set of samples in host memory. Immutable after construction, so every stage may read
-// it at once. Rows count from 0. A row outside [0, rows()), a span of the wrong length or a
-// question that does not suit spec() is a programmer's error and aborts.
+// An indexed set of samples in host memory. Immutable after construction, so all stages may read it
+// concurrently. Rows count from 0. A row outside [0, rows()), a span of the wrong length or a call
+// that does not suit spec() is a programmer's error and aborts.
 class Dataset {
  public:
   Dataset(const Dataset&) = delete;
@@ -26,23 +26,23 @@ class Dataset {
   virtual int64_t rows() const = 0;  // >= 1
   const SampleSpec& spec() const { return spec_; }
 
-  // The set as an epoch (>= 0) of training sees it, by the arguments alone: as many rows, of the
-  // same spec. Null: as it is, in every epoch.
+  // Returns the set as an epoch (>= 0) of training sees it, which depends on the arguments alone:
+  // as many rows, of the same spec. Null: unchanged, in every epoch.
   virtual std::shared_ptr<const Dataset> ForEpoch(uint64_t /*seed*/, int64_t /*epoch*/) const {
     return nullptr;
   }
 
-  // Writes a row's input `i` of spec(), or its target, to `out`, as it is.
+  // Write a row's input `i` of spec(), or its target, to `out` unchanged.
   void CopyInput(int i, int64_t row, absl::Span<std::byte> out) const;
   void CopyTarget(int64_t row, absl::Span<std::byte> out) const;
-  // Writes a row's input `i`, which is one of numbers: what a stage is fed with.
+  // Writes a row's input `i`, which has numbers, as a stage is fed it.
   void CopyNumbers(int i, int64_t row, absl::Span<float> out) const;
 
-  // Of data with one input, as all that is loaded is. An image counts as that many features,
-  // row-major; a sequence of tokens as that many. `label`: of data with one label a sample, which
-  // is a class; `number`: a number.
+  // For data with one input, as is all that is loaded. An image counts as that many features,
+  // row-major; a sequence of tokens as that many. `label`: for data with one label per sample,
+  // which is a class; `number`: a number.
   int64_t features() const { return input(0).shape.elements(); }  // >= 1
-  int64_t classes() const { return spec_.target.classes; }        // >= 2; of other targets 0
+  int64_t classes() const { return spec_.target.classes; }        // >= 2; 0 for other targets
   int32_t label(int64_t row) const;
   float number(int64_t row) const;
 
@@ -52,39 +52,38 @@ class Dataset {
  private:
   const TensorSpec& input(int i) const { return spec_.inputs[static_cast<size_t>(i)]; }
   void CheckRow(int64_t row) const;
-  // Of a row that there is; `out` has room for spec().
+  // Read an existing row; `out` has room for what spec() says.
   virtual void ReadInput(int i, int64_t row, std::byte* out) const = 0;
   virtual void ReadTarget(int64_t row, std::byte* out) const = 0;
 
   const SampleSpec spec_;
 };
 
-// What the labels of a file are: classes to tell apart, or numbers to predict.
+// Kind of the labels of a file: classes to tell apart, or numbers to predict.
 enum class LabelKind : uint8_t { kClasses, kNumbers };
 
-// Where a file of images has their channels: before or after height and width.
+// Place of the channels in a file of images: before or after height and width.
 enum class ChannelOrder : uint8_t { kFirst, kLast };
 
 // Two sets of equal features() and classes(), standardized by the statistics of `train` alone.
 struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;  // null with Sets::kTraining
-  DataEncoding encoding = {};           // of both
-  DataFingerprint fingerprint = {};     // of both, for checkpoints; empty: it was not taken
+  DataEncoding encoding = {};           // that of both
+  DataFingerprint fingerprint = {};     // that of both, for checkpoints; empty: not computed
 };
 
-// What of data is loaded. kTraining: for a test set from elsewhere. A file that would be divided is
-// then to train on as a whole, and files of a test set need not be there.
+// The parts of data that are loaded. kTraining: for a test set from elsewhere. All of a file that
+// would be divided is then used for training, and files of a test set may be missing.
 enum class Sets : uint8_t { kBoth, kTraining };
 
-// Samples of any origin, 4 bytes a feature. The input is called "features", here and below.
+// Samples of any origin, 4 bytes per feature. The input is called "features", here and below.
 class TableDataset final : public Dataset {
  public:
-  // `sample` is [features], or that of an image. `values` is (rows, features) row-major, finite and
-  // already standardized; `labels` is (rows),
-  // or, with 0 classes, empty: there are no targets. InvalidArgument if the sizes disagree, there
-  // is no row or no feature, there are fewer than two classes, a label is outside [0, classes) or a
-  // value is not finite.
+  // `sample` is [features], or the shape of an image. `values` is (rows, features) row-major,
+  // finite and already standardized; `labels` is (rows), or empty with 0 classes: there are no
+  // targets. InvalidArgument if the sizes disagree, there is no row or no feature, there are fewer
+  // than two classes, a label is outside [0, classes) or a value is not finite.
   static absl::StatusOr<std::shared_ptr<const TableDataset>> Create(const kernels::Shape& sample,
                                                                     int64_t classes,
                                                                     std::vector<float> values,
@@ -101,12 +100,12 @@ class TableDataset final : public Dataset {
   const std::vector<int32_t> labels_;
 };
 
-// Images, 1 byte a feature. A pixel v stands for (v / 255 - mean) / stddev.
+// Images, 1 byte per feature. A pixel v stands for (v / 255 - mean) / stddev.
 class ImageDataset final : public Dataset {
  public:
   // `pixels` is (rows, features) row-major, `labels` is (rows); `mean` and `stddev` are on the
   // scale where white is 1. InvalidArgument as for TableDataset, or if `mean` is not finite or
-  // `stddev` is not a finite positive number.
+  // `stddev` is not finite and positive.
   static absl::StatusOr<std::shared_ptr<const ImageDataset>> Create(const kernels::Shape& image,
                                                                     int64_t classes, double mean,
                                                                     double stddev,
@@ -130,18 +129,18 @@ class ImageDataset final : public Dataset {
   const std::vector<int32_t> labels_;
 };
 
-// A view of `samples`, which have no targets, with a number as the target of each.
-// InvalidArgument: another number of them than rows, or one that is not finite.
+// Returns a view of `samples`, which have no targets, with a number as the target of each.
+// InvalidArgument: there are not as many numbers as rows, or one is not finite.
 absl::StatusOr<std::shared_ptr<const Dataset>> LabeledByNumbers(
     std::shared_ptr<const Dataset> samples, std::vector<float> numbers);
 
-// A view of the first `rows` rows of `dataset`, which it keeps alive. InvalidArgument unless `rows`
-// is in [1, dataset->rows()].
+// Returns a view of the first `rows` rows of `dataset`, which it keeps alive. InvalidArgument
+// unless `rows` is in [1, dataset->rows()].
 absl::StatusOr<std::shared_ptr<const Dataset>> Subset(std::shared_ptr<const Dataset> dataset,
                                                       int64_t rows);
 
-// A view of `rows` rows of `dataset`, spread evenly over it and in its order: row i is its row
-// floor(i * dataset->rows() / rows). InvalidArgument likewise, and above 2^31 - 1 rows.
+// Returns a view of `rows` rows of `dataset`, spread evenly over it and in its order: row i is its
+// row floor(i * dataset->rows() / rows). InvalidArgument likewise, and above 2^31 - 1 rows.
 absl::StatusOr<std::shared_ptr<const Dataset>> SpreadSubset(std::shared_ptr<const Dataset> dataset,
                                                             int64_t rows);
 

@@ -5,7 +5,7 @@
 namespace stagecoach::engine {
 
 std::string DataEncoding::NameOf(int64_t label) const {
-  // A model may give more outputs than its data have classes.
+  // A model may have more outputs than its data have classes.
   const auto index = static_cast<size_t>(label);
   return index < class_names.size() ? class_names[index] : absl::StrCat(label);
 }

@@ -7,41 +7,42 @@
 
 namespace stagecoach::engine {
 
-// How the samples of a training set were turned into what a model is fed with and learns to tell.
-// Saved with the model, it turns samples that the model has not seen into the same (LoadSamples).
+// Describes how the samples of a training set were turned into what a model is fed and learns to
+// tell apart. Saved with the model, it encodes samples that the model has not seen in the same way
+// (LoadSamples).
 struct DataEncoding {
-  // A value v is fed as (v - mean) / stddev; where stddev is 0, as 0. One of each for every feature
-  // of a table; one for all pixels of images, on the scale where white is 1; none for values that
-  // are fed as they are.
+  // A value v is fed as (v - mean) / stddev, or as 0 if stddev is 0. There is one of each for every
+  // feature of a table; one for all pixels of images, on the scale where white is 1; none for
+  // values that are fed unchanged.
   std::vector<double> mean, stddev;
   std::vector<std::string> columns;      // the names of a table's features; none for images
-  std::vector<std::string> class_names;  // by label; none where classes are called 0, 1, 2, ...
-  // Of labels that are numbers: v is learned as (v - label_mean) / label_stddev, and an output y
+  std::vector<std::string> class_names;  // by label; none if classes are called 0, 1, 2, ...
+  // For labels that are numbers: v is learned as (v - label_mean) / label_stddev, and an output y
   // stands for NumberOf(y). A label_stddev of 0: labels are classes.
   double label_mean = 0.0, label_stddev = 0.0;
-  // Of sequences of tokens: ids are below it, and each is a byte of text or what some tokenizer
-  // calls it. 0: of other data.
+  // Vocabulary size of sequences of tokens; each id is a byte of text or a token of some tokenizer.
+  // 0: other data.
   int64_t vocabulary = 0;
   bool tokens_are_bytes = false;
-  // Whether each epoch of the training has cut them into rows elsewhere (Dataset::ForEpoch).
+  // True if each epoch of the training has cut them into rows at other places (Dataset::ForEpoch).
   bool rows_move = false;
-  std::string tokenizer;  // which one, by its hash (engine/data/tokenizer/tokenizer.h); "": unknown
+  std::string tokenizer;  // its hash (engine/data/tokenizer/tokenizer.h); "": unknown
 
   bool labels_are_numbers() const { return label_stddev > 0.0; }
   double NumberOf(double output) const { return output * label_stddev + label_mean; }
   double Standardized(double number) const { return (number - label_mean) / label_stddev; }
 
-  // What the class of a label is called.
+  // Returns the name of a label's class.
   std::string NameOf(int64_t label) const;
 
-  // Whether samples become the same numbers: all but rows_move is equal.
+  // Returns whether samples become the same numbers: all but rows_move is equal.
   bool EncodesAs(const DataEncoding& other) const;
 
   friend bool operator==(const DataEncoding&, const DataEncoding&) = default;
 };
 
-// What tells data apart from others, or from what they were: of what is read, not of files
-// (FingerprintOf in engine/data/data_fingerprint.h). "": it is not known.
+// Tells data apart from other data, or from what it was: a fingerprint of the samples read, not of
+// files (FingerprintOf in engine/data/data_fingerprint.h). "": unknown.
 struct DataFingerprint {
   std::string train, test;
 

@@ -9,7 +9,7 @@
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "kernels/bfloat16.h"
-#include "partition/layer_cost.h"
+#include "partition/cost/layer_cost.h"
 
 namespace stagecoach::engine {
 
@@ -19,12 +19,12 @@ using kernels::Tensor;
 
 namespace {
 
-// Threads that gather the samples of one step, and the bytes that are worth one: a thread costs
-// about as much as 100 KiB take.
+// Maximum number of threads that gather the samples of a step, and the bytes that justify one: a
+// thread costs about as much as gathering 100 KiB.
 constexpr int kMaxThreads = 4;
 constexpr int64_t kBytesOfThread = 256 << 10;
 
-// Checks the target of a row, as a data set gave it.
+// Checks the target of a row, as read from a data set.
 absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte* place) {
   if (target.kind != TargetSpec::Kind::kClasses) return absl::OkStatus();
   const auto* const labels = reinterpret_cast<const int32_t*>(place);
@@ -39,7 +39,7 @@ absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte*
   return absl::OkStatus();
 }
 
-// Checks rows of `count` ids each, as a data set gave them.
+// Checks rows of `count` ids each, as read from a data set.
 absl::Status CheckIds(absl::Span<const int64_t> rows, int64_t count, int64_t vocabulary,
                       const std::byte* place) {
   const auto* ids = reinterpret_cast<const int32_t*>(place);
@@ -58,6 +58,15 @@ absl::Status CheckIds(absl::Span<const int64_t> rows, int64_t count, int64_t voc
 
 absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_rows,
                                         int count) const {
+  if (!ends.empty()) {
+    const auto end_of = [&](int i) {
+      if (i < 0) return int64_t{0};
+      return ends[std::min(static_cast<size_t>(i), ends.size() - 1)];
+    };
+    const int64_t begin = end_of(micro_batch - 1);
+    return rows.subspan(static_cast<size_t>(begin),
+                        static_cast<size_t>(end_of(micro_batch + count - 1) - begin));
+  }
   const auto size = static_cast<size_t>(micro_batch_rows);
   const size_t begin = static_cast<size_t>(first_micro_batch + micro_batch) * size;
   return rows.subspan(std::min(begin, rows.size()), size * static_cast<size_t>(count));
@@ -75,7 +84,7 @@ int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows) {
 
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
   Feed feed(device, options);
-  // A device of the host has threads of its own, and a limit to them.
+  // A device of the host has threads of its own, and a limit on them.
   if (!device.memory_is_host()) feed.threads_ = std::min(kMaxThreads, base::AvailableCpus());
   if (feed.rounds()) {
     ASSIGN_OR_RETURN(
@@ -178,7 +187,7 @@ absl::Status Feed::Loss(const Batch& batch, int micro_batch) {
   std::byte* const to = loss_ + micro_batch * loss_bytes();
   if (device_->memory_is_host()) return WriteLoss(batch, micro_batch, to);
   std::byte* const place = PlaceOf(staged_loss_, micro_batch, loss_bytes());
-  // Batches of the same rows here may have others elsewhere, by which the scale differs.
+  // Batches of the same rows here may have other rows elsewhere, which change the scale.
   const LossTerms terms = batch.TermsOf(micro_batch, options_.micro_batch_rows);
   const bool is_there = IsPrepared(batch, micro_batch) && *TermsIn(place) == terms;
   if (is_there) return absl::OkStatus();
@@ -225,7 +234,7 @@ void Feed::WriteRow(const Dataset& data, int64_t row, const RoundedBytes& rounde
     return data.CopyNumbers(0, row, absl::MakeSpan(reinterpret_cast<float*>(out.data()), features));
   }
   auto* const place = reinterpret_cast<uint16_t*>(out.data());
-  // Bytes are never widened to float32: of an image, that would be most of the work.
+  // Bytes are never widened to float32: for an image, that would be most of the work.
   if (data.spec().inputs.front().type == DType::kUint8) {
     const auto bytes = absl::MakeSpan(scratch, features);
     data.CopyInput(0, row, bytes);

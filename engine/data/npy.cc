@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::engine {
@@ -24,7 +25,7 @@ uint8_t NpyByteAt(absl::string_view text, size_t offset) {
   return static_cast<uint8_t>(text[offset]);
 }
 
-// The dictionary of a header, of which each key is there once.
+// Reads the dictionary of a header, in which each key occurs once.
 class NpyHeaderReader {
  public:
   NpyHeaderReader(const std::string& name, absl::string_view header) : name_(name), rest_(header) {}
@@ -45,9 +46,8 @@ class NpyHeaderReader {
       } else if (key == "shape" && !has_shape_) {
         RETURN_IF_ERROR(TakeShape(array.shape));
       } else {
-        return absl::InvalidArgumentError(
-            absl::StrCat(name_, ": the key \"", absl::CHexEscape(key),
-                         "\" of the header is not known, or there twice"));
+        return base::DataError(absl::StrCat(name_, ": the key \"", absl::CHexEscape(key),
+                                            "\" of the header is not known, or there twice"));
       }
       if (!Take(',') && !absl::StartsWith(rest_, "}")) return Malformed("\",\" or \"}\"");
     }
@@ -63,16 +63,16 @@ class NpyHeaderReader {
 
  private:
   absl::Status Malformed(absl::string_view expected) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name_, ": malformed header of an array, expected ", expected, " at \"",
-                     absl::CHexEscape(rest_.substr(0, 20)), "\""));
+    return base::DataError(absl::StrCat(name_, ": malformed header of an array, expected ",
+                                        expected, " at \"", absl::CHexEscape(rest_.substr(0, 20)),
+                                        "\""));
   }
 
   void SkipSpaces() {
     while (absl::ConsumePrefix(&rest_, " ")) {
     }
   }
-  // Each skips the spaces around what it takes.
+  // Each of these skips the spaces around what it takes.
   bool TakeWord(absl::string_view word) {
     SkipSpaces();
     if (!absl::ConsumePrefix(&rest_, word)) return false;
@@ -124,7 +124,7 @@ class NpyHeaderReader {
 
 absl::StatusOr<NpyArray> ParseNpy(const std::string& name, absl::string_view contents) {
   if (!absl::StartsWith(contents, kNpyMagic)) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat(name, ": does not start with 93 \"NUMPY\": not a .npy file"));
   }
   const auto truncated = [&](size_t expected) {
@@ -137,7 +137,7 @@ absl::StatusOr<NpyArray> ParseNpy(const std::string& name, absl::string_view con
   const int major = NpyByteAt(contents, kNpyMagic.size());
   const int minor = NpyByteAt(contents, kNpyMagic.size() + 1);
   if (major < 1 || major > 3 || minor != 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
+    return base::DataError(absl::StrFormat(
         "%s: version %d.%d of the .npy format, expected 1.0, 2.0 or 3.0", name, major, minor));
   }
   const size_t length_bytes = major == 1 ? 2 : 4;

@@ -15,30 +15,30 @@ namespace stagecoach::engine {
 // An array in NumPy's format .npy, versions 1.0 to 3.0
 // (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): the bytes 93 "NUMPY",
 // two bytes for the version, the length of the header as a little-endian uint16 (1.0) or uint32,
-// the header, a Python dictionary of the keys "descr", "fortran_order" and "shape", ended by spaces
-// and a line end, and then the elements.
+// the header, a Python dictionary with the keys "descr", "fortran_order" and "shape", padded with
+// spaces and a line end, and then the elements.
 struct NpyArray {
-  std::string type;            // as its "descr" names it: "<u2"
-  std::vector<int64_t> shape;  // none, of a single element
+  std::string type;            // its "descr": "<u2"
+  std::vector<int64_t> shape;  // empty for a single element
   bool is_fortran = false;     // the first index varies fastest, not the last
-  int64_t count = 0;           // of elements; 2^63 - 1 where there are more
-  absl::string_view elements;  // all that is behind the header
+  int64_t count = 0;           // of elements; 2^63 - 1 if there are more
+  absl::string_view elements;  // everything after the header
 };
 
 // Reads the header of an array in `contents`, which `name` names in errors. The elements are not
-// looked at, nor is it checked that there are as many as it says. DataLoss: the header is
-// truncated. InvalidArgument: it is malformed.
+// read, nor is their number checked. DataLoss: the header is truncated. InvalidArgument: it is
+// malformed.
 absl::StatusOr<NpyArray> ParseNpy(const std::string& name, absl::string_view contents);
 
-// "(2, 3)", "(2,)" or "()", as NumPy writes it.
+// Returns "(2, 3)", "(2,)" or "()", as NumPy writes it.
 std::string NpyShape(absl::Span<const int64_t> shape);
 
-// DataLoss unless `elements`, which are what `name` has behind its header, are `count` of
+// Returns DataLoss unless `elements`, which follow the header in `name`, are `count` elements of
 // `element_bytes` each.
 absl::Status CheckElements(const std::string& name, absl::string_view elements, int64_t count,
                            size_t element_bytes);
 
-// What is in front of the elements of a one-dimensional array, in version 1.0: 128 bytes for any
+// Returns what precedes the elements of a one-dimensional array, in version 1.0: 128 bytes for any
 // count.
 std::string FormatNpyHeader(absl::string_view type, int64_t count);
 

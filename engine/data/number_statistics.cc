@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "base/error_class.h"
 
 namespace stagecoach::engine {
 
@@ -13,7 +14,8 @@ NumberStatistics MeasureNumbers(absl::Span<const double> values) {
   for (const double value : values) statistics.mean += value / count;
   double variance = 0.0;
   for (const double value : values) variance += std::pow(value - statistics.mean, 2) / count;
-  // Rounding in the mean gives equal values a small variance, so they are looked for apart.
+  // Rounding in the mean produces a small variance even for equal values, so these are detected
+  // separately.
   const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
   if (*lowest < *highest && variance > 0) statistics.stddev = std::sqrt(variance);
   return statistics;
@@ -21,7 +23,7 @@ NumberStatistics MeasureNumbers(absl::Span<const double> values) {
 
 absl::Status CheckLabelsDiffer(absl::string_view place, const DataEncoding& encoding) {
   if (encoding.labels_are_numbers()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  return base::DataError(
       absl::StrFormat("%s: every label to train on is %g: there is nothing to predict", place,
                       encoding.label_mean));
 }

@@ -8,16 +8,16 @@
 
 namespace stagecoach::engine {
 
-// By which numbers are standardized.
+// The statistics by which numbers are standardized.
 struct NumberStatistics {
   double mean = 0.0;
   double stddev = 0.0;  // exactly 0 if all are equal
 };
 
-// Pre-condition: there is a number.
+// Computes the statistics. Pre-condition: `values` is not empty.
 NumberStatistics MeasureNumbers(absl::Span<const double> values);
 
-// InvalidArgument, about `place`, if all labels of the training rows are one number.
+// Returns InvalidArgument, about `place`, if all labels of the training rows are one number.
 absl::Status CheckLabelsDiffer(absl::string_view place, const DataEncoding& encoding);
 
 }  // namespace stagecoach::engine

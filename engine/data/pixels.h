@@ -7,13 +7,14 @@
 
 namespace stagecoach::engine {
 
-// By which images are standardized: of all pixels, on the scale where white is 1.
+// The statistics by which images are standardized: those of all pixels, on the scale where white is
+// 1.
 struct PixelStatistics {
   double mean;
   double stddev;
 };
 
-// From the exact histogram.
+// Computes them from the exact histogram.
 PixelStatistics MeasurePixels(absl::Span<const uint8_t> pixels);
 
 }  // namespace stagecoach::engine

@@ -9,8 +9,8 @@
 namespace stagecoach::engine {
 
 // Samples of any form, to measure how long they take: numbers uniform in [-1, 1), ids uniform over
-// the vocabulary, labels that take all classes in turn, and targets of 0 where those are numbers.
-// The same for the same spec and rows.
+// the vocabulary, labels that cycle through all classes, and targets of 0 if those are numbers. The
+// same spec and number of rows yield the same samples.
 class RandomSamples final : public Dataset {
  public:
   // `spec` has one input, of float32 or int32.

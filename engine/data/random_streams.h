@@ -7,8 +7,8 @@
 
 namespace stagecoach::engine {
 
-// What this folder draws random numbers for. Each use has streams of its own, so that one seed
-// given by the user is enough for all of them, and no two share a number.
+// The uses of random numbers in this folder. Each use has streams of its own, so that one seed from
+// the user is enough for all of them, and no two share a number.
 enum class DataStream : uint64_t {
   kEpochOrder = 1,
   kCsvHoldOut = 2,
@@ -20,8 +20,8 @@ enum class DataStream : uint64_t {
   kTokenOrigin = 8,
 };
 
-// The stream id for base::RandomStream and base::Permutation. `index` tells apart the streams of
-// one use, in [0, 2^40). The top 16 bits mark the ids as this folder's.
+// Returns the stream id for base::RandomStream and base::Permutation. `index` tells apart the
+// streams of one use, in [0, 2^40). The top 16 bits mark the ids as this folder's.
 inline uint64_t StreamId(DataStream use, int64_t index = 0) {
   constexpr uint64_t kFolder = 0xDA7A;
   STAGECOACH_CHECK(index >= 0 && index < (int64_t{1} << 40), "stream index out of range");

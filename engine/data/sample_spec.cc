@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::engine {
@@ -32,25 +33,24 @@ std::string Describe(const TargetSpec& target) {
 
 namespace {
 
-// Whether a model that is fed numbers or, with a vocabulary, ids can be fed with this.
+// Checks whether a model that is fed numbers or, with a vocabulary, ids can be fed this.
 absl::Status CheckInput(const TensorSpec& data, const kernels::Shape& input, int64_t vocabulary) {
   if (data.has_ids() != (vocabulary > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return base::DataError(absl::StrCat(
         "the data's input \"", data.name, "\" is of ",
         data.has_ids() ? "ids; the model takes numbers" : "numbers; the model takes ids"));
   }
-  // Of another rank, the same numbers may stand for something else: pixels for features.
+  // With another rank, the same numbers may stand for something else: pixels for features.
   const bool are_images = data.shape.rank() > 1 && data.shape.rank() == input.rank();
   if (data.shape != input && (data.has_ids() || are_images)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the data has ", data.has_ids() ? "ids" : "images", " of shape ",
-                     data.shape.ToString(), "; the model takes ", input.ToString()));
+    return base::DataError(absl::StrCat("the data has ", data.has_ids() ? "ids" : "images",
+                                        " of shape ", data.shape.ToString(), "; the model takes ",
+                                        input.ToString()));
   }
   if (!data.has_ids()) return absl::OkStatus();
   if (data.vocabulary <= vocabulary) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the data has ids of a vocabulary of ",
-                                                 data.vocabulary, "; the model takes ids of ",
-                                                 vocabulary));
+  return base::DataError(absl::StrCat("the data has ids of a vocabulary of ", data.vocabulary,
+                                      "; the model takes ids of ", vocabulary));
 }
 
 }  // namespace
@@ -61,17 +61,16 @@ absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
     const std::string names = absl::StrJoin(
         data.inputs, ", ",
         [](std::string* out, const TensorSpec& tensor) { absl::StrAppend(out, tensor.name); });
-    return absl::InvalidArgumentError(absl::StrCat("the data has ", data.inputs.size(), " inputs (",
-                                                   names, "); the model takes one"));
+    return base::DataError(absl::StrCat("the data has ", data.inputs.size(), " inputs (", names,
+                                        "); the model takes one"));
   }
   const TensorSpec& features = data.inputs.front();
   RETURN_IF_ERROR(CheckInput(features, input, vocabulary));
   // A loss that takes nothing can be run on anything.
   const bool takes_targets = target.kind != TargetSpec::Kind::kNone;
   if (takes_targets && (data.target.kind != target.kind || data.target.shape != target.shape)) {
-    return absl::InvalidArgumentError(absl::StrCat("for each sample the loss takes ",
-                                                   Describe(target), "; the data has ",
-                                                   Describe(data.target)));
+    return base::DataError(absl::StrCat("for each sample the loss takes ", Describe(target),
+                                        "; the data has ", Describe(data.target)));
   }
   const bool takes_classes = target.kind == TargetSpec::Kind::kClasses;
   if (features.shape.elements() == input.elements() &&
@@ -79,14 +78,13 @@ absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
     return absl::OkStatus();
   }
   if (!takes_classes) {
-    return absl::InvalidArgumentError(absl::StrCat("the data has ", features.shape.elements(),
-                                                   " features; the model takes ",
-                                                   input.elements()));
+    return base::DataError(absl::StrCat("the data has ", features.shape.elements(),
+                                        " features; the model takes ", input.elements()));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the data has ", features.shape.elements(), " features and ",
-                   data.target.classes, " classes; the model takes ", input.elements(),
-                   " features and gives ", target.classes, " outputs"));
+  return base::DataError(absl::StrCat("the data has ", features.shape.elements(), " features and ",
+                                      data.target.classes, " classes; the model takes ",
+                                      input.elements(), " features and gives ", target.classes,
+                                      " outputs"));
 }
 
 }  // namespace stagecoach::engine

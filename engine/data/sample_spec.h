@@ -8,24 +8,24 @@
 #include "absl/status/status.h"
 #include "kernels/tensor.h"
 
-// What a sample consists of: what data sets have, and models and losses take.
+// Describes what a sample consists of: what data sets have, and models and losses take.
 namespace stagecoach::engine {
 
-// One tensor that every sample of a data set has.
+// A tensor that every sample of a data set has.
 struct TensorSpec {
   std::string name;  // "features"
-  // kFloat32: numbers. kUint8: also numbers, each kept as one of 256 (value_of_byte) until it is
-  // fed to a stage. kInt32: ids, such as those of tokens.
+  // kFloat32: numbers. kUint8: also numbers, each stored as one of 256 values (value_of_byte) until
+  // it is fed to a stage. kInt32: ids, such as those of tokens.
   kernels::DType type = kernels::DType::kFloat32;
   kernels::Shape shape;              // of one sample
   std::vector<float> value_of_byte;  // 256 with kUint8; otherwise none
-  int64_t vocabulary = 0;            // of ids, each in [0, vocabulary); of numbers 0
+  int64_t vocabulary = 0;            // of ids, each in [0, vocabulary); 0 for numbers
 
   bool has_ids() const { return type == kernels::DType::kInt32; }
-  int64_t bytes() const { return shape.elements() * SizeOf(type); }  // of one sample's
+  int64_t bytes() const { return shape.elements() * SizeOf(type); }  // per sample
 };
 
-// What a loss compares a model's outputs with, for one sample.
+// Describes what a loss compares a model's outputs with, for one sample.
 struct TargetSpec {
   enum class Kind : uint8_t {
     kNone,     // nothing: inference
@@ -33,34 +33,35 @@ struct TargetSpec {
     kValues,   // float32 numbers
   };
   Kind kind = Kind::kNone;
-  // [] for one label or number a sample; [T] for one at each of T positions.
+  // [] for one label or number per sample; [T] for one at each of T positions.
   kernels::Shape shape;
-  int64_t classes = 0;  // of kClasses
+  int64_t classes = 0;  // with kClasses
 
   static TargetSpec ClassLabel(int64_t classes) { return {Kind::kClasses, {}, classes}; }
 
   kernels::DType type() const;
-  int64_t bytes() const;  // of one sample's
-  // What is right or wrong of one sample: each of its labels, or, of other targets, the sample.
+  int64_t bytes() const;  // per sample
+  // Returns the number of answers in a sample that can be right or wrong: its labels, or, for other
+  // targets, the sample itself.
   int64_t answers() const { return kind == Kind::kClasses ? shape.elements() : 1; }
   friend bool operator==(const TargetSpec&, const TargetSpec&) = default;
 };
 
-// "no targets", "one label of 10 classes", "labels of 10 classes, of shape [128]", "float targets
-// of shape [3]": what data "has" and a loss "takes".
+// Returns "no targets", "one label of 10 classes", "labels of 10 classes, of shape [128]" or "float
+// targets of shape [3]": what data "has" and a loss "takes".
 std::string Describe(const TargetSpec& target);
 
-// What every sample of a data set has.
+// Describes what every sample of a data set has.
 struct SampleSpec {
   std::vector<TensorSpec> inputs;
   TargetSpec target;
 };
 
-// Whether a model that is fed numbers, as many a sample as `input` has (and of
-// that shape, if the data has one of as many axes, as images do), or, with a `vocabulary`, ids of
-// that shape, and whose loss takes `target`, can be run on such data. There is one input. Ids are
-// of no larger vocabulary than the model's; a loss of kClasses takes labels of no more classes than
-// its outputs tell apart. InvalidArgument says what the data has and what was expected.
+// Returns whether a model can be run on such data: a model whose loss takes `target`, and that is
+// fed numbers, as many per sample as `input` has (and of that shape, if the data has one with as
+// many axes, as images do), or, with a `vocabulary`, ids of that shape. There is one input. The
+// vocabulary of ids is at most the model's; labels for a loss of kClasses have at most as many
+// classes as its outputs tell apart. InvalidArgument says what the data has and what was expected.
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
                        const TargetSpec& target, int64_t vocabulary = 0);
 

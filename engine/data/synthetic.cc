@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,7 +51,7 @@ absl::Status Validate(const SyntheticSpec& spec) {
   return absl::OkStatus();
 }
 
-// Standard normal values number `first` to `first + count - 1` of one use.
+// Returns the standard normal values number `first` to `first + count - 1` of one use.
 std::vector<float> Normals(uint64_t seed, DataStream use, int64_t count, int64_t first = 0) {
   std::vector<float> values(count);
   base::RandomStream(seed, StreamId(use)).FillNormal(0, 1, absl::MakeSpan(values), first);
@@ -127,6 +129,22 @@ absl::StatusOr<std::shared_ptr<const Dataset>> MakeSet(const SyntheticSpec& spec
   return TableDataset::Create({spec.features}, spec.classes, std::move(values), std::move(labels));
 }
 
+class Zeros final : public Dataset {
+ public:
+  Zeros(SampleSpec spec, int64_t rows) : Dataset(std::move(spec)), rows_(rows) {}
+  int64_t rows() const override { return rows_; }
+
+ private:
+  void ReadInput(int /*i*/, int64_t /*row*/, std::byte* out) const override {
+    std::memset(out, 0, static_cast<size_t>(features()) * sizeof(float));
+  }
+  void ReadTarget(int64_t /*row*/, std::byte* out) const override {
+    std::memset(out, 0, sizeof(int32_t));
+  }
+
+  int64_t rows_;
+};
+
 }  // namespace
 
 absl::StatusOr<SyntheticSpec> ParseSyntheticSpec(absl::string_view text) {
@@ -154,6 +172,16 @@ absl::StatusOr<TrainTest> MakeSynthetic(const SyntheticSpec& spec, uint64_t seed
   ASSIGN_OR_RETURN(data.test,
                    MakeSet(spec, seed, teacher, DataStream::kSyntheticTest, TestRows(spec.rows)));
   return data;
+}
+
+absl::StatusOr<TrainTest> MakeSyntheticShapes(const SyntheticSpec& spec) {
+  RETURN_IF_ERROR(Validate(spec));
+  ASSIGN_OR_RETURN(
+      const auto row,
+      TableDataset::Create({spec.features}, spec.classes,
+                           std::vector<float>(static_cast<size_t>(spec.features)), {0}));
+  return TrainTest{.train = std::make_shared<Zeros>(row->spec(), spec.rows),
+                   .test = std::make_shared<Zeros>(row->spec(), TestRows(spec.rows))};
 }
 
 }  // namespace stagecoach::engine

@@ -22,7 +22,7 @@ class Writer {
  public:
   explicit Writer(absl::Span<const RankRecord> records) : records_(records) {
     for (const RankRecord& record : records) {
-      for (const RecordedAction& action : record.actions) {
+      for (const FlightEvent& action : record.actions) {
         first_ns_ = std::min(first_ns_, action.begun_ns);
         last_ns_ = std::max(last_ns_, action.last_ns());
       }
@@ -33,12 +33,12 @@ class Writer {
     for (const RankRecord& record : records_) {
       Add(absl::StrCat(R"("ph":"M","pid":)", record.owner.device,
                        R"(,"name":"process_name","args":{"name":)", Quote(record.owner.name), "}"));
-      for (const RecordedAction& action : record.actions) AddAction(record.owner, action);
+      for (const FlightEvent& action : record.actions) AddAction(record.owner, action);
     }
     const std::vector<RecordedMessage> messages = MessagesOf(records_);
     for (size_t id = 0; id < messages.size(); ++id) AddArrow(id, messages[id]);
     return absl::StrCat(
-        R"({"displayTimeUnit":"ms","otherData":{"format":"stagecoach-merged-rings"},)",
+        R"({"displayTimeUnit":"ms","otherData":{"format":"stagecoach-merged-recorders"},)",
         "\n\"traceEvents\":[\n", absl::StrJoin(events_, ",\n"), "\n]}\n");
   }
 
@@ -56,7 +56,7 @@ class Writer {
                            At(begin_ns), ns / 1000, ns % 1000);
   }
 
-  void AddAction(const RingOwner& owner, const RecordedAction& action) {
+  void AddAction(const RecorderOwner& owner, const FlightEvent& action) {
     const bool is_open = action.is_open();
     const int64_t end_ns = is_open ? last_ns_ : action.ended_ns;
     Add(absl::StrCat(Span(owner.device, action.begun_ns, end_ns), R"(,"name":")",

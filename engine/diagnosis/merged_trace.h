@@ -4,16 +4,16 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "engine/diagnosis/action_ring.h"
+#include "engine/diagnosis/flight_recorder.h"
 
 namespace stagecoach::engine {
 
-// All recorded actions as a file that chrome://tracing and ui.perfetto.dev open ("Trace Event
-// Format", Google 2016). Each rank is a process with one row: an action from when the rank has come
-// to it until its end, within it how long it has waited, and arrows from sends to what reads their
-// messages. What a rank has not finished lasts until the end of the picture, and its name says so.
-// Unlike a schedule::Trace, it is of many steps, of all replicas, and need not be complete.
-// `records`: of all devices, on one clock (AlignClocks).
+// Returns all recorded actions as a file for chrome://tracing and ui.perfetto.dev ("Trace Event
+// Format", Google 2016). Each rank is a process with one row: an action from when the rank has
+// reached it until its end, within it the time that it has waited, and arrows from sends to the
+// readers of their messages. An unfinished action lasts until the end of the trace, and its name
+// says so. Unlike a schedule::Trace, it covers many steps and all replicas, and need not be
+// complete. `records`: those of all devices, on one clock (AlignClocks).
 std::string ToMergedTrace(absl::Span<const RankRecord> records);
 
 }  // namespace stagecoach::engine

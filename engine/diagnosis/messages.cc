@@ -14,11 +14,12 @@ using schedule::Action;
 using schedule::Op;
 using Clocks = std::map<std::string, int64_t>;
 
-// More than clocks differ by; sums of it and of times cannot overflow.
+// Larger than any difference of clocks; sums of it and of times cannot overflow.
 constexpr int64_t kLeastShiftNs = -(int64_t{1} << 60);
 
-// By how much each clock must be advanced: shift(from) <= shift(to) + slack for every message,
-// since it was sent before it was read. All 0 if that satisfies them, or if nothing does.
+// Returns by how much each clock must be advanced: shift(from) <= shift(to) + slack for every
+// message, since it was sent before it was read. All are 0 if that satisfies the constraints, or if
+// nothing does.
 Clocks ShiftsOf(absl::Span<const RankRecord> records) {
   std::map<std::pair<std::string, std::string>, int64_t> slacks;  // from, to
   for (const RecordedMessage& message : MessagesOf(records)) {
@@ -58,7 +59,7 @@ std::vector<RecordedMessage> MessagesOf(absl::Span<const RankRecord> records) {
   using Key = std::tuple<int /*replica*/, int64_t /*run*/, Action>;
   std::map<Key, std::pair<size_t, size_t>> sends;
   for (size_t device = 0; device < records.size(); ++device) {
-    const std::vector<RecordedAction>& actions = records[device].actions;
+    const std::vector<FlightEvent>& actions = records[device].actions;
     for (size_t i = 0; i < actions.size(); ++i) {
       const bool is_send = IsSend(actions[i].what.action.op);
       if (!is_send || actions[i].what.awaited == Awaited::kOwnTaken) continue;
@@ -69,7 +70,7 @@ std::vector<RecordedMessage> MessagesOf(absl::Span<const RankRecord> records) {
   }
   std::vector<RecordedMessage> messages;
   for (size_t device = 0; device < records.size(); ++device) {
-    const std::vector<RecordedAction>& actions = records[device].actions;
+    const std::vector<FlightEvent>& actions = records[device].actions;
     for (size_t i = 0; i < actions.size(); ++i) {
       if (actions[i].what.awaited != Awaited::kMessage || actions[i].started_ns == 0) continue;
       const auto sent = sends.find(
@@ -86,11 +87,11 @@ void AlignClocks(std::vector<RankRecord>& records) {
   int64_t least_ns = 0;
   for (const auto& [clock, shift_ns] : shifts) least_ns = std::min(least_ns, shift_ns);
   for (RankRecord& record : records) {
-    // 0 means that it has not happened, so no time may become that.
+    // 0 means that it has not happened, so no time may become 0.
     const int64_t shift_ns = shifts.at(record.owner.clock) - least_ns;
     const auto move = [&](int64_t& time_ns) { time_ns += time_ns == 0 ? 0 : shift_ns; };
     move(record.closed_ns);
-    for (RecordedAction& action : record.actions) {
+    for (FlightEvent& action : record.actions) {
       for (int64_t* const time : {&action.begun_ns, &action.started_ns, &action.ended_ns}) {
         move(*time);
       }

@@ -15,7 +15,8 @@ class Lines {
   void Add(absl::string_view name, const absl::AlphaNum& value) {
     absl::StrAppend(&text_, name, ": ", value, "\n");
   }
-  // With all its bits. By a name of its own: an int would rather become a float than an AlphaNum.
+  // Adds a float with all its bits. The name is separate, since an int would rather convert to a
+  // float than to an AlphaNum.
   void AddFloat(absl::string_view name, float value) { Add(name, absl::StrFormat("%.9g", value)); }
 
   std::string Take() && { return std::move(text_); }

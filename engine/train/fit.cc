@@ -28,7 +28,7 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// The fingerprint of losses, one of which comes after those before.
+// Returns the fingerprint of losses that continue those of `before`.
 std::string HashOf(const std::string& before, double loss) {
   base::Hasher hasher;
   hasher.Update(before);
@@ -36,14 +36,14 @@ std::string HashOf(const std::string& before, double loss) {
   return hasher.HexDigest();
 }
 
-// After a step of a run.
+// Advances the position after a step of a run.
 void Advance(const StepResult& taken, DataPosition& position) {
   const bool is_skipped = !taken.skipped_for.empty();
-  // There is more than one pattern of bits that is not a number.
+  // NaN has more than one bit pattern, so one is chosen.
   position.losses_hash = HashOf(position.losses_hash,
                                 is_skipped ? std::numeric_limits<double>::quiet_NaN() : taken.loss);
   position.rows += taken.rows;
-  position.figures.reset();
+  position.metrics.reset();
   if (is_skipped) {
     position.skipped_rows += taken.rows;
     ++position.skipped_steps;
@@ -54,9 +54,9 @@ void Advance(const StepResult& taken, DataPosition& position) {
 }
 
 // One run of Fit.
-class Fitting {
+class TrainingLoop {
  public:
-  Fitting(Trainer& trainer, const TrainTest& data, const FitOptions& options)
+  TrainingLoop(Trainer& trainer, const TrainTest& data, const FitOptions& options)
       : trainer_(trainer),
         data_(data),
         options_(options),
@@ -72,13 +72,13 @@ class Fitting {
     }
     result_.epochs = position_.epoch - 1;
     Show();
-    if (position_.figures.has_value()) Judge(*position_.figures);
+    if (position_.metrics.has_value()) Judge(*position_.metrics);
     while (!IsDone() && !IsOver()) RETURN_IF_ERROR(RunEpoch());
     if (trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
     result_.skipped_steps = position_.skipped_steps;
-    result_.figures = position_.figures;
+    result_.metrics = position_.metrics;
     result_.step_losses_hash = position_.losses_hash;
     return result_;
   }
@@ -86,24 +86,24 @@ class Fitting {
  private:
   bool IsDone() const {
     if (!options_.steps.has_value()) return position_.epoch > options_.epochs;
-    const bool is_evaluated = position_.rows == 0 || position_.figures.has_value();
+    const bool is_evaluated = position_.rows == 0 || position_.metrics.has_value();
     return trainer_.steps() >= *options_.steps && is_evaluated;
   }
 
-  // Before it is done.
+  // True if the run ends early.
   bool IsOver() const { return result_.stopped || result_.condition_met; }
 
-  void Judge(const Figures& figures) {
-    result_.condition_met = options_.stop_when && options_.stop_when(figures);
+  void Judge(const Metrics& metrics) {
+    result_.condition_met = options_.stop_when && options_.stop_when(metrics);
   }
 
-  // Up to so many steps of this run.
+  // Returns the maximum number of steps that this run has left.
   int64_t StepsLeft() const {
     if (!options_.steps.has_value()) return std::numeric_limits<int64_t>::max();
     return std::max<int64_t>(0, *options_.steps - trainer_.steps());
   }
 
-  // Whether the epoch has another step.
+  // Returns whether the epoch has another step.
   bool HasStep() const { return data_.train->rows() - position_.rows >= batch_; }
 
   absl::Status RunEpoch() {
@@ -117,7 +117,7 @@ class Fitting {
     if (options_.on_epoch) options_.on_epoch(row);
     position_ = {.epoch = position_.epoch + 1,
                  .losses_hash = position_.losses_hash,
-                 .figures = row.figures(),
+                 .metrics = row.metrics(),
                  .skipped_steps = position_.skipped_steps};
     Show();
     return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
@@ -139,7 +139,7 @@ class Fitting {
                          : absl::Span<const int64_t>();
     };
     Describe(row);
-    // Where the run goes on from may not have been evaluated yet.
+    // The position at which the run resumes may not have been evaluated yet.
     if (first_row < end && IsEvaluationDue()) RETURN_IF_ERROR(EvaluateWithin(row));
     if (IsOver()) return absl::OkStatus();
     while (position_.rows < end) {
@@ -147,7 +147,7 @@ class Fitting {
       if (result_.stopped) return absl::OkStatus();
       ASSIGN_OR_RETURN(const StepResult taken,
                        trainer_.Step(train, rows_from(position_.rows),
-                                     // What is prepared does not outlive an evaluation.
+                                     // Prepared samples do not outlive an evaluation.
                                      IsEvaluatedAfter(trainer_.steps() + 1)
                                          ? absl::Span<const int64_t>()
                                          : rows_from(position_.rows + batch_)));
@@ -163,7 +163,7 @@ class Fitting {
                           .step = position_.rows / batch_,
                           .steps = end / batch_,
                           .run_step = trainer_.steps(),
-                          .taken = taken,
+                          .step_result = taken,
                           .loss = row.loss,
                           .samples_per_second = row.samples_per_second,
                           .remaining = Remaining(own_rows / batch_, seconds)});
@@ -176,16 +176,16 @@ class Fitting {
     return StopIfAsked();  // rather than evaluate
   }
 
-  // If it is a step within an epoch.
+  // Pre-condition: it is a step within an epoch.
   bool IsEvaluatedAfter(int64_t step) const {
     return options_.evaluate_every_steps > 0 && step % options_.evaluate_every_steps == 0;
   }
   bool IsEvaluationDue() const {
-    return position_.rows > 0 && !position_.figures.has_value() &&
+    return position_.rows > 0 && !position_.metrics.has_value() &&
            IsEvaluatedAfter(trainer_.steps());
   }
 
-  // Leaves the position as it is: the caller knows whether the epoch is over.
+  // Does not change the position: the caller knows whether the epoch is over.
   absl::Status Evaluate(EpochResult& row) {
     const Stopwatch watch;
     ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
@@ -195,14 +195,14 @@ class Fitting {
     row.step = trainer_.steps();
     row.test_accuracy = evaluation.accuracy();
     row.test_loss = evaluation.loss;
-    if (!result_.stopped) Judge(row.figures());
+    if (!result_.stopped) Judge(row.metrics());
     return absl::OkStatus();
   }
 
   absl::Status EvaluateWithin(EpochResult& row) {
     RETURN_IF_ERROR(Evaluate(row));
     if (result_.stopped) return absl::OkStatus();
-    position_.figures = row.figures();
+    position_.metrics = row.metrics();
     Show();
     const int64_t steps = position_.rows / batch_;
     row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);
@@ -216,7 +216,7 @@ class Fitting {
   }
 
   void Describe(EpochResult& row) const {
-    // Not a number where all were skipped.
+    // NaN if all were skipped.
     const auto rows =
         static_cast<double>(position_.rows == 0 ? 1 : position_.rows - position_.skipped_rows);
     row.loss = position_.loss_sum / rows;
@@ -228,7 +228,7 @@ class Fitting {
   absl::Status SaveIfDue() {
     const CheckpointOptions& checkpoints = options_.checkpoints;
     if (checkpoints.folder.empty()) return absl::OkStatus();
-    // As evaluations count, so that the two meet.
+    // Counts like evaluations, so that the two coincide.
     const bool is_multiple =
         checkpoints.every_steps > 0 && trainer_.steps() % checkpoints.every_steps == 0;
     bool is_due = is_multiple || (checkpoints.every_steps > 0 && saved_steps_ < 0);
@@ -239,7 +239,7 @@ class Fitting {
     return is_due ? Save() : absl::OkStatus();
   }
 
-  // Begins to save, once the save before is done. Only an error of the run itself is one here.
+  // Begins to save, once the save before is done. Returns only errors of the run itself.
   absl::Status Save() {
     if (options_.checkpoints.folder.empty()) return absl::OkStatus();
     RETURN_IF_ERROR(FinishSave());
@@ -281,7 +281,7 @@ class Fitting {
   // `steps_here` of this run took `seconds`.
   absl::Duration Remaining(int64_t steps_here, double seconds) const {
     const double per_step = seconds / static_cast<double>(steps_here);
-    // Before the first evaluation: a forward pass is a third of a step's work.
+    // Estimate before the first evaluation: a forward pass is a third of a step's work.
     const double evaluation = evaluation_seconds_ > 0.0
                                   ? evaluation_seconds_
                                   : per_step / 3.0 * static_cast<double>(data_.test->rows()) /
@@ -302,11 +302,11 @@ class Fitting {
   const FitOptions& options_;
   const int64_t batch_;
   const int64_t steps_per_epoch_;
-  double evaluation_seconds_ = 0.0;  // of the last
+  double evaluation_seconds_ = 0.0;  // of the last one
   double all_evaluations_seconds_ = 0.0;
   DataPosition position_;
-  int64_t saved_steps_;           // by when the last save was begun
-  double blocked_seconds_ = 0.0;  // by that
+  int64_t saved_steps_;           // steps when the last save was begun
+  double blocked_seconds_ = 0.0;  // by that save
   FitResult result_;
 };
 
@@ -317,7 +317,7 @@ int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan) {
 }
 
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options) {
-  return Fitting(trainer, data, options).Run();
+  return TrainingLoop(trainer, data, options).Run();
 }
 
 }  // namespace stagecoach::engine

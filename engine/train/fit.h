@@ -14,50 +14,50 @@
 
 namespace stagecoach::engine {
 
-// How far a run has come, after each step.
+// The progress of a run, after each step.
 struct FitProgress {
   int epoch = 1;                    // counts from 1
   int64_t step = 0;                 // of the epoch, counts from 1
   int64_t steps = 0;                // of the epoch, as far as it is trained
   int64_t run_step = 0;             // of the run, counts from 1
-  StepResult taken;                 // what the step gave
+  StepResult step_result;           // the step's result
   double loss = 0.0;                // mean over the epoch so far
   double samples_per_second = 0.0;  // of training, over the epoch so far
   absl::Duration remaining;         // estimate for the rest of the run, evaluation included
 };
 
-// An epoch, or what of it had been trained when it was evaluated.
+// An epoch, or the part of it that had been trained when it was evaluated.
 struct EpochResult {
   int epoch = 1;
-  double share = 1.0;  // of the epoch's steps that had been done
+  double share = 1.0;  // of the epoch's steps that were done
   int64_t step = 0;    // of the run, counts from 1: the last one before the evaluation
   // Mean over the epoch's steps that were not skipped, each before its update.
   double loss = 0.0;
-  double train_accuracy = 0.0;  // over the same rows, of all their answers (TargetSpec)
+  double train_accuracy = 0.0;  // over the same samples, of all their answers (TargetSpec)
   double test_accuracy = 0.0;
   double test_loss = 0.0;
-  // Of training in this run, without evaluations and without what was trained before it.
+  // Training time in this run, excluding evaluations and what was trained before it.
   absl::Duration training;
   double samples_per_second = 0.0;
 
-  Figures figures() const { return {loss, train_accuracy, test_loss, test_accuracy}; }
+  Metrics metrics() const { return {loss, train_accuracy, test_loss, test_accuracy}; }
 };
 
-// What came of saving a checkpoint.
+// The result of saving a checkpoint.
 struct SaveReport {
   int64_t step = 0;
-  absl::StatusOr<std::string> path;  // or why there is none; the run goes on
-  absl::Duration blocked;            // for which steps had to wait
+  absl::StatusOr<std::string> path;  // or why there is none; the run continues
+  absl::Duration blocked;            // time for which steps had to wait
 };
 
-// When and how a run is saved: as below, also after the evaluation that ends an epoch; at its end;
+// When and how a run is saved: as below; also after the evaluation that ends an epoch; at its end;
 // and when it is stopped. What is saved after a step that is evaluated has the test loss, by which
 // the best checkpoint is chosen (Retention).
 struct CheckpointOptions {
-  std::string folder;  // "": not at all
-  // After each step of the run whose number is a multiple of this, as evaluate_every_steps counts,
-  // and after each epoch. Or whenever `wanted` says so: it is asked after each
-  // step and epoch, and, among processes, as FitOptions::stop is.
+  std::string folder;  // "": never
+  // Saves after each step of the run whose number is a multiple of this, as for
+  // evaluate_every_steps, and after each epoch; also whenever `wanted` says so: it is asked after
+  // each step and epoch, and, among processes, as FitOptions::stop is.
   int64_t every_steps = 0;
   StopFunction wanted;
   SaveOptions save;  // its position is filled in, and the encoding of the data
@@ -66,47 +66,49 @@ struct CheckpointOptions {
 
 struct FitOptions {
   int epochs = 1;
-  // Of the whole run, in place of `epochs`: it ends there with an evaluation, be it within an
-  // epoch.
+  // Number of steps of the whole run, in place of `epochs`: the run ends there with an evaluation,
+  // even within an epoch.
   std::optional<int64_t> steps;
   // Evaluates also after each step of the run whose number is a multiple of this; 0: only after
   // epochs. The training is the same.
   int64_t evaluate_every_steps = 0;
-  uint64_t seed = 1;   // of the order of the rows
-  DataPosition start;  // of a run that goes on (Trainer::Restore, Adopt); counted in FitResult
-  bool start_is_saved = true;  // or there is nothing to save yet; else it is, once there is time
+  uint64_t seed = 1;  // for the order of the samples
+  // The position at which a run resumes (Trainer::Restore, RestoreSnapshot); counted in FitResult.
+  DataPosition start;
+  bool start_is_saved = true;  // or there is nothing to save yet; otherwise it is saved once there
+                               // is time
   CheckpointOptions checkpoints;
   // Asked before each step and each batch of an evaluation; ends the run there if it says so.
   StopFunction stop;
-  // Asked after each evaluation, and of where the run goes on from; ends the run there if it says
-  // so. Figures are the same in all processes, so they end at the same step.
-  std::function<bool(const Figures&)> stop_when;
+  // Asked after each evaluation, and about the position at which the run resumes; ends the run
+  // there if it says so. Metrics are the same in all processes, so they end at the same step.
+  std::function<bool(const Metrics&)> stop_when;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
   std::function<void(const EpochResult&)> on_evaluation;  // within an epoch, which is not over
-  DataPosition* position = nullptr;                       // kept up to date, also where Fit fails
+  DataPosition* position = nullptr;                       // kept up to date, even if Fit fails
 };
 
 struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
-  int64_t skipped_steps = 0;       // of these, the ones that changed nothing (OnNonFinite)
+  int64_t skipped_steps = 0;       // those of `steps` that changed nothing (OnNonFinite)
   bool stopped = false;            // by FitOptions::stop
-  bool condition_met = false;      // FitOptions::stop_when
-  std::optional<Figures> figures;  // where the run ended with an evaluation
+  bool condition_met = false;      // by FitOptions::stop_when
+  std::optional<Metrics> metrics;  // if the run ended with an evaluation
   // Fingerprint of the loss of every step, in order: equal for equal bits. Empty without steps.
   std::string step_losses_hash;
-  absl::Status last_save;  // of the last checkpoint, if it could not be saved
+  absl::Status last_save;  // error of the last checkpoint, if it could not be saved
 };
 
-// How many steps an epoch has: the rows are shuffled anew for every epoch, those of a text cut anew
-// as well (Dataset::ForEpoch), by seed and epoch alone, and those left over after the last whole
-// batch wait for another epoch.
+// Returns the number of steps in an epoch: the samples are shuffled anew for every epoch, those of
+// a text also cut anew (Dataset::ForEpoch), by seed and epoch alone, and those left over after the
+// last whole batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
 
 // Trains, from options.start on, until `epochs` passes over data.train are done, each followed by
-// an evaluation of data.test, or until so many steps are. InvalidArgument: less than one batch of
-// rows.
+// an evaluation of data.test, or until `steps` are done. InvalidArgument: there are fewer samples
+// than one batch.
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);
 
 }  // namespace stagecoach::engine

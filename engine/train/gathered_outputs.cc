@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "engine/train/gathered_values.h"
+#include "engine/runtime/gathered_values.h"
 #include "kernels/bfloat16.h"
 
 namespace stagecoach::engine {
@@ -25,24 +25,25 @@ void AppendValues(const Tensor& from, int64_t count, std::vector<float>& values)
 }  // namespace
 
 absl::StatusOr<std::vector<float>> GatherOutputs(RankGroup& group, Executors executors,
-                                                 const PreparedRun& run, int64_t rows) {
+                                                 const PreparedRun& run, const Batch& batch) {
   const partition::Plan& plan = run.plan;
   const int64_t elements = run.profile.output.elements();
-  const int64_t rows_per_replica = plan.batch_rows() / plan.replicas();
+  const int micro_batches = plan.schedule.num_micro_batches;
   const Rank last = run.lowered->training.rank_of(StageId(plan.num_stages() - 1));
   std::vector<ValueShare> shares;
   std::vector<float> own;
-  own.reserve(static_cast<size_t>(std::min(rows, plan.batch_rows()) * elements));
+  own.reserve(batch.rows.size() * static_cast<size_t>(elements));
   for (int replica = 0; replica < plan.replicas(); ++replica) {
     const int device = group.mesh().device_of(last, replica);
-    int64_t left = std::clamp(rows - replica * rows_per_replica, int64_t{0}, rows_per_replica);
-    shares.push_back({.owner = device, .count = left * elements});
     const std::unique_ptr<Executor>& executor = executors[static_cast<size_t>(device)];
-    if (executor == nullptr) continue;
-    for (MicroBatch i(0); left > 0; i = MicroBatch(i.value() + 1)) {
-      const int64_t taken = std::min(left, plan.micro_batch_rows);
-      AppendValues(executor->Output(i), taken * elements, own);
-      left -= taken;
+    Batch part = batch;
+    part.first_micro_batch = replica * micro_batches;
+    shares.push_back({.owner = device, .count = 0});
+    for (int i = 0; i < micro_batches; ++i) {
+      const int64_t count = std::ssize(part.RowsOf(i, plan.micro_batch_rows)) * elements;
+      shares.back().count += count;
+      if (executor == nullptr || count == 0) continue;
+      AppendValues(executor->Output(MicroBatch(i)), count, own);
     }
   }
   const bool has_all = static_cast<int>(group.local_devices().size()) == plan.num_devices();

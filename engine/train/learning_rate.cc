@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/model/catch_exceptions.h"
+#include "engine/nn/catch_exceptions.h"
 
 namespace stagecoach::engine {
 

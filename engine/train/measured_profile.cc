@@ -1,7 +1,9 @@
 #include "engine/train/measured_profile.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -10,7 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/data/random_samples.h"
-#include "engine/train/measured_costs.h"
+#include "engine/train/measure/measured_costs.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
 
@@ -22,14 +24,13 @@ using schedule::Op;
 using schedule::StageId;
 using schedule::Trace;
 
-// Of each device: enough that most micro-batches add to the gradients and all devices are busy most
-// of the time.
+// Enough that most micro-batches add to the gradients and all devices are busy most of the time.
 constexpr int kMicroBatchesPerDevice = 4;
-constexpr float kLearningRate = 1e-6F;  // the values stay what they are
-constexpr int kExchanges = 7;           // of which the median counts
+constexpr float kLearningRate = 1e-6F;  // too small to change the values
+constexpr int kExchanges = 7;           // the median counts
 
-// The same work with every layer as a stage of its own, where it was. Every other BW of a layer
-// whose B and W share work stays whole, so that all three are measured.
+// Returns the same work with every layer as a stage of its own, where it was. Every other BW of a
+// layer whose B and W share work stays whole, so that all three are measured.
 partition::Plan StagePerLayer(const partition::Plan& plan,
                               absl::Span<const partition::LayerCost> layers) {
   partition::Plan fine = {.num_layers = plan.num_layers,
@@ -72,8 +73,26 @@ partition::Plan StagePerLayer(const partition::Plan& plan,
   return fine;
 }
 
-absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats,
-                                              const std::function<bool()>& is_stopped = nullptr) {
+struct TracedSteps {
+  std::vector<Trace> traces;
+  std::vector<double>
+      beyond_ns;  // of each: the time of Step() before its first pass and after its last
+};
+
+// Returns the time from the first pass of any rank to the end of the last action.
+double SpanOf(const Trace& trace) {
+  int64_t start_ns = std::numeric_limits<int64_t>::max(), end_ns = 0;
+  for (const std::vector<schedule::TimedAction>& list : trace.actions) {
+    for (const schedule::TimedAction& timed : list) {
+      if (schedule::IsCompute(timed.action.op)) start_ns = std::min(start_ns, timed.start_ns);
+      end_ns = std::max(end_ns, timed.end_ns);
+    }
+  }
+  return static_cast<double>(end_ns - start_ns);
+}
+
+absl::StatusOr<TracedSteps> TraceSteps(PreparedRun run, int repeats,
+                                       const std::function<bool()>& is_stopped = nullptr) {
   const int64_t batch_rows = run.plan.batch_rows();
   const RandomSamples data(run.sample_spec(), batch_rows);
   const TrainerOptions options = {.optimizer = run.optimizer,
@@ -85,15 +104,18 @@ absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats,
                    Trainer::Create(std::move(run), options));
   std::vector<int64_t> rows(static_cast<size_t>(batch_rows));
   std::iota(rows.begin(), rows.end(), 0);
-  std::vector<Trace> traces;
+  TracedSteps steps;
   for (int step = 0; step <= repeats; ++step) {
     if (is_stopped && is_stopped()) return absl::CancelledError("the measurement was stopped");
+    const auto start = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(trainer->Step(data, rows).status());
+    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
     if (step == 0) continue;
     ASSIGN_OR_RETURN(Trace trace, trainer->LastTrace());
-    traces.push_back(std::move(trace));
+    steps.beyond_ns.push_back(std::max(0.0, took.count() - SpanOf(trace)));
+    steps.traces.push_back(std::move(trace));
   }
-  return traces;
+  return steps;
 }
 
 double SpreadOf(std::vector<double> times) {
@@ -146,8 +168,9 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                         .optimizer = options.optimizer,
                                         .device = options.device,
                                         .transfers = cut.lowered->transfers}));
-  ASSIGN_OR_RETURN(const std::vector<Trace> traces,
+  ASSIGN_OR_RETURN(TracedSteps steps,
                    TraceSteps(std::move(fine), measure.repeats, measure.is_stopped));
+  const std::vector<Trace>& traces = steps.traces;
   const schedule::Costs costs =
       MeasureCosts(traces, profile.updates_in_backward,
                    std::vector<schedule::StageMemory>(static_cast<size_t>(model.num_layers())));
@@ -165,6 +188,8 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
     layer.step_ns = static_cast<double>(times.step_ns);
     layer.spread = spreads[i];
   }
+  profile.overheads = {.message_ns = MessageNs(traces),
+                       .step_ns = Median(std::move(steps.beyond_ns))};
   return profile;
 }
 
@@ -193,8 +218,8 @@ absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas) {
                          .device = device}));
   const std::vector<partition::LayerCost> layers = run.profile.layers;
   const auto stages = static_cast<size_t>(run.plan.num_stages());
-  ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(run), kExchanges));
-  const schedule::Costs costs = MeasureCosts(traces, /*updates_in_backward=*/false,
+  ASSIGN_OR_RETURN(const TracedSteps steps, TraceSteps(std::move(run), kExchanges));
+  const schedule::Costs costs = MeasureCosts(steps.traces, /*updates_in_backward=*/false,
                                              std::vector<schedule::StageMemory>(stages));
   double ns = 0, bytes = 0;
   for (const schedule::StageTimes& times : costs.stages) ns += static_cast<double>(times.reduce_ns);

@@ -27,7 +27,7 @@ absl::StatusOr<PreparedRun> Prepare(const Model& model, int replicas, int stages
                             .results = ResultsOf(options)});
 }
 
-// `replicas` of `stages` devices each, with as many gradient blocks.
+// Makes `replicas` of `stages` devices each, with as many gradient blocks.
 absl::StatusOr<std::unique_ptr<Trainer>> Spread(const Model& model, int replicas, int stages,
                                                 int micro_batches, int64_t batch_rows,
                                                 const TrainerOptions& options) {

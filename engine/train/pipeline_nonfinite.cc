@@ -1,4 +1,4 @@
-// What comes of a step with numbers that are not finite (OnNonFinite).
+// Handles a step with NaN or infinity (OnNonFinite).
 
 #include <cmath>
 #include <optional>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/run/nonfinite_search.h"
+#include "engine/runtime/nonfinite_search.h"
 #include "engine/train/pipeline_trainer.h"
 
 namespace stagecoach::engine {
@@ -41,14 +41,14 @@ int PipelineTrainer::FirstWithoutLoss() const {
     const LossResult result = ExecutorOf(i / own).Result(i / own, MicroBatch(i % own));
     if (!std::isfinite(result.loss)) return i;
   }
-  return 0;  // never: their sum would be finite
+  return 0;  // never reached: their sum would be finite
 }
 
 absl::StatusOr<std::string> PipelineTrainer::WhereNotFinite(const Batch& batch) {
-  RETURN_IF_ERROR(group_->Agree(group_->OnEach(
+  RETURN_IF_ERROR(group_->Agree(group_->ForEachLocalDevice(
       [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareSearch(); })));
   std::vector<std::optional<NonFinite>> found(executors_.size());
-  RETURN_IF_ERROR(group_->Together([&](int device) -> absl::Status {
+  RETURN_IF_ERROR(group_->RunCollective([&](int device) -> absl::Status {
     const auto index = static_cast<size_t>(device);
     ASSIGN_OR_RETURN(found[index], executors_[index]->FindNonFinite(OwnBatch(batch, device)));
     return absl::OkStatus();

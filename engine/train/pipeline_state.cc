@@ -3,11 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/stage/fill_tensors.h"
-#include "engine/train/adopted_state.h"
-#include "engine/train/measured_costs.h"
+#include "engine/runtime/stage/fill_tensors.h"
+#include "engine/runtime/trained_parameters.h"
+#include "engine/train/measure/measured_costs.h"
 #include "engine/train/pipeline_trainer.h"
-#include "engine/train/trained_parameters.h"
+#include "engine/train/recovery/restore_state.h"
 
 namespace stagecoach::engine {
 
@@ -100,7 +100,7 @@ absl::Status PipelineTrainer::SetParameter(const std::string& name,
 
 absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
   RETURN_IF_ERROR(group_->status());
-  return group_->OnEach([&](int device) -> absl::Status {
+  return group_->ForEachLocalDevice([&](int device) -> absl::Status {
     const Executor& executor = *executors_[static_cast<size_t>(device)];
     std::vector<ParameterId> ids;
     std::vector<kernels::Tensor> tensors;
@@ -152,7 +152,7 @@ absl::StatusOr<RestoredCheckpoint> PipelineTrainer::Restore(const std::string& p
 
 bool PipelineTrainer::can_lose_processes() const {
   return options_.rendezvous != nullptr && plan().replicas() > 1 && plan().trains() &&
-         options_.device.kind == DeviceKind::kCpu && own_executor().waits_before_steps();
+         own_executor().waits_before_steps();
 }
 
 bool PipelineTrainer::may_complete_step() const {
@@ -168,18 +168,18 @@ absl::Status PipelineTrainer::CompleteStep() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<KeptState> PipelineTrainer::Keep() {
-  if (!can_lose_processes()) return Trainer::Keep();
-  KeptState kept = {.steps = steps_, .samples = samples_};
-  ASSIGN_OR_RETURN(kept.pieces, CopyPieces(*group_, executors_));
-  return kept;
+absl::StatusOr<StateSnapshot> PipelineTrainer::TakeSnapshot() {
+  if (!can_lose_processes()) return Trainer::TakeSnapshot();
+  StateSnapshot snapshot = {.steps = steps_, .samples = samples_};
+  ASSIGN_OR_RETURN(snapshot.pieces, CopyPieces(*group_, executors_, options_.deadline));
+  return snapshot;
 }
 
-absl::StatusOr<DataPosition> PipelineTrainer::Adopt(const KeptState* own) {
+absl::StatusOr<DataPosition> PipelineTrainer::RestoreSnapshot(const StateSnapshot* own) {
   RETURN_IF_ERROR(group_->status());
-  if (!can_lose_processes()) return Trainer::Adopt(own);
-  ASSIGN_OR_RETURN(const KeptState adopted,
-                   AdoptState(*group_, executors_, own, options_.deadline));
+  if (!can_lose_processes()) return Trainer::RestoreSnapshot(own);
+  ASSIGN_OR_RETURN(const StateSnapshot adopted,
+                   RestoreState(*group_, executors_, own, options_.deadline));
   steps_ = restored_steps_ = adopted.steps;
   samples_ = adopted.samples;
   return *adopted.position;

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
-#include "engine/device/choices.h"
+#include "engine/runtime/device/choices.h"
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"
 #include "engine/train/trainer_checks.h"
@@ -32,7 +32,7 @@ absl::Status PipelineTrainer::Initialize() {
   executors_.resize(static_cast<size_t>(plan().num_devices()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(
-      group_->Agree(group_->Together([&](int device) { return CreateExecutor(device); })));
+      group_->Agree(group_->RunCollective([&](int device) { return CreateExecutor(device); })));
   if (options_.rendezvous != nullptr) {
     RETURN_IF_ERROR(group_->DescribeBy([this] { return ExecutorOf(0).Activity(); }));
   }
@@ -41,14 +41,14 @@ absl::Status PipelineTrainer::Initialize() {
   saved_state_ =
       std::make_unique<SavedState>(run_, *group_, executors_, base::SystemCalls::Kernel());
   if (options_.on_slow_rank) {
-    pace_watch_ = std::make_unique<PaceWatch>(*group_, options_.on_slow_rank);
+    step_time_monitor_ = std::make_unique<StepTimeMonitor>(*group_, options_.on_slow_rank);
   }
   if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered->training);
   return absl::OkStatus();
 }
 
 absl::Status PipelineTrainer::CreateRings() {
-  std::vector<RingOwner> owners;
+  std::vector<RecorderOwner> owners;
   for (const int device : group_->local_devices()) {
     owners.push_back({.device = device,
                       .devices = plan().num_devices(),
@@ -56,13 +56,13 @@ absl::Status PipelineTrainer::CreateRings() {
                       .replicas = plan().replicas(),
                       .name = group_->names()[static_cast<size_t>(device)]});
   }
-  ASSIGN_OR_RETURN(rings_, Rings::Create(options_.rings, owners));
+  ASSIGN_OR_RETURN(recorders_, FlightRecorders::Create(options_.recorders, owners));
   return absl::OkStatus();
 }
 
 absl::Status PipelineTrainer::Explained(const absl::Status& status) const {
   if (!absl::IsDeadlineExceeded(status) || options_.rendezvous != nullptr) return status;
-  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", rings_->Explain()));
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", recorders_->Explain()));
 }
 
 absl::Status PipelineTrainer::CheckChoices() {
@@ -96,6 +96,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .replication = plan().replication,
                          .optimizer = options_.optimizer,
                          .cached_positions = run_.model.cached_positions,
+                         .output_rows = OutputRows(run_.model, plan().micro_batch_rows),
                          .updates_in_backward = run_.updates_in_backward(),
                          .skips = run_.profile.skips};
     for (const int layer : plan().recomputed) {
@@ -121,7 +122,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
       Executor::Create({.device = &group_->device(device),
                         .number = device,
                         .transport = &group_->transport(device),
-                        .ring = &rings_->of(device),
+                        .recorder = &recorders_->of(device),
                         .beside = group_->beside(device),
                         .replicas = group_->replicas(device),
                         .deadline = options_.deadline,
@@ -140,8 +141,8 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
 }
 
 absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function) {
-  // On an accelerator a few runs stand for all: early ones, so that there are some, and then one in
-  // so many.
+  // On an accelerator, only some runs are measured: early ones, so that there are some, and then
+  // one in kMeasuredOf.
   constexpr int64_t kMeasuredOf = 16;
   const bool is_early = (runs_ & (runs_ - 1)) == 0;
   const bool is_measured = options_.device.kind == DeviceKind::kCpu || traces_ != nullptr ||
@@ -149,7 +150,7 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bo
   ++runs_;
   const auto start = std::chrono::steady_clock::now();
   absl::Status status =
-      group_->Together([&](int device) { return Explained(function(device, is_measured)); });
+      group_->RunCollective([&](int device) { return Explained(function(device, is_measured)); });
   const auto took = std::chrono::steady_clock::now() - start;
   last_measured_ns_ =
       is_measured ? std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() : 0;
@@ -224,8 +225,8 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
     RETURN_IF_ERROR(CompleteUpdates());  // the error is the next call's
   }
   if (trace != nullptr) traces_->End(number - restored_steps_);
-  if (pace_watch_ != nullptr && last_measured_ns_ > 0 && performed.ok()) {
-    pace_watch_->After(number, last_measured_ns_, [&](int device) {
+  if (step_time_monitor_ != nullptr && last_measured_ns_ > 0 && performed.ok()) {
+    step_time_monitor_->After(number, last_measured_ns_, [&](int device) {
       return executors_[static_cast<size_t>(device)]->counters().last_compute_ns;
     });
   }
@@ -243,7 +244,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                       .learning_rate = step.update.learning_rate,
                       .gradient_norm = ExecutorOf(0).gradient_norm()};
   RETURN_IF_ERROR(EndNonFinite(batch, taken, performed.ok()));
-  // Who loses another process before that does the step again: it has changed nothing.
+  // If another process is lost before this, the step is repeated: it has changed nothing.
   EndStep();
   return taken;
 }
@@ -254,7 +255,7 @@ void PipelineTrainer::EndStep() {
 }
 
 absl::Status PipelineTrainer::CompleteUpdates() {
-  return group_->OnEach(
+  return group_->ForEachLocalDevice(
       [&](int device) { return executors_[static_cast<size_t>(device)]->CompleteUpdates(); });
 }
 
@@ -272,13 +273,14 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
       ASSIGN_OR_RETURN(const bool must_stop, stop());
       if (must_stop) break;
     }
-    RETURN_IF_ERROR(RunForward(data, {.loss = true}, evaluation));
+    RETURN_IF_ERROR(RunForward(data, {.loss = true}, evaluation).status());
   }
   evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
   return evaluation;
 }
 
-absl::Status PipelineTrainer::RunForward(const Dataset& data, Wanted wanted, Evaluation& sums) {
+absl::StatusOr<Batch> PipelineTrainer::RunForward(const Dataset& data, Wanted wanted,
+                                                  Evaluation& sums) {
   const int64_t begin = sums.rows;
   const int64_t end = std::min(begin + plan().batch_rows(), data.rows());
   evaluation_rows_.clear();
@@ -289,34 +291,51 @@ absl::Status PipelineTrainer::RunForward(const Dataset& data, Wanted wanted, Eva
                     .first_sample = begin,
                     .wants_loss = wanted.loss,
                     .wants_outputs = wanted.outputs};
-  RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
-    return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device), is_measured);
-  }));
+  RETURN_IF_ERROR(RunEvaluation(batch));
   sums.rows = end;
   if (wanted.loss) AddResults(sums.loss, sums.correct);
-  return absl::OkStatus();
+  return batch;
 }
 
-absl::StatusOr<Evaluation> PipelineTrainer::PredictFrom(const Dataset& data, int64_t first_row,
-                                                        const TakeOutputs& take) {
+absl::Status PipelineTrainer::RunEvaluation(const Batch& batch) {
+  return RunSchedule([&](int device, bool is_measured) {
+    return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device), is_measured);
+  });
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const TakeOutputs& take) {
   RETURN_IF_ERROR(group_->status());
+  if (run_.model.cached_positions > 0) {
+    return absl::InvalidArgumentError("a model for generation is given positions: see Generator");
+  }
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
   const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
   RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary));
-  const bool generates = run_.model.cached_positions > 0;
-  if (generates && (has_targets || (take && data.rows() - first_row > 1))) {
-    return absl::InvalidArgumentError(
-        "a model for generation has no loss, and gives outputs of one row at a time");
-  }
   RETURN_IF_ERROR(PrepareOutputs());
-  absl::StatusOr<Evaluation> evaluation = PredictAll(data, first_row, take);
+  absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
   RETURN_IF_ERROR(group_->Agree(evaluation.status()));
   return evaluation;
 }
 
+absl::StatusOr<std::vector<float>> PipelineTrainer::Pass(const Dataset& sequences,
+                                                         const PassedRows& passed) {
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(PrepareOutputs());
+  const Batch batch{.data = &sequences,
+                    .rows = passed.rows,
+                    .ends = passed.ends,
+                    .rows_are_sequences = passed.are_sequences,
+                    .step = steps_,
+                    .wants_loss = false,
+                    .wants_outputs = passed.wants_outputs};
+  RETURN_IF_ERROR(RunEvaluation(batch));
+  if (!passed.wants_outputs) return std::vector<float>();
+  return GatherOutputs(*group_, executors_, run_, batch);
+}
+
 absl::Status PipelineTrainer::PrepareOutputs() {
   if (has_prepared_outputs_) return absl::OkStatus();
-  RETURN_IF_ERROR(group_->Agree(group_->OnEach(
+  RETURN_IF_ERROR(group_->Agree(group_->ForEachLocalDevice(
       [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
   has_prepared_outputs_ = true;
   return absl::OkStatus();
@@ -325,16 +344,16 @@ absl::Status PipelineTrainer::PrepareOutputs() {
 absl::StatusOr<bool> PipelineTrainer::PrepareChoice(int64_t ids) {
   RETURN_IF_ERROR(group_->status());
   if (!run_.profile.loss_spec.is_computed_by_layer || options_.rendezvous != nullptr) return false;
-  // Later, it would cost the caches.
+  // Doing so later would cost the caches.
   RETURN_IF_ERROR(PrepareOutputs());
-  RETURN_IF_ERROR(group_->OnEach(
+  RETURN_IF_ERROR(group_->ForEachLocalDevice(
       [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareChoice(ids); }));
   return true;
 }
 
-absl::Status PipelineTrainer::Choose(const Dataset& sequence, int64_t most, const TakeId& take) {
+absl::Status PipelineTrainer::Choose(const Dataset& sequence, int64_t last, int64_t most,
+                                     const TakeId& take) {
   RETURN_IF_ERROR(group_->status());
-  const int64_t last = sequence.rows() - 1;
   evaluation_rows_.assign(1, last);
   const Batch batch{.data = &sequence,
                     .rows = evaluation_rows_,
@@ -347,30 +366,25 @@ absl::Status PipelineTrainer::Choose(const Dataset& sequence, int64_t most, cons
       return executors_[static_cast<size_t>(device)]->ChooseOn(batch, most, take, is_measured);
     });
   }
-  RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
-    return executors_[static_cast<size_t>(device)]->Evaluate(batch, is_measured);
-  }));
+  RETURN_IF_ERROR(RunEvaluation(batch));
   take(ExecutorOf(0).ChoiceAfter(last));
   return absl::OkStatus();
 }
 
-absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data, int64_t first_row,
+absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
                                                        const TakeOutputs& take) {
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
-  // Its rows are counted from that of the data set until the end.
-  Evaluation evaluation{.rows = first_row,
-                        .answers_per_row = run_.profile.loss_spec.target.answers()};
+  Evaluation evaluation{.answers_per_row = run_.profile.loss_spec.target.answers()};
   while (evaluation.rows < data.rows()) {
     const int64_t begin = evaluation.rows;
     const bool wants_outputs = static_cast<bool>(take);
-    RETURN_IF_ERROR(RunForward(data, {.loss = has_targets, .outputs = wants_outputs}, evaluation));
+    ASSIGN_OR_RETURN(const Batch batch,
+                     RunForward(data, {.loss = has_targets, .outputs = wants_outputs}, evaluation));
     if (!wants_outputs) continue;
-    const int64_t rows = evaluation.rows - begin;
     ASSIGN_OR_RETURN(const std::vector<float> values,
-                     GatherOutputs(*group_, executors_, run_, rows));
-    RETURN_IF_ERROR(take({.first_row = begin, .rows = rows, .values = values}));
+                     GatherOutputs(*group_, executors_, run_, batch));
+    RETURN_IF_ERROR(take({.first_row = begin, .rows = evaluation.rows - begin, .values = values}));
   }
-  evaluation.rows -= first_row;
   evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
   return evaluation;
 }

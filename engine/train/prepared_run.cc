@@ -8,10 +8,10 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "partition/search/evaluation_of.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
-#include "partition/search/receipt_of.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -21,7 +21,7 @@ schedule::Transfers TransfersFor(const PlanOptions& options) {
                             .replicas = options.replication.replicas,
                             .device = options.device,
                             .exchange = options.exchange};
-  // Each process may name its GPU alike: that several have one number does not make them one.
+  // Processes may name their GPUs alike: the same number does not mean the same GPU.
   if (options.results != schedule::ResultsPlace::kNowhere) group.device.gpus.clear();
   return TransfersOf(group);
 }
@@ -30,7 +30,7 @@ int OwnMicroBatches(const PlanOptions& options) {
   return options.micro_batches / options.replication.replicas;
 }
 
-// A schedule that is given is made for one number of devices only.
+// A user's schedule is made for one number of devices only.
 partition::ScheduleMaker MakerOf(const PlanOptions& options) {
   if (options.predicts) return partition::ForwardSchedule(OwnMicroBatches(options));
   if (!options.given.has_value()) {
@@ -43,7 +43,7 @@ partition::ScheduleMaker MakerOf(const PlanOptions& options) {
   };
 }
 
-// None for kPlanned.
+// Returns none for kPlanned.
 std::vector<int> RecomputedLayers(const ModelProfile& profile, Recompute recompute) {
   std::vector<int> recomputed;
   const auto can = [&](int layer) {
@@ -59,9 +59,9 @@ std::vector<int> RecomputedLayers(const ModelProfile& profile, Recompute recompu
   return recomputed;
 }
 
-// The fastest plan with any schedule, the number of micro-batches being given.
-absl::StatusOr<partition::Receipt> SearchPlan(const partition::Profile& profile,
-                                              const PlanOptions& options) {
+// Returns the fastest plan with any schedule, for the given number of micro-batches.
+absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& profile,
+                                                     const PlanOptions& options) {
   partition::PlannerRequest request;
   request.profile = profile;
   request.cluster = partition::UniformCluster(options.devices * options.replication.replicas,
@@ -75,7 +75,7 @@ absl::StatusOr<partition::Receipt> SearchPlan(const partition::Profile& profile,
   request.reduction = options.replication.reduction;
   request.may_recompute = options.recompute == Recompute::kPlanned;
   if (options.chunks > 0) request.chunks = options.chunks;
-  return PlanJointly(request);
+  return FindPlan(request);
 }
 
 absl::StatusOr<partition::PreparedPlan> MakePlan(const ModelProfile& profile,
@@ -93,12 +93,12 @@ absl::StatusOr<partition::PreparedPlan> MakePlan(const ModelProfile& profile,
                               .collectives = profile.collectives});
 }
 
-// The search takes each device to have a core. Where they share some, a schedule with less idle
-// time gains less: so what it finds is compared with all named schedules under that.
+// The search assumes a core per device. If devices share some, a schedule with less idle time gains
+// less, so the result is compared with all named schedules under that assumption.
 absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
                                                     const PlanOptions& options) {
   const partition::Profile joined = JoinProfiles("", {profile});
-  ASSIGN_OR_RETURN(partition::Receipt found, SearchPlan(joined, options));
+  ASSIGN_OR_RETURN(partition::PlanEvaluation found, SearchPlan(joined, options));
   const int devices = options.devices * options.replication.replicas;
   if (options.cores == 0 || options.cores >= devices) {
     return partition::PreparedPlan(std::move(found));
@@ -110,9 +110,9 @@ absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
     named.schedule = std::string(generator.name);
     absl::StatusOr<partition::PreparedPlan> plan = MakePlan(profile, named);
     if (!plan.ok()) continue;  // not for this shape, or it does not fit
-    ASSIGN_OR_RETURN(const partition::Receipt receipt,
-                     ReceiptOf(plan->plan, joined, partition::UniformCluster(devices)));
-    const double step_ns = StepNsOnCores(receipt, options.cores);
+    ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
+                     EvaluationOf(plan->plan, joined, partition::UniformCluster(devices)));
+    const double step_ns = StepNsOnCores(evaluation, options.cores);
     if (step_ns >= best_ns) continue;
     best_ns = step_ns;
     best = *std::move(plan);
@@ -120,8 +120,8 @@ absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
   return best;
 }
 
-absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
-                                                 const PlanOptions& options) {
+absl::StatusOr<partition::PreparedPlan> PlanWithStages(const ModelProfile& profile,
+                                                       const PlanOptions& options) {
   RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
   const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
   return is_open && !options.predicts ? FastestPlan(profile, options) : MakePlan(profile, options);
@@ -151,13 +151,13 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
                                        const PlanOptions& options) {
   const std::vector<int> recomputed =
       RecomputedLayers(profile, options.predicts ? Recompute::kNone : options.recompute);
-  // To what finds the plan, they are other layers.
+  // The search sees them as other layers.
   ModelProfile with_recomputed = profile;
   for (const int layer : recomputed) {
     partition::LayerCost& cost = with_recomputed.layers[static_cast<size_t>(layer)];
     cost = partition::Recomputed(cost);
   }
-  ASSIGN_OR_RETURN(partition::PreparedPlan plan, FindPlan(with_recomputed, options));
+  ASSIGN_OR_RETURN(partition::PreparedPlan plan, PlanWithStages(with_recomputed, options));
   if (!recomputed.empty()) plan.plan.recomputed = recomputed;
   return PreparedRun{std::move(plan), model, options.optimizer, options.device, std::move(profile)};
 }

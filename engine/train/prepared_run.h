@@ -7,46 +7,46 @@
 
 #include "absl/status/statusor.h"
 #include "engine/data/sample_spec.h"
-#include "engine/device/device_spec.h"
-#include "engine/model/model.h"
-#include "engine/run/rank_group.h"
-#include "engine/stage/optimizer.h"
-#include "engine/stage/profile.h"
+#include "engine/models/model.h"
+#include "engine/runtime/device/device_spec.h"
+#include "engine/runtime/rank_group.h"
+#include "engine/runtime/stage/optimizer.h"
+#include "engine/runtime/stage/profile.h"
 #include "partition/plan/prepared_plan.h"
-#include "schedule/lowering.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
+#include "schedule/transforms/lowering.h"
 
 namespace stagecoach::engine {
 
 // Everything about a run that is settled before its devices are made: the model and the costs of
-// its layers, the plan, what every rank performs, and the memory of each. PrepareRun makes it;
+// its layers, the plan, the actions of every rank, and the memory of each. PrepareRun makes it;
 // later code only reads it.
 struct PreparedRun : partition::PreparedPlan {
   Model model;
   Optimizer optimizer;
-  DeviceSpec device;  // each of them
+  DeviceSpec device;  // for each rank
   ModelProfile profile;
 
-  // Of the data that it trains on.
+  // Describes the data that it trains on.
   SampleSpec sample_spec() const;
 
-  // Whether parameters are updated within the backward pass, if there is one: not while gradients
+  // True if parameters are updated within the backward pass, if there is one: not while gradients
   // are still to be summed over replicas.
   bool updates_in_backward() const {
     return plan.trains() && profile.updates_in_backward && !plan.replication.is_needed();
   }
 };
 
-// Which layers do F again within B, to save memory: of those that can
+// The layers that repeat F within B, to save memory, among those that can
 // (LayerCost::recompute_stash_bytes).
 enum class Recompute : uint8_t {
-  kPlanned,    // those that the plan names; a plan that is searched may name some
-  kNone,       // none, whatever the plan says; and so on
+  kPlanned,    // those that the plan names; a searched plan may name some
+  kNone,       // none, whatever the plan says; likewise below
   kAttention,  // those with attention (LayerSpec::has_attention)
   kFull,       // all
 };
 
-// A given plan, and the devices to perform it on.
+// A user's plan, and the devices to run it on.
 struct GivenPlan {
   partition::Plan plan;
   Optimizer optimizer;
@@ -56,41 +56,41 @@ struct GivenPlan {
   Recompute recompute = Recompute::kPlanned;
 };
 
-// What to find a plan for.
+// Describes what to find a plan for.
 struct PlanOptions {
-  int devices = 1;  // of each replica
+  int devices = 1;  // per replica
   partition::Replication replication = {};
-  // No training: F alone, each device with one stage. No schedule, chunks, optimizer and recompute
-  // are read.
+  // No training: F alone, each device with one stage. Schedule, chunks, optimizer and recompute are
+  // not read.
   bool predicts = false;
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
-  // Instead of a name: that of each replica; for as many devices.
+  // Replaces the name: the schedule of each replica; for as many devices.
   std::optional<schedule::Schedule> given = {};
-  // Under kAnySchedule, how many devices compute at the same moment, if they share the cores of a
-  // machine; 0: all do.
+  // Under kAnySchedule, the number of devices that compute concurrently, if they share the cores of
+  // a machine; 0: all do.
   double cores = 0;
   int chunks = 0;         // stages per device; 0: the schedule's own number
-  int micro_batches = 1;  // of all replicas
+  int micro_batches = 1;  // over all replicas
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;  // its state takes memory
-  DeviceSpec device;    // each of them
+  DeviceSpec device;    // for each rank
   Exchange exchange = Exchange::kAuto;
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
   Recompute recompute = Recompute::kPlanned;
 };
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
-// model; under kAnySchedule, into those of the fastest plan that partition::PlanJointly finds
-// or, where devices share cores, of that and those of all named schedules.
-// Errors: those of AnalyzeModel, CheckReplication, and partition::MakePlan or PlanJointly.
+// model; under kAnySchedule, into those of the fastest plan that partition::FindPlan finds or, if
+// devices share cores, of the fastest of that and those of all named schedules. Errors: those of
+// AnalyzeModel, CheckReplication, and partition::MakePlan or FindPlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
-// The same of a model whose profile, with these options, is known.
+// Does the same for a model whose profile, with these options, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
                                        const PlanOptions& options);
 
-// Prepares a plan that is given. Errors: those of AnalyzeModel and PreparePlan.
+// Prepares a user's plan. Errors: those of AnalyzeModel and PreparePlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given);
-// The same of a model whose profile, with that optimizer and those devices, is known.
+// Does the same for a model whose profile, with that optimizer and those devices, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given);
 
 }  // namespace stagecoach::engine

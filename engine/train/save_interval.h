@@ -5,10 +5,10 @@
 
 namespace stagecoach::engine {
 
-// How often a run should be saved if a save holds it up for `cost` and it fails about once in
-// `between_failures`: the interval at which what saves and repeated steps cost together is least,
+// Returns how often a run should be saved if a save holds it up for `cost` and it fails about once
+// in `between_failures`: the interval that minimizes the total cost of saves and repeated steps,
 // sqrt(2 cost between_failures) (Young 1974, doi:10.1145/361147.361115). But saves take at most a
-// hundredth of the time, and come at least a second apart.
+// hundredth of the time, and are at least a second apart.
 absl::Duration SaveInterval(absl::Duration cost, absl::Duration between_failures);
 
 }  // namespace stagecoach::engine

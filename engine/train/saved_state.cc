@@ -11,24 +11,27 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "engine/run/executor.h"
+#include "engine/runtime/executor.h"
 #include "kernels/bfloat16.h"
 #include "kernels/staging.h"
 
 namespace stagecoach::engine {
 namespace {
 
-// Tells saves apart whose processes see one folder.
+// Returns an id that tells saves apart whose processes see one folder.
 std::string NewId() {
   std::random_device random;
   return absl::StrFormat("%08x%08x", random(), random());
 }
 
-// The files that a run saves and restores: without those of the optimizer, if it only predicts.
+// Returns the files that a run saves and restores: without those of the optimizer, if it only
+// predicts.
 absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
   ASSIGN_OR_RETURN(std::vector<ShardFile> files,
                    ShardFilesOf(run.profile.parameters, run.optimizer));
@@ -38,12 +41,13 @@ absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
   return files;
 }
 
-// Whether the checkpoint has the tensors of the run, and no others of its kinds.
+// Checks whether the checkpoint has the tensors of the run, and no others of their kinds.
 absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<ShardFile>& files,
                               const PreparedRun& run) {
   const Manifest& manifest = checkpoint.manifest();
   const auto refuse = [&](const auto&... what) {
-    return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), ": ", what...));
+    return base::DataError(absl::StrCat(checkpoint.path(), ": ", what...),
+                           absl::StatusCode::kFailedPrecondition);
   };
   const bool trains = run.plan.trains();
   if (trains && manifest.optimizer.kind != run.optimizer.kind) {
@@ -76,7 +80,7 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
                 files.size());
 }
 
-// What the manifest says of the run itself.
+// Fills in what the manifest says about the run itself.
 void Describe(const PreparedRun& run, Manifest& manifest) {
   manifest.saved_at = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
   manifest.optimizer = run.optimizer;
@@ -90,13 +94,13 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
   manifest.plan.plan = run.plan;
 }
 
-// What a device has of each tensor.
+// The pieces of each tensor that a device has.
 using PiecesOf = std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>>;
 
-// Hands the pieces that a device has of the tensors of a file to it.
+// Hands a device its pieces of the tensors of a file.
 class FileToDevice final : public FileReceiver {
  public:
-  // All outlive it.
+  // All arguments outlive it.
   FileToDevice(const ShardFile& file, const PiecesOf& pieces, kernels::Uploader& uploader)
       : file_(file), pieces_(pieces), uploader_(uploader) {}
 
@@ -144,14 +148,14 @@ class FileToDevice final : public FileReceiver {
 
  private:
   static constexpr int64_t kFloatBytes = sizeof(float);
-  // Where bytes of the file go: as they are, or as bfloat16.
+  // The destination of bytes of the file: unchanged, or as bfloat16.
   struct Place {
     int64_t begin, bytes;
     bool is_rounded;
     std::byte* to;
   };
 
-  // Floats to as many bfloat16, one after the other from the same place on.
+  // Rounds floats to as many bfloat16, one after the other from the same place on.
   static void RoundInPlace(std::byte* floats, int64_t bytes) {
     for (int64_t i = 0; i < bytes / kFloatBytes; ++i) {
       float value;
@@ -238,7 +242,7 @@ absl::Status SavedState::Begin(SaveTask task) {
   }
   copies_.resize(static_cast<size_t>(group_.mesh().num_devices()));
   std::vector<std::vector<HostPiece>> copied(copies_.size());
-  const absl::Status status = group_.OnEach([&](int device) -> absl::Status {
+  const absl::Status status = group_.ForEachLocalDevice([&](int device) -> absl::Status {
     ASSIGN_OR_RETURN(copied[static_cast<size_t>(device)], Copy(device));
     return absl::OkStatus();
   });
@@ -264,18 +268,22 @@ absl::StatusOr<std::string> SavedState::Finish() {
 }
 
 absl::Status SavedState::FirstError(const absl::Status& own) {
-  // A code and a message: errors here do not end the group, so that they are passed on as texts.
+  // Errors here do not end the group, so they are passed on as texts.
+  const int own_class = own.ok() ? 0 : static_cast<int>(base::ClassOf(own));
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   group_.Gather(absl::StrCat(own.raw_code(), " ", own.message())));
+                   group_.Gather(absl::StrCat(own.raw_code(), " ", own_class, " ", own.message())));
   absl::Status first;
   for (const std::string& text : all) {
-    const size_t space = text.find(' ');
-    int code = 0;
-    if (space == std::string::npos || !absl::SimpleAtoi(text.substr(0, space), &code)) {
+    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+    int code = 0, error_class = 0;
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &code) ||
+        !absl::SimpleAtoi(parts[1], &error_class)) {
       return absl::FailedPreconditionError("the processes do not save and restore alike");
     }
-    const absl::Status theirs(static_cast<absl::StatusCode>(code), text.substr(space + 1));
-    // That of the process where it began.
+    const absl::Status theirs =
+        base::WithClass(static_cast<base::ErrorClass>(error_class),
+                        absl::Status(static_cast<absl::StatusCode>(code), parts[2]));
+    // Prefers the error of the process where it began.
     if (first.ok() || (absl::IsAborted(first) && !theirs.ok())) first = theirs;
   }
   return first;
@@ -292,7 +300,7 @@ absl::StatusOr<RestoredCheckpoint> SavedState::Restore(const std::string& path) 
       return restored;
     }
     RETURN_IF_ERROR(group_.status());
-    // Another checkpoint of the same run would do no better.
+    // Another checkpoint of the same run would not help.
     if (absl::IsFailedPrecondition(manifest.status())) return manifest.status();
     restored.passed_over.push_back(manifest.status());
   }
@@ -309,8 +317,8 @@ absl::StatusOr<std::vector<std::string>> SavedState::Candidates(const std::strin
   ASSIGN_OR_RETURN(const std::vector<std::string> all, group_.Gather(text));
   for (const std::string& theirs : all) {
     if (theirs == text) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the processes do not see the same checkpoints in ", path));
+    return base::DataError(absl::StrCat("the processes do not see the same checkpoints in ", path),
+                           absl::StatusCode::kFailedPrecondition);
   }
   return own;
 }
@@ -321,7 +329,7 @@ absl::StatusOr<Manifest> SavedState::RestoreFrom(const std::string& path) {
   if (status.ok()) status = files_.status();
   if (status.ok()) status = CheckSameTensors(*checkpoint, *files_, run_);
   if (status.ok()) {
-    status = group_.OnEach([&](int device) { return RestoreTo(device, *checkpoint); });
+    status = group_.ForEachLocalDevice([&](int device) { return RestoreTo(device, *checkpoint); });
   }
   RETURN_IF_ERROR(FirstError(status));
   return checkpoint->manifest();

@@ -26,8 +26,8 @@ absl::Status CannotLoseProcesses() {
 }  // namespace
 
 absl::Status Trainer::CompleteStep() { return CannotLoseProcesses(); }
-absl::StatusOr<KeptState> Trainer::Keep() { return CannotLoseProcesses(); }
-absl::StatusOr<DataPosition> Trainer::Adopt(const KeptState* /*own*/) {
+absl::StatusOr<StateSnapshot> Trainer::TakeSnapshot() { return CannotLoseProcesses(); }
+absl::StatusOr<DataPosition> Trainer::RestoreSnapshot(const StateSnapshot* /*own*/) {
   return CannotLoseProcesses();
 }
 

@@ -8,14 +8,14 @@
 
 namespace stagecoach::kernels {
 
-// The operations of CPU devices, as they were compiled for one kind of processor.
+// The operations of CPU devices, as compiled for one kind of processor.
 struct CompiledOperations {
   const char* arch;  // the value of -march
   std::unique_ptr<Ops> (*create)(Device& device);
 };
 
-// Those that CPU devices of this process have. A portable build chooses among several, once: see
-// portable_operations.cc.
+// Returns the operations that CPU devices of this process have. A portable build chooses among
+// several, once: see portable_operations.cc.
 const CompiledOperations& OperationsForThisProcessor();
 
 }  // namespace stagecoach::kernels

@@ -16,9 +16,9 @@
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/compiled_operations.h"
-#include "kernels/cpu/cpu_stream.h"
-#include "kernels/cpu/library_primitive.h"
-#include "kernels/handover.h"
+#include "kernels/cpu/runtime/cpu_stream.h"
+#include "kernels/cpu/runtime/library_primitive.h"
+#include "kernels/peer_copy.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -45,9 +45,9 @@ class CpuTimeline final : public Timeline {
   std::vector<std::chrono::steady_clock::time_point> moments_;
 };
 
-// Both devices have done their work when they report that they are ready, so the handover is
-// complete when the copy is.
-class CpuHandover final : public Handover {
+// Both devices have done their work when they report that they are ready, so the peer copy is
+// complete when the copy itself is.
+class CpuPeerCopy final : public PeerCopy {
  public:
   absl::Status SenderReady() override { return absl::OkStatus(); }
   absl::Status ReceiverReady() override { return absl::OkStatus(); }
@@ -80,13 +80,13 @@ class CpuDevice final : public Device {
   absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) override {
     return std::make_unique<CpuTimeline>(slots);
   }
-  absl::StatusOr<std::unique_ptr<Handover>> CreateHandover(Device& /*sender*/) override {
-    return std::make_unique<CpuHandover>();
+  absl::StatusOr<std::unique_ptr<PeerCopy>> CreatePeerCopy(Device& /*sender*/) override {
+    return std::make_unique<CpuPeerCopy>();
   }
 
  private:
   // Fresh memory costs a page fault at its first touch, which must not happen during a step: all of
-  // it is touched here, by several threads, since the system clears page by page. Huge pages spare
+  // it is touched here, by several threads, since the system clears page by page. Huge pages save
   // the products, which walk down columns, most of their address translation misses.
   absl::StatusOr<std::byte*> AllocateBytes(int64_t bytes) override {
     const auto size = static_cast<size_t>(bytes);
@@ -96,7 +96,7 @@ class CpuDevice final : public Device {
       return absl::ResourceExhaustedError(absl::StrCat(name(), ": the system refused ", bytes,
                                                        " bytes of memory: ", std::strerror(errno)));
     }
-    madvise(data, size, MADV_HUGEPAGE);  // advice: failure only costs speed
+    madvise(data, size, MADV_HUGEPAGE);  // a hint: failure only costs speed
     auto* const bytes_of = static_cast<volatile std::byte*>(data);
     base::ForEachInParallel((bytes + kTouchedAtOnce - 1) / kTouchedAtOnce,
                             std::min(kTouching, base::AvailableCpus()), [&](int64_t part) {

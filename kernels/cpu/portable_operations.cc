@@ -1,6 +1,6 @@
 #include "kernels/cpu/compiled_operations.h"
-#include "kernels/cpu/library_isa.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/runtime/library_isa.h"
 
 namespace stagecoach::kernels {
 
@@ -8,8 +8,8 @@ namespace stagecoach::kernels {
 std::unique_ptr<Ops> CreateCpuOpsV3(Device& device);
 std::unique_ptr<Ops> CreateCpuOpsV4(Device& device);
 
-// What oneDNN may not use (ONEDNN_MAX_CPU_ISA), operations do not either: with it set, a wide
-// processor computes as a narrow one.
+// Operations do not use instructions that oneDNN may not use (ONEDNN_MAX_CPU_ISA): with that
+// variable set, a wide processor computes as a narrow one does.
 const CompiledOperations& OperationsForThisProcessor() {
   static constexpr CompiledOperations kV2 = {"x86-64-v2", &CreateCpuOps};
   static constexpr CompiledOperations kV3 = {"x86-64-v3", &CreateCpuOpsV3};

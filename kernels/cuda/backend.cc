@@ -1,4 +1,4 @@
-// What libstagecoach_cuda.so shows to the world.
+// The exported functions of libstagecoach_cuda.so.
 #include <dlfcn.h>
 
 #include <memory>
@@ -39,7 +39,7 @@ class LoadedBackend final : public CudaBackend {
   absl::StatusOr<std::string> NewCommunicatorId() override { return NewNcclId(); }
 
  private:
-  // Of the library that this code is in.
+  // Returns the path of the library that contains this code.
   static std::string Path() {
     Dl_info info;
     return dladdr(kCudaBackendVersion, &info) != 0 ? info.dli_fname : "";

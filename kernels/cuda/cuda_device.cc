@@ -18,13 +18,13 @@
 #include "kernels/cuda/inspect.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/products/blas_lt.h"
-#include "kernels/cuda/runtime/cuda_handover.h"
+#include "kernels/cuda/runtime/backoff.h"
+#include "kernels/cuda/runtime/cuda_peer_copy.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/cuda_timeline.h"
 #include "kernels/cuda/runtime/gpu_ledger.h"
 #include "kernels/cuda/runtime/nccl_communicator.h"
-#include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
 #include "kernels/cuda/tuning/tuner.h"
@@ -32,7 +32,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// What a device is made of, all made before it.
+// The parts of a device, all made before it.
 struct Parts {
   std::unique_ptr<CudaStream> stream;
   std::unique_ptr<Tuner> tuner;
@@ -52,7 +52,7 @@ class CudaDevice final : public Device {
         blas_(std::move(parts.blas)),
         ops_(*this, *blas_, *tuner_) {}
 
-  // No library is to create a context on GPU 0 only to give back what it has on this one.
+  // The libraries must not create a context on GPU 0 only to free what they have on this one.
   ~CudaDevice() override { const GpuScope scope(gpu_); }
 
   absl::StatusOr<AcceleratorMemory> MeasureMemory() const override {
@@ -70,10 +70,10 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) override {
     return CudaTimeline::Create(*stream_, slots);
   }
-  absl::StatusOr<std::unique_ptr<Handover>> CreateHandover(Device& sender) override {
+  absl::StatusOr<std::unique_ptr<PeerCopy>> CreatePeerCopy(Device& sender) override {
     STAGECOACH_CHECK(sender.kind() == DeviceKind::kCuda,
-                     absl::StrCat("a handover from ", sender.name(), " to ", name()));
-    return CudaHandover::Create(*static_cast<CudaDevice&>(sender).stream_, *stream_);
+                     absl::StrCat("a peer copy from ", sender.name(), " to ", name()));
+    return CudaPeerCopy::Create(*static_cast<CudaDevice&>(sender).stream_, *stream_);
   }
   absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) override {
@@ -87,7 +87,8 @@ class CudaDevice final : public Device {
   void FreeHostBytes(std::byte* data, int64_t bytes) override;
 
   const int gpu_;
-  const CudaStreamHandle clearing_;  // zeroes memory, beside whatever the other streams wait for
+  const CudaStreamHandle clearing_;  // zeroes memory, independently of what the other streams wait
+                                     // for
   const std::unique_ptr<CudaStream> stream_;
   const std::unique_ptr<Tuner> tuner_;
   const std::unique_ptr<BlasLt> blas_;
@@ -154,7 +155,7 @@ absl::StatusOr<CudaGpu> CheckGpu(const CudaDeviceOptions& options) {
   return gpu;
 }
 
-// What the launch of any kernel returned.
+// Converts the result of launching a kernel.
 absl::Status LaunchStatus(cudaError_t error, const CudaGpu& gpu) {
   const absl::Status status = CudaStatus(error, "LaunchReport");
   const bool lacks_code =
@@ -166,8 +167,8 @@ absl::Status LaunchStatus(cudaError_t error, const CudaGpu& gpu) {
       "); build it with -DCMAKE_CUDA_ARCHITECTURES=", gpu.compute_major, gpu.compute_minor));
 }
 
-// Launches a kernel and waits until it has written to host memory: shows that this build has code
-// for the GPU and that kernels run there, and has the backend's code loaded.
+// Launches a kernel and waits until it has written to host memory. This shows that this build has
+// code for the GPU and that kernels run there, and loads the backend's code.
 absl::Status TryKernel(const CudaGpu& gpu, int ordinal, cudaStream_t stream) {
   constexpr int32_t kWritten = 0x5EED;
   ASSIGN_OR_RETURN(PinnedMemory memory, PinnedMemory::Allocate(ordinal, sizeof(int32_t)));
@@ -178,7 +179,7 @@ absl::Status TryKernel(const CudaGpu& gpu, int ordinal, cudaStream_t stream) {
   RETURN_IF_ERROR(
       LaunchStatus(LaunchReport(stream, reinterpret_cast<int32_t*>(on_device), kWritten), gpu));
   const base::Deadline deadline = base::Deadline::After(absl::Seconds(60));
-  const Patience patience(std::chrono::milliseconds(1), std::chrono::milliseconds(1));
+  const Backoff patience(std::chrono::milliseconds(1), std::chrono::milliseconds(1));
   for (cudaError_t state = cudaErrorNotReady; state != cudaSuccess; patience.Wait()) {
     state = cudaStreamQuery(stream);
     if (state != cudaErrorNotReady) RETURN_IF_ERROR(CudaStatus(state, "cudaStreamQuery"));
@@ -211,7 +212,7 @@ absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
 absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options, const CudaGpu& gpu) {
   GpuLedger& ledger = GpuLedger::Of(options.gpu);
   base::MutexLock lock(ledger.setup());
-  RETURN_IF_ERROR(ledger.FreeBytes().status());  // before there is more than a context
+  RETURN_IF_ERROR(ledger.FreeBytes().status());  // while there is nothing but a context
   ASSIGN_OR_RETURN(CudaStreamHandle clearing,
                    CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
   RETURN_IF_ERROR(TryKernel(gpu, options.gpu, clearing.get()));

@@ -9,7 +9,8 @@
 
 namespace stagecoach::kernels {
 
-// CudaBackend::CreateDevice: a GPU, or a share of one, with streams of its own.
+// Implements CudaBackend::CreateDevice: creates a device on a GPU, or on a share of one, with
+// streams of its own.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options);
 
 }  // namespace stagecoach::kernels

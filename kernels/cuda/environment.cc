@@ -11,12 +11,12 @@ namespace {
 struct Variable {
   const char* name;
   const char* effect;
-  bool zero_is_off;  // "0" asks for what happens without the variable
+  bool zero_is_off;  // "0" means the same as no variable
 };
 
 // The variables that cuBLASLt 13 reads and that decide which products it computes, or how.
-// NVIDIA_TF32_OVERRIDE has an effect whatever its value: 0 takes TF32 away from a device that asks
-// for it. Emulation is refused as a whole, since the libraries' defaults for it may change.
+// NVIDIA_TF32_OVERRIDE has an effect whatever its value: 0 disables TF32 on a device that asks for
+// it. Emulation is refused altogether, since the libraries' defaults for it may change.
 constexpr Variable kVariables[] = {
     {"NVIDIA_TF32_OVERRIDE", "overrides the precision of products", false},
     {"CUBLAS_EMULATE_SINGLE_PRECISION", "emulates products of float32", true},

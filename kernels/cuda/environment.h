@@ -5,9 +5,9 @@
 
 namespace stagecoach::kernels {
 
-// FailedPrecondition, naming the variable and the remedy in one line, if an environment variable
-// makes NVIDIA's libraries compute other bits than the options of a device ask for. Variables that
-// concern logging, caches or speed alone are not looked at.
+// Returns FailedPrecondition, naming the variable and the remedy in one line, if an environment
+// variable makes NVIDIA's libraries compute other bits than the options of a device ask for.
+// Variables that concern only logging, caches or speed are ignored.
 absl::Status CheckEnvironment();
 
 }  // namespace stagecoach::kernels

@@ -20,12 +20,12 @@
 namespace stagecoach::kernels {
 namespace {
 
-// CUDA's numbers of versions: 13000 is 13.0.
+// Formats CUDA's version numbers: 13000 is 13.0.
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// The newest CUDA that the driver supports; 0 where there is no driver.
+// Returns the newest CUDA that the driver supports; 0 if there is no driver.
 int DriverVersion() {
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
@@ -36,7 +36,7 @@ int RuntimeVersion() {
   return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
-// The driver's own number, as its vendor's pages name it ("580.65.06"), from a line such as
+// Returns the driver's own version, as on its vendor's pages ("580.65.06"), from a line such as
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."; "" if unknown.
 std::string DriverRelease() {
   std::ifstream file("/proc/driver/nvidia/version");

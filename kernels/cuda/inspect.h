@@ -6,14 +6,14 @@
 
 namespace stagecoach::kernels {
 
-// How many GPUs there are, at least one. Unavailable, with cause and remedy in one line: no driver,
-// one that is too old, or no GPU.
+// Returns how many GPUs there are, at least one. Unavailable, with cause and remedy in one line: no
+// driver, one that is too old, or no GPU.
 absl::StatusOr<int> CountGpus();
 
-// GPU `gpu` in [0, CountGpus()).
+// Describes GPU `gpu` in [0, CountGpus()).
 absl::StatusOr<CudaGpu> DescribeGpu(int gpu);
 
-// CudaBackend::Inspect, but for backend_path.
+// Implements CudaBackend::Inspect, except for backend_path.
 CudaSystem InspectCuda();
 
 }  // namespace stagecoach::kernels

@@ -23,14 +23,16 @@ struct ActivationShape {
   Activation activation = Activation::kRelu;
 };
 
-// y = activation(z), z = x + addend. All tensors are (R, C), of the device's activation type.
+// Computes y = activation(z) with z = x + addend. All tensors are (R, C), of the device's
+// activation type.
 class ActivationOp : public Operation {
  public:
   // `addend`, the other side of a residual connection, may be empty. `y` may be `x` or `addend`.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& addend,
                                const Tensor& y) = 0;
 
-  // dx = dy * activation'(z). `known` is z where KeepsZ(activation), otherwise y. `dx` may be `dy`.
+  // Computes dx = dy * activation'(z). `known` is z if KeepsZ(activation), otherwise y. `dx` may be
+  // `dy`.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& known,
                                      const Tensor& dx) = 0;
 };

@@ -7,7 +7,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Whether the extents, and their products by which tasks and bytes are counted, are in range.
+// Returns whether the extents, and their products that count tasks and bytes, are in range.
 bool AreAttentionExtents(const AttentionShape& shape, int64_t max_extent) {
   const int64_t B = shape.samples, T = shape.positions, D = shape.head_size;
   const auto is_extent = [&](int64_t value) { return value >= 1 && value <= max_extent; };

@@ -23,39 +23,40 @@ struct AttentionShape {
   int64_t heads = 1;         // H, of queries
   int64_t kv_heads = 1;      // G, of keys and values; divides H
   int64_t head_size = 1;     // D
-  float rotary_base = 0.0F;  // 0: positions do not turn queries and keys
+  float rotary_base = 0.0F;  // 0: queries and keys are not rotated
 };
 
 // Causal attention of several heads (Vaswani et al. 2017), which may share keys and values in
 // groups (grouped queries, Ainslie et al. 2023): head h reads those of kv head h / (H / G). For
-// each sample, head and position t
+// each sample, head and position t:
 //   y_t = sum over u <= t of p_tu v_u,  p_tu = exp(s_tu - l_t),  s_tu = q_t k_u / sqrt(D),
 //   l_t = log of the sum over u <= t of exp(s_tu).
 //   qkv, dqkv (B, T, (H + 2 G) D): at each position the queries of all heads, then the keys of the
 //   G kv heads, then their values
 //   y, dy (B, T, H D)   statistics (B, H, T): l
-// With a rotary base, q and k are turned where they are read (Su et al. 2021): for i < D/2 the pair
-// (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama. y and the gradients are of
-// the device's activation type, statistics float32.
+// With a rotary base, q and k are rotated where they are read (Su et al. 2021): for i < D/2 the
+// pair (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama. y and the gradients are
+// of the device's activation type, statistics float32.
 //
-// Scores live in tiles, which backward computes again (FlashAttention, Dao et al. 2022); no matrix
-// grows with the square of T beyond a fixed size. The same bits for any number of threads.
+// Scores exist only in tiles, which backward recomputes (FlashAttention, Dao et al. 2022); no
+// matrix grows with the square of T beyond a fixed size. Any number of threads computes the same
+// bits.
 //
 // InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
-// is negative or not finite, an odd D with one. On CUDA devices some head sizes need addresses that
-// are multiples of 16: then of a call, too.
+// is negative, infinite or NaN, a rotary base with an odd D. On CUDA devices some head sizes need
+// addresses that are multiples of 16; calls then return InvalidArgument for others.
 class AttentionOp : public Operation {
  public:
-  // Scratch for any of the calls below, whose contents need not be kept between calls. On CPU
-  // devices a few tiles for each thread; on CUDA devices dy_t y_t and, with a rotary base, turned
-  // queries and keys, and what a library may need, which is at most 560 MiB. By the shape and the
-  // type alone.
+  // Returns the size of the scratch for any of the calls below; its contents need not be kept
+  // between calls. On CPU devices it holds a few tiles per thread; on CUDA devices dy_t y_t, with a
+  // rotary base rotated queries and keys, and up to 560 MiB for a library. The size depends on the
+  // shape and the type alone.
   virtual int64_t workspace_bytes() const = 0;
 
   virtual absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics,
                                const Tensor& y, std::byte* workspace) = 0;
 
-  // With g_tu = p_tu (dy_t v_u - dy_t y_t):
+  // Computes, with g_tu = p_tu (dy_t v_u - dy_t y_t):
   //   dq_t = sum over u of g_tu k_u / sqrt(D)   dk_u = sum over t of g_tu q_t / sqrt(D)
   //   dv_u = sum over t of p_tu dy_t            (dk and dv also over the heads of a group)
   // `dqkv` may not overlap the others.
@@ -64,8 +65,8 @@ class AttentionOp : public Operation {
                                      std::byte* workspace) = 0;
 };
 
-// InvalidArgument: what no backend takes whose extents, and their products by which work and bytes
-// are counted, are at most `max_extent`, which is below 2^31.
+// Returns InvalidArgument for shapes that no backend takes if its extents, and their products that
+// count work and bytes, are at most `max_extent`, which is below 2^31.
 absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent);
 
 absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCpu(const AttentionShape& shape,

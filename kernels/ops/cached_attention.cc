@@ -6,7 +6,7 @@
 namespace stagecoach::kernels {
 
 absl::Status CheckCachedAttention(const CachedAttentionShape& shape, int64_t max_extent) {
-  for (const int64_t positions : {shape.rows, shape.positions}) {
+  for (const int64_t positions : {shape.rows, shape.positions, shape.sequences}) {
     RETURN_IF_ERROR(CheckAttention({.positions = positions,
                                     .heads = shape.heads,
                                     .kv_heads = shape.kv_heads,

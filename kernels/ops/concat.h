@@ -30,7 +30,7 @@ class ConcatOp : public Operation {
  public:
   virtual absl::Status Join(Stream& stream, const Tensor& first, const Tensor& second,
                             const Tensor& whole) = 0;
-  // Of the two, an empty one is not wanted.
+  // `first` or `second` may be empty if it is not wanted.
   virtual absl::Status Split(Stream& stream, const Tensor& whole, const Tensor& first,
                              const Tensor& second) = 0;
 };

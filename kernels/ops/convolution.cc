@@ -7,7 +7,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Whether so many elements, and their bytes, can be counted.
+// Returns whether the product of the extents, and its bytes, can be counted.
 bool AreCountable(std::initializer_list<int64_t> extents) {
   constexpr double kMost = 1e15;
   double elements = 1.0;

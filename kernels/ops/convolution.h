@@ -13,8 +13,8 @@
 
 namespace stagecoach::kernels {
 
-// How many places a window of `kernel` elements has, each `stride` after the one before, along an
-// axis of `extent` elements with `padding` more at both ends. Below 1: none.
+// Returns how many positions a window of `kernel` elements has, each `stride` after the one before,
+// along an axis of `extent` elements with `padding` more at both ends. Below 1 means none.
 constexpr int64_t WindowsAlong(int64_t extent, int64_t kernel, int64_t stride, int64_t padding) {
   const int64_t room = extent + 2 * padding - kernel;
   return room < 0 ? 0 : room / stride + 1;
@@ -44,17 +44,18 @@ struct ConvolutionShape {
 // output reads the inputs of its own:
 //   y[n,o,p,q] = b[o] + sum over i, k, l of w[o,i,k,l] x[n, g I/G + i, p stride + k - padding,
 //                                                          q stride + l - padding]
-// with g = o / (O/G), where x is 0 outside of the image.
+// with g = o / (O/G), where x is 0 outside the image.
 //   x, dx (N, I, H, W)   w, dw (O, I/G, K, K)   b, db (O)   y, dy (N, O, P, Q)
-// All of the device's activation type, but for dw and db, which are float32. x, y, dx and dy are in
-// Device::image_order(); weights have their channels first on every device. Without a bias, b and
-// db are ignored. The same bits for any number of threads.
+// All are of the device's activation type, except for dw and db, which are float32. x, y, dx and dy
+// are in Device::image_order(); weights have their channels first on every device. Without a bias,
+// b and db are ignored. Any number of threads computes the same bits.
 //
 // InvalidArgument: an extent below 1 or too large, a negative padding, a G that does not divide
 // both I and O, a kernel larger than the padded image.
 class ConvolutionOp : public Operation {
  public:
-  // Scratch for any of the calls below. Its contents need not be kept between calls.
+  // Returns the size of the scratch for any of the calls below, whose contents need not be kept
+  // between calls.
   virtual int64_t workspace_bytes() const = 0;
 
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
@@ -63,13 +64,13 @@ class ConvolutionOp : public Operation {
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w,
                                      const Tensor& dx, std::byte* workspace) = 0;
 
-  // dw and db; added to what they hold if `accumulate`.
+  // Computes dw and db, which are added to the present contents if `accumulate`.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dy,
                                       const Tensor& dw, const Tensor& db, bool accumulate,
                                       std::byte* workspace) = 0;
 };
 
-// InvalidArgument, as above; no extent may be above `max_extent`.
+// Returns InvalidArgument as described above; no extent may be above `max_extent`.
 absl::Status CheckConvolution(const ConvolutionShape& shape, int64_t max_extent);
 
 absl::StatusOr<std::unique_ptr<ConvolutionOp>> CreateOnCpu(const ConvolutionShape& shape,

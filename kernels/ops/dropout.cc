@@ -2,7 +2,7 @@
 
 namespace stagecoach::kernels {
 
-// The largest rate below 1 gives 2^32 - 2^8.
+// The largest rate below 1 has a threshold of 2^32 - 2^8.
 uint32_t DropoutThreshold(float rate) {
   return static_cast<uint32_t>(static_cast<double>(rate) * 0x1p32);
 }

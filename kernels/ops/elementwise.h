@@ -8,19 +8,20 @@
 
 namespace stagecoach::kernels {
 
-// Operations that touch each element once. Tensors of one call have the same number of elements and
-// the same type: float32, or the device's activation type.
+// Operations that read and write each element once. All tensors of a call have the same number of
+// elements and the same type: float32, or the device's activation type.
 class ElementwiseOps {
  public:
   virtual ~ElementwiseOps() = default;
 
-  // y = a + b. `y` may be `a` or `b`.
+  // Computes y = a + b. `y` may be `a` or `b`.
   virtual absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) = 0;
-  // y = the sum of the addends, a power of two of them, in a balanced binary tree over their order:
-  // ((0 + 1) + (2 + 3)) + ... float32. `y` may be one of the addends, which may change.
+  // Computes y, the sum of the addends, in a balanced binary tree over their order: ((0 + 1) + (2 +
+  // 3)) + ... The number of addends is a power of two; all are float32. `y` may be one of the
+  // addends, which may change.
   virtual absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends,
                                const Tensor& y) = 0;
-  // y = x. The memory must not overlap.
+  // Copies x to y. Their memory must not overlap.
   virtual absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/cached_row.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
@@ -23,40 +24,42 @@ struct EmbeddingShape {
   int64_t vocabulary = 1;  // V
   int64_t features = 1;    // C
   bool has_positions = false;
-  // S, if it is not 0: the rows are consecutive positions of one sequence, so T is 1, and the table
-  // of positions has S. For Forward alone.
+  // S, if it is not 0: the rows are positions of sequences (CachedRow), so T is 1, and the table of
+  // positions has S. For Forward alone.
   int64_t sequence = 0;
 
   int64_t table_positions() const { return sequence > 0 ? sequence : positions; }
 };
 
-// y[r, t] = tokens[ids[r, t]], plus positions[t] if has_positions; with a sequence, that is
-// positions[first + r], and nothing for rows at S or beyond.
+// y[r, t] = tokens[ids[r, t]], plus positions[t] if has_positions; with a sequence, that is the one
+// at the row's position, and nothing for rows at S or beyond.
 //   ids (R, T), int32   tokens, dtokens (V, C)   positions, dpositions (T, C)   y, dy (R, T, C)
 // tokens, positions, y and dy are of the device's activation type, gradients float32. Without
-// positions the tensors of that name are ignored. An id outside [0, V) gives not-a-number, and
+// positions the tensors of that name are ignored. An id outside [0, V) makes y NaN, and adds
 // nothing to dtokens.
 class EmbeddingOp : public Operation {
  public:
-  // Scratch for BackwardWeight. Its contents need not be kept between calls.
+  // Returns the size of the scratch for BackwardWeight, whose contents need not be kept between
+  // calls.
   virtual int64_t workspace_bytes() const = 0;
 
-  // `first_position`: of row 0, in the device's memory; null without a sequence.
+  // `rows`: of each row, in the device's memory; null without a sequence. On a CUDA device
+  // positions are consecutive, and the first one is read.
   virtual absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
-                               const Tensor& positions, const int64_t* first_position,
-                               const Tensor& y) = 0;
+                               const Tensor& positions, const CachedRow* rows, const Tensor& y) = 0;
 
-  // dtokens[v] = the sum of dy[r, t] where ids[r, t] = v; 0 if there are none. dpositions[t] = the
-  // sum of dy[r, t] over r. Added to what they hold if `accumulate`. The order of a sum depends on
-  // the shape and the ids alone. On a CPU device it is that of (r, t); on a CUDA device the rows of
-  // dy, in the order of (id, r, t), are divided into groups of 64, which are summed in order, and
-  // then a token's groups are. So a sum of n rows has at most n roundings on each path, in both.
+  // Computes dtokens[v], the sum of dy[r, t] over all r, t with ids[r, t] = v (0 if there are
+  // none), and dpositions[t], the sum of dy[r, t] over r. They are added to the present contents if
+  // `accumulate`. The order of a sum depends on the shape and the ids alone. On a CPU device it is
+  // the order of (r, t); on a CUDA device the rows of dy, in the order of (id, r, t), are divided
+  // into groups of 64, which are summed in order, and then a token's groups are summed. So on both
+  // devices a sum of n rows has at most n roundings on each path.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& ids, const Tensor& dy,
                                       const Tensor& dtokens, const Tensor& dpositions,
                                       bool accumulate, std::byte* workspace) = 0;
 };
 
-// InvalidArgument: also a sequence of more ids to a row than one, or without positions.
+// InvalidArgument: also a sequence with more than one id per row, or without positions.
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
                                                          Device& device);
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& shape,

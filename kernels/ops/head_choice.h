@@ -5,16 +5,16 @@
 
 namespace stagecoach::kernels {
 
-// What HeadOp::Choose gives where a logit is not finite.
+// The result of HeadOp::Choose if a logit is NaN or infinite.
 inline constexpr int32_t kNoClass = -1;
 
-// What HeadOp::Choose (kernels/ops/head.h) chooses among, and where it puts what it chooses. All
-// but `chosen` is in the device's memory. Code for CUDA includes this header too.
+// The input of HeadOp::Choose (kernels/ops/head.h), and where it stores its choice. All of it
+// except `chosen` is in the device's memory. CUDA code includes this header too.
 struct HeadChoice {
-  int64_t classes = 1;          // the first so many, at most C
-  int64_t* position = nullptr;  // which number of `chosen` is written; then one is added to it
-  int32_t* chosen = nullptr;    // in memory of AllocateHost, written while the stream goes on
-  int32_t* next = nullptr;      // has the same then, but 0 for kNoClass; may be null
+  int64_t classes = 1;          // how many classes, from the first on; at most C
+  int64_t* position = nullptr;  // index of the element of `chosen` to write; incremented afterwards
+  int32_t* chosen = nullptr;    // in memory of AllocateHost, written while the stream is running
+  int32_t* next = nullptr;      // gets the same value, but 0 for kNoClass; may be null
 };
 
 }  // namespace stagecoach::kernels

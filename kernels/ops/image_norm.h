@@ -21,18 +21,18 @@ struct ImageNormShape {
   int64_t samples = 1;   // N
   int64_t channels = 1;  // C
   int64_t area = 1;      // A, elements of a channel of a sample
-  // Of channels, each of which is normalized in each sample by itself; divides C. 0: each channel
-  // is normalized over all samples.
+  // Groups of channels, each of which is normalized by itself in each sample; divides C. 0: each
+  // channel is normalized over all samples.
   int64_t groups = 0;
   float epsilon = 1e-5F;
 
-  // S: of elements that are normalized together.
+  // Returns S, the number of sets of elements that are normalized together.
   int64_t sets() const { return groups == 0 ? channels : samples * groups; }
-  // How many elements each has.
+  // Returns the number of elements of a set.
   int64_t set_size() const { return samples * channels * area / sets(); }
 };
 
-// What is normalized, and all else that the calls below have in common.
+// The tensor that is normalized, and everything else that the calls below have in common.
 struct ImageNormTensors {
   Tensor x;
   Tensor gamma, beta;
@@ -40,84 +40,87 @@ struct ImageNormTensors {
   Tensor y;
 };
 
-// What follows the norm in the same pass over memory, with the bits of operations of their own:
+// Operations that follow the norm in the same pass over memory; the bits are those of separate
+// operations:
 //   y = relu(round(norm) + addend), rounded
 struct ImageNormTail {
   Tensor addend;          // (N, C, A); empty: none
   bool has_relu = false;  // otherwise relu(z) is z
 };
 
-// How the gradient comes back through it.
+// How the gradient comes back through an ImageNormTail.
 struct ImageNormTailGradient {
-  // dy is of what the ReLU gave: where that is not above 0, dy counts as 0.
+  // True if dy is the gradient of a ReLU's result: where that is not above 0, dy counts as 0.
   bool has_relu = false;
-  // What the ReLU gave. Empty: there was no addend, and it is computed again from x.
+  // The result of the ReLU. Empty: there was no addend, and it is recomputed from x.
   Tensor y;
-  // What of dy passes the ReLU, the gradient of the addend. Written, if there is a ReLU, unless
-  // empty; may be dy.
+  // The part of dy that passes the ReLU: the gradient of the addend. Written, if there is a ReLU,
+  // unless empty; may be dy.
   Tensor dz;
 };
 
 // Batch normalization (Ioffe & Szegedy 2015) and group normalization (Wu & He 2018):
 //   y = xhat gamma + beta,  xhat = (x - mean) rstd,  rstd = 1 / sqrt(variance + epsilon)
-// with the mean of a set and its variance, the mean of squares of what is left; gamma and beta of
-// the channel. Set c is channel c of all samples, or, with groups, set n G + g group g of sample n.
+// with the mean of a set and its variance, the mean of squares of the differences; gamma and beta
+// are those of the channel. Set c is channel c of all samples, or, with groups, set n G + g is
+// group g of sample n.
 //   x, y, dx, dy (N, C, A)   gamma, beta, dgamma, dbeta (C)   mean, variance (S)
 // x, y, dx, dy, gamma and beta are of the device's activation type, the others float32. x, y, dx
-// and dy are in Device::image_order(). The same bits for any number of threads.
+// and dy are in Device::image_order(). Any number of threads computes the same bits.
 //
 // InvalidArgument: an extent below 1 or too large, groups that do not divide C, an epsilon that is
 // not positive.
 class ImageNormOp : public Operation {
  public:
-  // Scratch for any of the calls that take a workspace. Its contents need not be kept between
-  // calls.
+  // Returns the size of the scratch for any of the calls that take a workspace; its contents need
+  // not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
 
-  // Computes `mean` and `variance` of x, and y by them. y may be x or the addend.
+  // Computes `mean` and `variance` of x, and y from them. y may be x or the addend.
   virtual absl::Status Forward(Stream& stream, const ImageNormTensors& tensors,
                                const ImageNormTail& tail, std::byte* workspace) = 0;
-  // y by a mean and a variance that are given. y may be x or the addend.
+  // Computes y from a given mean and variance. y may be x or the addend.
   virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
                              const ImageNormTail& tail) = 0;
 
-  // dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set. `dx` may
-  // be `dy`, here and below, if that is not tail.dz. `tensors` are those of Forward, of which y is
-  // not read, and beta only where the ReLU is computed again.
+  // Computes dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set.
+  // `dx` may be `dy`, here and below, if that is not tail.dz. `tensors` are those of Forward; y is
+  // not read, and beta only if the ReLU is recomputed.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy,
                                      const ImageNormTensors& tensors,
                                      const ImageNormTailGradient& tail, const Tensor& dx,
                                      std::byte* workspace) = 0;
 
-  // dgamma and dbeta: sums of dy xhat and of dy over all of a channel; added to what they hold if
-  // `accumulate`. tail.dz is not written; dy may be what BackwardInput wrote there.
+  // Computes dgamma and dbeta, the sums of dy xhat and of dy over a channel; added to their present
+  // contents if `accumulate`. tail.dz is not written; dy may be what BackwardInput wrote there.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& dy,
                                       const ImageNormTensors& tensors,
                                       const ImageNormTailGradient& tail, const Tensor& dgamma,
                                       const Tensor& dbeta, bool accumulate,
                                       std::byte* workspace) = 0;
 
-  // Whether Backward takes less time than the two above one after the other.
+  // Returns whether Backward is faster than the two calls above one after the other.
   virtual bool shares_backward() const { return false; }
-  // Both of these, for less time where a device can sum for both at once; with the same bits.
+  // Does both, faster on devices that can compute both sums at once; the bits are the same.
   virtual absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                                 const ImageNormTailGradient& tail, const Tensor& dx,
                                 const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
                                 std::byte* workspace) {
-    // In this order, because dx may be dy.
+    // The weights come first because dx may be dy.
     const absl::Status status =
         BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace);
     return status.ok() ? BackwardInput(stream, dy, tensors, tail, dx, workspace) : status;
   }
 
-  // to_mean = mean; to_variance = variance M / (M - 1), the unbiased estimate from the M elements
-  // of a set, M > 1. Added to what they hold if `accumulate`: sums for averages over micro-batches.
+  // Computes to_mean = mean and to_variance = variance M / (M - 1), the unbiased estimate from the
+  // M elements of a set, M > 1. Added to their present contents if `accumulate`, for averages over
+  // micro-batches.
   virtual absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
                                const Tensor& to_mean, const Tensor& to_variance,
                                bool accumulate) = 0;
 };
 
-// The InvalidArgument above, where a backend takes extents of up to `max_extent`.
+// Returns the InvalidArgument above, for a backend that takes extents of up to `max_extent`.
 absl::Status ImageNormRefusal(const ImageNormShape& shape, int64_t max_extent);
 
 absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCpu(const ImageNormShape& shape,

@@ -21,14 +21,14 @@ struct LossShape {
 
   int64_t rows = 1;     // R
   int64_t classes = 1;  // C: outputs of a row
-  // P: rows of a sample, whose loss is their mean. R is a multiple of it.
+  // P: rows of a sample, whose loss is their mean. R is a multiple of P.
   int64_t positions = 1;
 };
 struct SoftmaxCrossEntropyShape : LossShape {};
 struct MeanSquaredErrorShape : LossShape {};
 struct MeanSquaredErrorOfValuesShape : LossShape {};
 
-// A loss over class labels or, the last one, numbers. By row:
+// A loss over class labels or, in the last case, numbers. For each row:
 //   softmax cross-entropy   -log softmax(output)[label]
 //                           gradient softmax(output) - onehot(label)
 //   mean squared error      mean over classes of (output - onehot(label))^2
@@ -37,22 +37,22 @@ struct MeanSquaredErrorOfValuesShape : LossShape {};
 //                           gradient 2/C (output - target)
 //
 //   output, gradient (R, C)   targets: labels (R) int32, or values (R, C) float32
-// Labels are in [0, C): any other makes the loss and the gradient of its row NaN, and nothing is
-// read or written outside of the tensors.
+// Labels are in [0, C): any other makes the loss and the gradient of its row NaN, and nothing
+// outside the tensors is read or written.
 //   result (2) float64: sum of the losses of rows, divided by P; number of correct rows
-// output and gradient are of the device's activation type.
-// Where the loss of a row is not finite, so is its gradient not.
-// Rows of samples that are not valid (LossTerms) are padding: they count for nothing and their
-// gradient is 0. A row is correct if its largest output, the first one of several, is at its label;
-// none is that has values. The losses of rows are summed in double, in an order that depends on R,
-// C and the number of valid samples alone. With P = 1 the division changes no bit.
+// output and gradient are of the device's activation type. If the loss of a row is NaN or infinite,
+// so is its gradient. Rows of samples that are not valid (LossTerms) are padding: they do not count
+// and their gradient is 0. A row is correct if its largest output, or the first of several, is at
+// its label; with values as targets none is. The losses of rows are summed in double, in an order
+// that depends on R, C and the number of valid samples alone. With P = 1 the division changes no
+// bit.
 class LossOp : public Operation {
  public:
-  // Scratch for Compute.
+  // Returns the size of the scratch for Compute.
   virtual int64_t workspace_bytes() const = 0;
 
-  // `gradient` gets the derivative of result[0] times the scale, and may be `output` itself; empty:
-  // not computed. `terms`: in the device's memory.
+  // `gradient` gets the derivative of result[0] times the scale, and may be `output` itself; if it
+  // is empty, it is not computed. `terms` are in the device's memory.
   virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
                                const LossTerms* terms, const Tensor& gradient, const Tensor& result,
                                std::byte* workspace) = 0;

@@ -3,8 +3,9 @@
 
 namespace stagecoach::kernels {
 
-// What every operation of fixed shape derives from. Its contract is a header with three things:
-//   struct LinearShape { using Op = LinearOp; ... };  its extents, and what else is fixed
+// The base of every operation of fixed shape. Its contract is a header with three things:
+//   struct LinearShape { using Op = LinearOp; ... };  its extents, and everything else that is
+//   fixed
 //   class LinearOp : public Operation { ... };        its calls
 //   absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape&, Device&);
 //   absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape&, Device&);

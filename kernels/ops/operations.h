@@ -24,8 +24,8 @@
 #include "kernels/ops/swiglu.h"
 #include "kernels/ops/transpose.h"
 
-// The list of all operations of fixed shape. For the backends, which make each of them; others
-// include the contract that they use.
+// The list of all operations of fixed shape. It is for the backends, which make each of them;
+// others include the contract that they use.
 namespace stagecoach::kernels {
 
 template <typename... Shapes>
@@ -50,7 +50,7 @@ using AllShapes = ShapeList<        //
     SwiGluShape,                    //
     TransposeShape>;
 
-// What Ops::CreateOf does: create(shape) gives a backend's operation, or an error.
+// Does the work of Ops::CreateOf: create(shape) returns a backend's operation, or an error.
 template <typename Create, typename... Shapes>
 absl::StatusOr<std::unique_ptr<Operation>> CreateListed(ShapeList<Shapes...>,
                                                         const std::type_info& type,

@@ -14,28 +14,27 @@
 
 namespace stagecoach::kernels {
 
-// How a parameter follows a statistic of the samples rather than the gradient of a loss. In place
-// of the gradient there is the sum of the statistic over micro-batches, and an update of any kind
-// is
+// Describes how a parameter follows a statistic of the samples rather than the gradient of a loss.
+// The place of the gradient is taken by the sum of the statistic over micro-batches, and an update
+// of any kind is
 //   p = (1 - momentum) p + momentum share sum
 struct MovingAverage {
   float momentum = 0.1F;
   float share = 1.0F;  // 1 / the number of micro-batches
 };
 
-// A parameter and all that an update of it touches. All but `working` are float32; all have the
-// same number of elements.
+// A parameter and everything that its update touches. All tensors but `working` are float32; all
+// have the same number of elements.
 struct ParameterTensors {
   Tensor value;    // what the optimizer updates
-  Tensor working;  // `value` rounded to bfloat16, for the layers; empty where they read `value`
+  Tensor working;  // `value` rounded to bfloat16, for the layers; empty if they read `value`
   Tensor gradient;
   std::array<Tensor, 2> states;          // AdamW: m, v; SGD: momentum
   bool decays = true;                    // whether weight decay applies
   std::optional<MovingAverage> average;  // instead of the optimizer, which has no states then
 };
 
-// Parameters that are updated together: on an accelerator by one launch for all of them. Made by
-// OptimizerOps.
+// Parameters that are updated together: on an accelerator by a single launch. Made by OptimizerOps.
 class ParameterGroup {
  public:
   virtual ~ParameterGroup() = default;
@@ -63,14 +62,14 @@ struct SgdStep {
   Tensor gradient_scale;  // (1) float32; empty: 1
 };
 
-// With a `gradient_scale` that is not a number, AdamW and Sgd change nothing. Each element is read
-// and written once. Results are the same bits for any number of threads.
+// If `gradient_scale` is NaN, AdamW and Sgd change nothing. Each element is read and written once.
+// Any number of threads computes the same bits.
 class OptimizerOps {
  public:
   virtual ~OptimizerOps() = default;
 
-  // `parameters` are in memory of the device that this is of, and so is whatever the group needs
-  // besides. Jobs of `stream` only, as are all calls here. A group must not outlive the device.
+  // `parameters`, and whatever else the group needs, are in memory of this device. Call this only
+  // from jobs of `stream`, like all functions here. A group must not outlive the device.
   virtual absl::StatusOr<std::unique_ptr<ParameterGroup>> CreateGroup(
       Stream& stream, absl::Span<const ParameterTensors> parameters) = 0;
 
@@ -78,18 +77,18 @@ class OptimizerOps {
                              const ParameterGroup& group) = 0;
   virtual absl::Status Sgd(Stream& stream, const SgdStep& step, const ParameterGroup& group) = 0;
 
-  // working = value rounded, of each parameter that has one.
+  // Computes working = value rounded, for each parameter that has a working copy.
   virtual absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) = 0;
 
-  // squares (n) float64, n the size of the group: the sum of squares of each gradient, in double;
-  // 0 of a moving average.
+  // Computes squares (n) float64, where n is the size of the group: the sum of squares of each
+  // gradient, in double; 0 for a moving average.
   virtual absl::Status SquaredNorms(Stream& stream, const ParameterGroup& group,
                                     const Tensor& squares) = 0;
 
-  // From squares (K, n) float64, each column of which has at most one value that is not 0:
-  //   norm (1) float64: the root of the sum of all, added up in the order of columns
-  //   scale (1) float32: clip_norm / norm, at most 1; not a number if the norm is not finite, which
-  //   it is if all gradients are. A clip_norm of infinity clips nothing.
+  // Computes from squares (K, n) float64, each column of which has at most one nonzero value:
+  //   norm (1) float64: the root of the sum of all, added in the order of columns
+  //   scale (1) float32: clip_norm / norm, at most 1; NaN if the norm is NaN or infinite. The norm
+  //   is finite if all gradients are. An infinite clip_norm clips nothing.
   virtual absl::Status ClipScale(Stream& stream, const Tensor& squares, float clip_norm,
                                  const Tensor& norm, const Tensor& scale) = 0;
 };

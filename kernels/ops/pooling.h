@@ -39,27 +39,28 @@ struct PoolingShape {
   }
 };
 
-// The largest element of each window, or one that is not a number, if there is any; or the average
-// of them, in which padding counts as 0.
+// Computes the largest element of each window, or NaN if it contains one; or the average of the
+// elements, in which padding counts as 0.
 //   x, dx (N, C, H, W)   y, dy (N, C, P, Q)
-// All of the device's activation type, and in Device::image_order().
+// All are of the device's activation type, and in Device::image_order().
 //
 // InvalidArgument: an extent below 1 or too large, a negative padding or one above half of the
 // kernel, a kernel larger than the padded image.
 class PoolingOp : public Operation {
  public:
-  // Scratch for BackwardInput.
+  // Returns the size of the scratch for BackwardInput.
   virtual int64_t workspace_bytes() const = 0;
 
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& y) = 0;
 
-  // A maximum has the gradient of its window, the first of equal ones in the order of rows; of an
-  // average each element has an equal share. `x` is read for maxima; else it may be empty.
+  // A maximum receives the gradient of its window (the first of equal ones in row order); for
+  // averages each element receives an equal share. `x` is read for maxima; otherwise it may be
+  // empty.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
                                      const Tensor& dx, std::byte* workspace) = 0;
 };
 
-// The InvalidArgument above, where a backend takes extents of up to `max_extent`.
+// Returns the InvalidArgument above, for a backend that takes extents of up to `max_extent`.
 absl::Status PoolingRefusal(const PoolingShape& shape, int64_t max_extent);
 
 absl::StatusOr<std::unique_ptr<PoolingOp>> CreateOnCpu(const PoolingShape& shape, Device& device);

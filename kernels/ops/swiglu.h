@@ -21,14 +21,14 @@ struct SwiGluShape {
   int64_t features = 1;  // C, of the result
 };
 
-// y = silu(a) b, where a is the first half of each row of x and b the second, and silu(a) = a s
-// with s = 1 / (1 + e^-a) (Shazeer 2020).        x, dx (R, 2 C)   y, dy (R, C)
-// All of the device's activation type.
+// Computes y = silu(a) b, where a is the first half of each row of x and b the second, and silu(a)
+// = a s with s = 1 / (1 + e^-a) (Shazeer 2020).        x, dx (R, 2 C)   y, dy (R, C)
+// All are of the device's activation type.
 class SwiGluOp : public Operation {
  public:
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& y) = 0;
 
-  // da = dy b (s + a s (1 - s)), db = dy a s, side by side in dx.
+  // Computes da = dy b (s + a s (1 - s)) and db = dy a s, side by side in dx.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
                                      const Tensor& dx) = 0;
 };

@@ -22,14 +22,14 @@ struct TransposeShape {
   int64_t columns = 1;   // C
 };
 
-// y[n, c, r] = x[n, r, c]
+// Computes y[n, c, r] = x[n, r, c]
 //   x (N, R, C)   y (N, C, R), of the device's activation type
-// With the channels of images as rows, it puts them last; as columns, first.
+// If rows are the channels of images, it moves the channels last; if columns are, first.
 //
 // InvalidArgument: an extent below 1 or too large.
 class TransposeOp : public Operation {
  public:
-  // The memory must not overlap.
+  // Transposes x into y. Their memory must not overlap.
   virtual absl::Status Apply(Stream& stream, const Tensor& x, const Tensor& y) = 0;
 };
 

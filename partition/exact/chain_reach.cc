@@ -29,7 +29,7 @@ bool ChainReach::Probe(int64_t limit) {
   return true;
 }
 
-// Before there is a best cut: from the back, every stage takes as many layers as its time and
+// Used before there is a best cut: from the back, every stage takes as many layers as its time and
 // memory could hold, so that no stage begins too early for the rest to be within the limit.
 bool ChainReach::FindEarliest() {
   useful_.assign(static_cast<size_t>(terms_.stages()) + 1,
@@ -88,8 +88,8 @@ bool ChainReach::Advance(int stage) {
   return true;
 }
 
-// The time of a range is before_[begin], plus elapsed_[end] and what is sent at the end, plus what
-// is extra; or if messages overlap, the largest of that without messages, and of these.
+// The time of a range is before_[begin], plus elapsed_[end], plus what is sent at the end, plus the
+// extra time; if messages overlap, the largest of that without messages, and of the messages.
 void ChainReach::OfferBegin(int begin) {
   before_[begin] = terms_.StartUnits(begin) - elapsed_[begin];
   if (terms_.overlaps_messages() && receive_[begin] > limit_) {
@@ -120,7 +120,7 @@ bool ChainReach::IsReachedFromBefore(int end, int stage) {
   return !terms_.has_extra() || IsReachedFromAny(end, stage);
 }
 
-// The begin that would be best without extra_ns is the likeliest to pass, so it is asked first.
+// The begin that would be best without extra_ns is the most likely to pass, so it is tried first.
 bool ChainReach::IsReachedFromAny(int end, int stage) {
   const int likeliest = window_[window_front_];
   if (PassesWithExtra(likeliest, end, stage)) return true;
@@ -160,8 +160,8 @@ void ChainReach::Prune(int64_t limit) {
   is_useful_ = is_reached_;
 }
 
-// Keeps of the stage's band what the later stages can go on from: the mirror image of Advance,
-// without what is extra.
+// Keeps the part of the stage's band from which the later stages can continue: the mirror image of
+// Advance, without extra times.
 void ChainReach::PruneStage(int stage) {
   const Band& from = bands_[stage];
   const Band& to = bands_[stage + 1];

@@ -10,7 +10,7 @@
 
 namespace stagecoach::partition {
 
-// The heart of PartitionChain: whether some cut has no stage slower than a limit, by a dynamic
+// The core of PartitionChain: tests whether some cut has no stage slower than a limit, by a dynamic
 // program over (stage, boundary). docs/planner.md has the proof.
 class ChainReach {
  public:
@@ -24,14 +24,14 @@ class ChainReach {
   // The terms must outlive this.
   explicit ChainReach(const ChainTerms& terms);
 
-  // Whether some cut has no stage slower than `limit`. If so, the states are those that the cuts of
-  // the layers before a boundary into the stages before a stage can reach.
+  // Returns true if some cut has no stage slower than `limit`. The states are then those that the
+  // cuts of the layers before a boundary into the stages before a stage can reach.
   bool Probe(int64_t limit);
-  // After a probe that failed: up to this limit every probe fails; kNever if all do.
+  // After a failed probe: every probe up to this limit fails; kNever if all do.
   int64_t needed() const { return needed_; }
 
-  // After a probe that did not fail: from now on only limits up to this one are asked for, so that
-  // what no cut within it can pass need not be looked at again. It must have a cut.
+  // After a successful probe: only limits up to this one will be tried from now on, so that
+  // whatever no cut within it can pass is skipped. The limit must have a cut.
   void Prune(int64_t limit);
 
   // Index: stage, and one more for the end.
@@ -69,18 +69,18 @@ class ChainReach {
   std::vector<Band> bands_;
   std::vector<uint8_t> is_reached_;  // index: state
 
-  // Where a stage may begin in a cut within the limits still to be asked for, as far as is known:
-  // in a band, and once something was pruned, in these states of it.
+  // The boundaries at which a stage may begin in a cut within the limits still to be tried, as far
+  // as is known: in a band, and once something was pruned, in these states of it.
   std::vector<Band> useful_;
   std::vector<uint8_t> is_useful_;
 
-  // Of the stage at hand; index: boundary.
+  // State of the current stage; index: boundary.
   ElapsedRow elapsed_;
   std::vector<int64_t> receive_;
   std::vector<int64_t> send_;
-  std::vector<int64_t> before_;  // of a range's time, what its begin decides; kNever: too slow
+  std::vector<int64_t> before_;  // part of a range's time that its begin decides; kNever: too slow
   // Begins, each with a smaller before_ than all later ones: those that can be the best of a window
-  // that starts at or after the one in front of it. (For PruneStage: ends, likewise.)
+  // that starts at or after the begin in front. (For PruneStage: ends, likewise.)
   std::vector<int> window_;
   size_t window_front_ = 0;
   size_t window_end_ = 0;

@@ -9,8 +9,8 @@
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "partition/profile.h"
-#include "schedule/memory.h"
+#include "partition/cost/profile.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using schedule::kMaxSizeBytes;
 using schedule::kMaxTimeNs;
 
-// So that sums of bytes cannot overflow.
+// Ensures that sums of bytes cannot overflow.
 constexpr double kMaxTotalBytes = 4.6e18;
 constexpr double kMaxSpeed = 1e100;
 constexpr int64_t kMaxMicroBatches = int64_t{1} << 32;
@@ -127,7 +127,7 @@ absl::Status CheckProblem(const ChainProblem& problem) {
   return CheckMemory(problem);
 }
 
-// The e for which |value| < 2^e, as small as it can be; very small for 0.
+// Returns the smallest e with |value| < 2^e; very small for 0.
 int ExponentOf(double value) {
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -158,8 +158,8 @@ absl::StatusOr<ChainTerms> ChainTerms::Create(const ChainProblem& problem,
   return terms;
 }
 
-// Layers and speeds are scaled to numbers near 1 before they are added or divided, since the
-// largest times would overflow.
+// Scales layers and speeds to numbers near 1 before they are added or divided, since the largest
+// times would overflow.
 void ChainTerms::SetUnit(int64_t largest_message_bytes, double longest_extra_ns) {
   speeds_ = problem_->speeds;
   if (speeds_.empty()) speeds_.assign(static_cast<size_t>(problem_->stages), 1.0);
@@ -182,7 +182,7 @@ void ChainTerms::SetUnit(int64_t largest_message_bytes, double longest_extra_ns)
   const int bits = std::min(
       60, (127 - static_cast<int>(absl::bit_width(static_cast<uint32_t>(problem_->stages)))) / 2);
   max_units_ = int64_t{1} << bits;
-  // A stage has five such terms at most: its layers, the start, two messages and the extra.
+  // A stage has at most five such terms: its layers, the start, two messages and the extra time.
   scale_ = largest_exponent == -4096 ? 0 : bits - 3 - largest_exponent;
 
   for (const double ns : problem_->layer_ns) {
@@ -195,7 +195,7 @@ void ChainTerms::SetUnit(int64_t largest_message_bytes, double longest_extra_ns)
   if (boundaries.size() > 1) {  // nothing passes the first
     least_message_bytes_ = *std::min_element(boundaries.begin() + 1, boundaries.end());
   }
-  // The factor is out of range only where all messages take no time.
+  // The factor is out of range only if all messages take no time.
   if (message_ns > 0) message_units_per_ns_ = std::ldexp(messages_per_link, scale_);
 }
 
@@ -229,11 +229,27 @@ int64_t ChainTerms::LowerBound() const {
   for (int stage = 0; stage < stages(); ++stage) {
     work += static_cast<double>(LeastMessageUnits(stage)) * speeds_[stage];
   }
-  // Rounding to units may have made every layer shorter, and adding these up this sum larger.
+  // Rounding to units may have made every layer shorter, and adding them may have made this sum
+  // larger.
   const double mean = work / speed_before_.back() * (1 - 1e-10) - static_cast<double>(layers());
   const double fastest = *std::max_element(speeds_.begin(), speeds_.end());
   const int64_t largest_layer = Round(LargestOf(layers_) / fastest);
-  return std::max(largest_layer, static_cast<int64_t>(mean));
+  return std::max({largest_layer, static_cast<int64_t>(mean), LatestStart()});
+}
+
+// A layer's stage takes no less than if it began with that layer, if that saves more than the later
+// start costs.
+int64_t ChainTerms::LatestStart() const {
+  if (starts_.empty()) return 0;
+  const int fastest = FastestStage();
+  int64_t latest = 0;
+  for (int layer = 0; layer < layers(); ++layer) {
+    const int64_t own = LayerUnits(layer, fastest);
+    latest = std::max(latest, StartUnits(layer) + own);
+    const bool is_last = layer + 1 == layers();
+    if (!is_last && StartUnits(layer + 1) - StartUnits(layer) > own) return 0;
+  }
+  return latest;
 }
 
 }  // namespace stagecoach::partition

@@ -9,7 +9,7 @@
 
 namespace stagecoach::partition {
 
-// Lists sets by their number of layers, and those of one number by their layers in ascending
+// Lists sets by their number of layers, and those with the same number by their layers in ascending
 // order. Each arises once: from the set without its last layer.
 class ClosedSetLister {
  public:
@@ -44,7 +44,7 @@ class ClosedSetLister {
       sets_.first_arc_.push_back(sets_.arcs_.size());
       for (const int layer : open.ready) {
         if (layer < sets_.added(set)) {
-          // It arose from a set that comes earlier: this one with `layer` in place of its last.
+          // It arose from an earlier set: this one with `layer` in place of its last layer.
           AddArc(Next(Next(sets_.parent(set), layer), sets_.added(set)), layer);
         } else if (layer - open.first_missing <= limits_.reach) {
           AddArc(sets_.size(), layer);
@@ -66,7 +66,7 @@ class ClosedSetLister {
  private:
   using Layers = absl::InlinedVector<int, 12>;
 
-  // What is needed of a set until those that include it were listed.
+  // The state of a set, needed until those that include it have been listed.
   struct Open {
     int first_missing = 0;
     Layers beyond = {};  // its layers after that; ascending
@@ -116,7 +116,7 @@ class ClosedSetLister {
     arc_layers_.push_back(layer);
   }
 
-  // The set with that layer more, which is there: its arcs come before those of the set at hand.
+  // Returns the existing set with that layer added: its arcs come before those of the current set.
   int Next(int set, int layer) const {
     size_t arc = sets_.first_arc_[static_cast<size_t>(set)];
     while (arc_layers_[arc] != layer) ++arc;
@@ -127,8 +127,8 @@ class ClosedSetLister {
   const ClosedSets::Limits limits_;
   ClosedSets& sets_;
   std::vector<std::vector<int>> producers_, consumers_;  // index: layer; ascending
-  std::deque<Open> open_;                                // of the sets not looked at yet
-  std::vector<int> arc_layers_;                          // that were added; index: arc
+  std::deque<Open> open_;                                // sets not visited yet
+  std::vector<int> arc_layers_;                          // layers that were added; index: arc
 };
 
 ClosedSets::ClosedSets(absl::Span<const Edge> edges, absl::Span<const int64_t> output_bytes,

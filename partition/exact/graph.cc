@@ -15,7 +15,7 @@
 #include "partition/exact/chain_terms.h"
 #include "partition/exact/closed_sets.h"
 #include "partition/exact/graph_reach.h"
-#include "schedule/memory.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -54,7 +54,7 @@ absl::Status CheckProblem(const GraphProblem& problem) {
   return absl::OkStatus();
 }
 
-// For each layer, the last layer that reads its output; itself if none does.
+// Returns, for each layer, the last layer that reads its output; itself if none does.
 std::vector<int> LastConsumers(const GraphProblem& problem) {
   std::vector<int> last(static_cast<size_t>(problem.layers));
   std::iota(last.begin(), last.end(), 0);
@@ -64,7 +64,7 @@ std::vector<int> LastConsumers(const GraphProblem& problem) {
   return last;
 }
 
-// The graph as a chain in the order of its layers.
+// Returns the graph as a chain in the order of its layers.
 ChainProblem InGivenOrder(const GraphProblem& problem) {
   ChainProblem chain = problem.chain;
   chain.start_ns.clear();
@@ -91,7 +91,7 @@ absl::StatusOr<GraphCut> CutInGivenOrder(const ChainProblem& chain) {
   return cut;
 }
 
-// True if every layer needs the one before it, so that there is one order only.
+// Returns true if every layer needs the one before it, so that there is only one order.
 bool IsChain(const GraphProblem& problem) {
   std::vector<bool> follows(static_cast<size_t>(problem.layers), false);
   for (const Edge& edge : problem.edges) {
@@ -118,7 +118,7 @@ class Reordered {
     problem_.edges = edges_;
     problem_.chain.start_ns.clear();
     problem_.chain.extra_ns = nullptr;
-    // That no set is left with less is not known.
+    // It is unknown whether some set passes less.
     problem_.chain.boundary_bytes.assign(order.size(), 0);
     for (auto* const values :
          {&problem_.output_bytes, &problem_.chain.layer_bytes, &problem_.chain.layer_stash_bytes}) {
@@ -144,8 +144,8 @@ std::optional<ClosedSets> ListClosedSets(const GraphProblem& problem, int reach,
   return sets;
 }
 
-// Of the sets near the order of the layers, about as many as can be tried for each of many orders.
-// Nothing if even the nearest ones are too many.
+// Lists the sets near the order of the layers, about as many as can be tried for each of many
+// orders. Returns nothing if even the nearest ones are too many.
 std::optional<ClosedSets> ListNearSets(const GraphProblem& problem) {
   std::optional<ClosedSets> sets;
   for (int reach = 2;; reach += reach / 2) {
@@ -155,7 +155,8 @@ std::optional<ClosedSets> ListNearSets(const GraphProblem& problem) {
   }
 }
 
-// The layers of each stage, in the given order of all: `done` sets are in that of `order`.
+// Returns the layers of each stage, in the given order of all: `done` are sets in the order of
+// `order`.
 GraphCut CutAt(const ClosedSets& sets, absl::Span<const int> done, absl::Span<const int> order) {
   std::vector<int> stage_of(order.size());
   for (size_t stage = done.size(); stage-- > 0;) {
@@ -176,15 +177,15 @@ GraphCut CutAt(const ClosedSets& sets, absl::Span<const int> done, absl::Span<co
   return cut;
 }
 
-// The fastest cut along the closed sets of a graph in some order, if it is faster than the best
-// one so far.
+// Finds the fastest cut along the closed sets of a graph in some order, if it is faster than the
+// best one so far.
 class GraphSearch {
  public:
-  // All must outlive the search.
+  // All arguments must outlive the search.
   GraphSearch(const ChainTerms& terms, const ClosedSets& sets, const std::function<bool()>& is_over)
       : terms_(terms), sets_(sets), reach_(terms, sets, is_over) {}
 
-  // Bisects the bottleneck below `units`. False if it was over before the end.
+  // Bisects the bottleneck below `units`. Returns false if it was stopped early.
   bool Run(int64_t units) {
     int64_t low = terms_.LowerBound();
     while (low < units && !reach_.is_over()) {

@@ -65,14 +65,15 @@ void GraphReach::StartStage(int stage) {
   if (terms_.limits_memory()) bytes_ = BytesOfSets(terms_, sets_, stage);
 }
 
-// From the sets reached by the stages before to those reached by one more. Sets are visited after
-// those that they include, and each hands on what a stage that goes on could have begun with.
+// Advances from the sets that the previous stages reached to those reached by one more. Sets are
+// visited after those that they include, and each passes on what a stage that continues could have
+// begun with.
 bool GraphReach::Advance(int stage) {
   StartStage(stage);
   const std::vector<Reached>& sources = reached_[static_cast<size_t>(stage)];
   auto source = sources.begin();
   int place = source->place;
-  int last_place = place;  // of those that were handed something
+  int last_place = place;  // last place that received a begin
   while (place <= last_place || source != sources.end()) {
     if (place > last_place) place = source->place;
     const int set = order_[place];
@@ -94,7 +95,7 @@ bool GraphReach::Advance(int stage) {
   return !reached_[static_cast<size_t>(stage) + 1].empty();
 }
 
-// A stage that ends with the set is too long or too large: so is one that goes on.
+// If a stage that ends with the set is too long or too large, so is one that continues.
 void GraphReach::DropSlowOrLarge(int set) {
   auto& begins = begins_[set];
   const auto is_misfit = [&](const Begin& begin) {
@@ -129,7 +130,7 @@ void GraphReach::EndStage(int set) {
   reached_[static_cast<size_t>(stage_) + 1].push_back({places_[set], latest->set});
 }
 
-// Whether the stages behind the one at hand could do the rest within the limit.
+// Returns true if the stages behind the current one could do the rest within the limit.
 bool GraphReach::CanRestFit(int set) {
   const int64_t rest = least_units_.back() - least_units_[set];
   const int64_t stages = terms_.stages() - stage_ - 1;

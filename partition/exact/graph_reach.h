@@ -13,30 +13,31 @@
 
 namespace stagecoach::partition {
 
-// The heart of PartitionGraph: whether a growing chain of closed sets has no difference slower than
-// a limit, by a dynamic program over (stage, set). docs/planner.md has the proof.
+// The core of PartitionGraph: tests whether a growing chain of closed sets has no difference slower
+// than a limit, by a dynamic program over (stage, set). docs/planner.md has the proof.
 class GraphReach {
  public:
-  // All must outlive this. `is_over`: see PartitionGraph.
+  // All arguments must outlive this. `is_over`: see PartitionGraph.
   GraphReach(const ChainTerms& terms, const ClosedSets& sets, const std::function<bool()>& is_over);
 
-  // Whether some cut along these sets has no stage slower than `limit`. False if it is over.
+  // Returns true if some cut along these sets has no stage slower than `limit`. False if it is
+  // over.
   bool Probe(int64_t limit);
   bool is_over() const { return was_over_; }
-  // After a probe that failed: up to this limit every probe fails; kNever if all do.
+  // After a failed probe: every probe up to this limit fails; kNever if all do.
   int64_t needed() const { return needed_; }
-  // After a probe that did not fail: what is done after each stage, and the slowest one's time.
+  // After a successful probe: what is done after each stage, and the slowest one's time.
   const std::vector<int>& done() const { return done_; }
   int64_t bottleneck() const { return bottleneck_; }
 
  private:
-  // A set that was reached by the stages before, for a stage that begins there.
+  // A set that the previous stages reached, for a stage that begins there.
   struct Begin {
     int set = 0;
-    int64_t before = 0;  // of the stage's time, what this decides
+    int64_t before = 0;  // the part of the stage's time that this decides
     int64_t bytes = 0;
   };
-  // A set that a stage ends with, and that with which it begins.
+  // A set that a stage ends with, and the one with which it begins.
   struct Reached {
     int place = 0;
     int begin = 0;
@@ -58,9 +59,9 @@ class GraphReach {
   const ClosedSets& sets_;
   const std::function<bool()>& is_over_;
   bool was_over_ = false;
-  // On the fastest stage; index: set.
+  // Time on the fastest stage; index: set.
   std::vector<int64_t> least_units_;
-  std::vector<int> order_;   // the sets by that, and by their number; index: place
+  std::vector<int> order_;   // the sets by least_units_, then by number; index: place
   std::vector<int> places_;  // index: set
 
   int64_t limit_ = 0;
@@ -69,11 +70,11 @@ class GraphReach {
   std::vector<int> done_;                      // index: stage
   int64_t bottleneck_ = 0;
 
-  // Of the stage at hand; index: set.
+  // State of the current stage; index: set.
   int stage_ = -1;
   std::vector<int64_t> units_, bytes_;
-  // With which a stage that ends with the set could begin: of no two, one is better in time and
-  // memory.
+  // The sets with which a stage that ends with the set could begin: none is better than another in
+  // both time and memory.
   std::vector<absl::InlinedVector<Begin, 1>> begins_;
 };
 

@@ -4,16 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "partition/layer_cost.h"
+#include "partition/cost/layer_cost.h"
 
 namespace stagecoach::partition {
 namespace {
 
-// Layers of which it does not matter which ones do F again.
+// Layers that are interchangeable when choosing which ones repeat F.
 struct Kind {
   int stage = 0;
   std::vector<int> layers;  // ascending
-  double forward_ns = 0;
+  double again_ns = 0;      // for one of them
   int64_t saved_bytes = 0;  // by one of them (SavedBytes)
 };
 
@@ -53,7 +53,7 @@ std::vector<Kind> KindsOf(absl::Span<const LayerCost> layers, absl::Span<const S
       }
       kinds.push_back({.stage = range.stage,
                        .layers = {index},
-                       .forward_ns = layer.forward_ns,
+                       .again_ns = layer.again_ns(),
                        .saved_bytes = SavedBytes(layer)});
     }
   }
@@ -79,7 +79,7 @@ int64_t NumOptions(const std::vector<Kind>& kinds) {
   return options;
 }
 
-// By time, and those that save enough only.
+// Returns the options by time, but only those that save enough.
 std::vector<Option> AllOptions(const std::vector<Kind>& kinds, int64_t least_saved_bytes) {
   std::vector<Option> options = {Option()};
   int unit = 1;
@@ -89,7 +89,7 @@ std::vector<Option> AllOptions(const std::vector<Kind>& kinds, int64_t least_sav
     for (int count = 1; count <= most; ++count) {
       for (size_t i = 0; i < before; ++i) {
         Option more = options[i];
-        more.again_ns += count * kind.forward_ns;
+        more.again_ns += count * kind.again_ns;
         more.size += count;
         more.code += count * unit;
         more.saved_bytes += count * kind.saved_bytes;
@@ -129,8 +129,8 @@ FitOfRange BestOption(const std::vector<Kind>& kinds, int64_t least_saved_bytes,
 FitOfRange ByBytesForTime(std::vector<Kind> kinds, int64_t least_saved_bytes,
                           absl::FunctionRef<bool(absl::Span<const int>)> fits) {
   std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) {
-    return static_cast<double>(a.saved_bytes) * b.forward_ns >
-           static_cast<double>(b.saved_bytes) * a.forward_ns;
+    return static_cast<double>(a.saved_bytes) * b.again_ns >
+           static_cast<double>(b.saved_bytes) * a.again_ns;
   });
   std::vector<int> counts(kinds.size(), 0);
   int64_t saved_bytes = 0;
@@ -159,7 +159,7 @@ FitOfRange ByBytesForTime(std::vector<Kind> kinds, int64_t least_saved_bytes,
   }
   FitOfRange found{.fits = true, .again_ns = 0.0, .recomputed = LayersOf(kinds, counts)};
   for (size_t kind = 0; kind < kinds.size(); ++kind) {
-    found.again_ns += counts[kind] * kinds[kind].forward_ns;
+    found.again_ns += counts[kind] * kinds[kind].again_ns;
   }
   return found;
 }

@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "partition/layer_cost.h"
+#include "partition/cost/layer_cost.h"
 
 namespace stagecoach::partition {
 
@@ -24,29 +24,29 @@ struct StageRange {
   }
 };
 
-// Whether layers fit, and which of them do F again within B for it.
+// Tells whether layers fit, and which of them repeat F within B for that.
 struct FitOfRange {
   bool fits = false;
-  double again_ns = 0;          // of those, per micro-batch
+  double again_ns = 0;          // time of those, per micro-batch
   std::vector<int> recomputed;  // ascending
   bool is_exact = true;         // no other choice could be better
 };
 
-// The choice among the layers of a rank's stages that fits and takes least time; among equals, the
-// one with fewer layers. `layers`: of the model; `ranges`: of the stages, ascending. `fits` judges
-// a choice (ascending) and is asked in the order of time, first for none; it is not asked about
-// choices that save less than `least_saved_bytes` (SavedBytes). Layers of one stage that cost
-// the same count as one kind, of which the last ones are taken. Exact (FitOfRange::is_exact) if
-// none is needed, or with at most kMaxRecomputedOneByOne layers that can, all of one stage: what a
-// layer saves depends a little on its neighbors, and which stage of a rank should pay on the
-// schedule. With more than kMaxChoices choices among the kinds it is a choice by bytes for time,
-// from which no single layer can be left out.
+// Returns the choice among the layers of a rank's stages that fits and takes least time; among
+// equals, the one with fewer layers. `layers`: those of the model; `ranges`: those of the stages,
+// ascending. `fits` judges a choice (ascending) and is asked in the order of time, first for none;
+// it is not asked about choices that save less than `least_saved_bytes` (SavedBytes). Layers of one
+// stage with the same costs count as one kind, of which the last ones are taken. Exact
+// (FitOfRange::is_exact) if none is needed, or with at most kMaxRecomputedOneByOne layers that can
+// repeat F, all of one stage: what a layer saves depends a little on its neighbors, and which stage
+// of a rank should pay depends on the schedule. With more than kMaxChoices choices among the kinds,
+// chooses greedily by saved bytes per time, and no single layer can be dropped from the choice.
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
                               absl::Span<const StageRange> ranges, int64_t least_saved_bytes,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits);
 
-// The bytes per micro-batch that the layer itself no longer keeps from F until B if it does F
-// again, before any rounding; 0 if it cannot. Negative if it keeps more.
+// Returns the bytes per micro-batch that the layer itself no longer keeps from F until B if it
+// repeats F, before any rounding; 0 if it cannot. Negative if it keeps more.
 int64_t SavedBytes(const LayerCost& layer);
 
 inline constexpr int kMaxRecomputedOneByOne = 8;

@@ -8,11 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
-#include "partition/cluster.h"
+#include "partition/cost/cluster.h"
 #include "partition/plan/planning_threads.h"
-#include "schedule/generators.h"
-#include "schedule/lowering.h"
-#include "schedule/validator.h"
+#include "schedule/generators/generators.h"
+#include "schedule/transforms/lowering.h"
+#include "schedule/verify/validator.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -47,7 +47,7 @@ absl::Status CheckRanks(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// Ascending, each in [0, layers); none without B.
+// Checks that they are ascending, each in [0, layers); none without B.
 absl::Status CheckRecomputed(const Plan& plan) {
   if (!plan.recomputed.empty() && !plan.trains()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -96,7 +96,7 @@ schedule::LoweringOptions OptionsFor(const Replication& replication, schedule::T
           .transfers = transfers};
 }
 
-// A schedule that is given may have a REDUCE of some stages alone.
+// Refuses a given schedule that has a REDUCE for some stages only.
 absl::Status CheckReduces(const Schedule& lowered) {
   std::vector<bool> reduces(static_cast<size_t>(lowered.num_stages()));
   for (const std::vector<schedule::Action>& list : lowered.actions) {

@@ -9,34 +9,35 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "partition/layer_cost.h"
+#include "partition/cost/layer_cost.h"
+#include "partition/cost/replication.h"
+#include "partition/cost/stage_memory.h"
 #include "partition/plan/rank_report.h"
-#include "partition/replication.h"
-#include "partition/stage_memory.h"
-#include "schedule/memory.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
 
 // How a model is spread over devices, and in which order they work: stage i has the layers first(i)
 // to last(i) and is on rank schedule.rank_of(i). A rank is a device; with replicas, it is a group
-// of devices, one of each replica: they hold the same parameters, and each performs the rank's list
-// with micro-batches of its own.
+// of devices, one per replica: they hold the same parameters, and each performs the rank's list
+// with its own micro-batches.
 struct Plan {
   std::vector<int> first_layer;  // of each stage; ascending, starts with 0
   int num_layers = 0;
   int64_t micro_batch_rows = 1;
-  // Of each replica; compute or lowered. With F alone, the plan predicts and cannot train.
+  // The schedule of each replica; compute or lowered. With only F, the plan predicts and cannot
+  // train.
   schedule::Schedule schedule;
   Replication replication = {};
-  std::vector<int> recomputed = {};  // layers that do F again within B; ascending
-  // Of a profile that is a graph: the order of its layers that is cut; empty: as they are.
+  std::vector<int> recomputed = {};  // layers that repeat F within B; ascending
+  // The order of the layers that is cut, if the profile is a graph; empty: as they are.
   std::vector<int> order = {};
 
   int num_stages() const { return static_cast<int>(first_layer.size()); }
   int num_ranks() const { return schedule.num_ranks(); }
   int replicas() const { return replication.replicas; }
-  // Ranks take devices in turn, the replicas of a rank one after the other.
+  // Returns the first device: ranks take devices in turn, with the replicas of a rank in a row.
   int first_device_of(schedule::Rank rank) const { return rank.value() * replicas(); }
   int num_devices() const { return num_ranks() * replicas(); }
   bool trains() const { return schedule.HasBackward(); }
@@ -44,7 +45,7 @@ struct Plan {
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
   }
-  // The stage that has the layer, which is in [0, num_layers).
+  // Returns the stage of the layer, which is in [0, num_layers).
   int stage_of(int layer) const;
   int micro_batches() const { return schedule.num_micro_batches * replicas(); }  // of all replicas
   int64_t batch_rows() const { return micro_batches() * micro_batch_rows; }
@@ -52,17 +53,17 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
-// counts are positive, the schedule has as many stages, at least one on every rank, the replicas
-// can divide the micro-batches (CheckReplication), recomputed layers and order are of as many
-// layers, and none is recomputed without a backward pass.
+// Returns InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers,
+// the counts are positive, the schedule has that many stages, at least one on every rank, the
+// replicas can divide the micro-batches (CheckReplication), recomputed layers and order refer to
+// that many layers, and none is recomputed without a backward pass.
 absl::Status CheckPlan(const Plan& plan);
 
-// InvalidArgument if the schedule has no backward actions.
+// Returns InvalidArgument if the schedule has no backward actions.
 absl::Status CheckTrains(const schedule::Schedule& schedule);
 
-// What the ranks of a plan perform, lowered and proved: the plan's schedule, and F alone under the
-// same placement. A plan that only predicts has the latter twice.
+// The schedules that the ranks of a plan perform, lowered and proved: the plan's own, and F alone
+// under the same placement. A plan that only predicts has the latter twice.
 struct LoweredPlan {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // for which they were lowered
   schedule::Schedule training, evaluation;
@@ -70,22 +71,22 @@ struct LoweredPlan {
   Replication replication;
 };
 
-// Lowers a plan for transfers of that kind, with those collectives that are given memory. A
-// schedule that is already lowered is used as it is, but gets the collectives that it lacks.
+// Lowers a plan for transfers of that kind, with the collectives that have memory in `collectives`.
+// A schedule that is already lowered is used unchanged, but gets the collectives that it lacks.
 // Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's schedule cannot be
-// performed so.
+// performed this way.
 absl::StatusOr<LoweredPlan> LowerPlan(
     const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate,
     const schedule::CollectiveMemory& collectives = {});
-// LowerPlan of every plan with that schedule and those replicas, whatever its cut.
+// Does what LowerPlan does for every plan with that schedule and those replicas, whatever its cut.
 absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule,
                                            const Replication& replication,
                                            schedule::Transfers transfers,
                                            const schedule::CollectiveMemory& collectives);
-// OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
+// Returns OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
 absl::Status CheckPerformable(const Plan& plan);
 
-// What one stage of a plan takes.
+// The costs of one stage of a plan.
 struct StageReport {
   schedule::Rank rank;
   int first_layer = 0;
@@ -95,7 +96,7 @@ struct StageReport {
   schedule::StageMemory memory;
 };
 
-// What a plan takes. The peak of a device counts training and evaluation.
+// The costs of a plan. The peak of a device covers training and evaluation.
 struct PlanReport {
   std::vector<StageReport> stages;  // index: stage
   std::vector<RankReport> ranks;    // index: rank
@@ -108,18 +109,19 @@ struct PlanReport {
   }
 };
 
-// What a lowered plan takes whose stages' memory is known. `layers`: of the whole model. Errors:
-// those of ReportRank.
+// Reports on a lowered plan whose stages' memory is known. `layers`: those of the whole model.
+// Errors: those of ReportRank.
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
                                       absl::Span<const LayerCost> layers,
                                       absl::Span<const schedule::StageMemory> memory);
 
-// What of a device's peak is neither weights, gradients or optimizer state of its stages nor stash.
+// Returns the part of a device's peak that is neither stash nor weights, gradients or optimizer
+// state of its stages.
 int64_t BufferBytes(const PlanReport& report, schedule::Rank rank);
 
-// The report as a table, of 80 columns unless its numbers need more. A row for each stage, grouped
-// by device: device, stage, layers, share of the time, and bytes of weights, gradients and
-// optimizer state. In the device's first row what its stages share: stash (peak), buffers
+// Returns the report as a table, of 80 columns unless its numbers need more. A row for each stage,
+// grouped by device: device, stage, layers, share of the time, and bytes of weights, gradients and
+// optimizer state. The device's first row has what its stages share: stash (peak), buffers
 // (BufferBytes), peak.
 std::string PlanTable(const PlanReport& report);
 

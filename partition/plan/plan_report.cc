@@ -18,7 +18,7 @@ using schedule::Rank;
 using schedule::StageId;
 using schedule::StageMemory;
 
-// What a rank's stages keep besides their results and tables, which count as buffers.
+// Returns what a rank's stages keep except their results and tables, which count as buffers.
 int64_t NamedResidentBytes(const PlanReport& report, const RankReport& rank) {
   int64_t bytes = 0;
   for (const StageId stage : rank.stages) {

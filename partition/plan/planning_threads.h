@@ -4,14 +4,14 @@
 #include <cstdint>
 
 #include "base/parallel.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
 
 namespace stagecoach::partition {
 
-// Of smaller schedules, all is done before a thread has begun.
+// Smaller schedules are done before a thread has started.
 inline constexpr int64_t kLeastActionsForThreads = 200'000;
 
-// On how many threads what concerns all actions of a schedule is worked out.
+// Returns the number of threads for work on all actions of a schedule.
 inline int ThreadsFor(const schedule::Schedule& schedule) {
   return schedule.num_actions() < kLeastActionsForThreads ? 1 : base::AvailableCpus();
 }

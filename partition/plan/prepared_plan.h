@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "partition/layer_cost.h"
+#include "partition/cost/layer_cost.h"
+#include "partition/cost/stage_memory.h"
 #include "partition/plan/plan.h"
-#include "partition/stage_memory.h"
-#include "schedule/memory.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
 
-// A plan with all that follows from it and the model's layers, so that nothing is lowered, proved
-// or sized again.
+// A plan with everything that follows from it and the model's layers, so that nothing is lowered,
+// proved or sized again.
 struct PreparedPlan {
   Plan plan;
   std::shared_ptr<const LoweredPlan>
@@ -22,16 +22,16 @@ struct PreparedPlan {
   PlanReport report;  // of one device of each rank
 };
 
-// Where everything of one rank lies under the two lowered schedules of a plan: whose sizes its
-// RankReport has. Errors: those of PlanMemory.
+// The location of everything on one rank under the two lowered schedules of a plan, whose sizes are
+// in its RankReport. Errors: those of PlanMemory.
 struct RankMemoryPlans {
   schedule::MemoryPlan training, evaluation;
 };
 absl::StatusOr<RankMemoryPlans> PlanRankMemory(const PreparedPlan& plan, schedule::Rank rank);
 
-// Prepares a plan that is given. `layers`: of the whole model. Errors: those of LowerPlan;
-// InvalidArgument if the plan is for another number of layers, recomputes
-// one that cannot do F again, or a size is negative.
+// Prepares a given plan. `layers`: those of the whole model. Errors: those of LowerPlan;
+// InvalidArgument if the plan is for another number of layers, recomputes one that cannot repeat F,
+// or a size is negative.
 absl::StatusOr<PreparedPlan> PreparePlan(
     Plan plan, const std::vector<LayerCost>& layers, const EndMemory& ends,
     schedule::Transfers transfers = schedule::Transfers::kSeparate,

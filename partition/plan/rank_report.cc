@@ -25,7 +25,8 @@ bool HaveLikeNeighbors(const Schedule& lowered, StageId a, StageId b) {
          lowered.sends_to_next(a) == lowered.sends_to_next(b);
 }
 
-// Whether the ranks do the same, but for the numbers of their stages, of which they have as many.
+// Returns true if the ranks do the same, except for the ids of their stages, of which they have the
+// same number.
 bool DoTheSame(const Schedule& lowered, Rank a, Rank b) {
   const std::vector<StageId> a_stages = lowered.StagesOf(a), b_stages = lowered.StagesOf(b);
   absl::flat_hash_map<StageId, StageId> counterpart = {{StageId(), StageId()}};
@@ -42,7 +43,8 @@ bool DoTheSame(const Schedule& lowered, Rank a, Rank b) {
                     });
 }
 
-// For each rank, an earlier one that does the same with stages of the same sizes, or itself.
+// Returns, for each rank, an earlier one that does the same with stages of the same sizes, or
+// itself.
 std::vector<Rank> LikeRanks(const Schedule& lowered, absl::Span<const StageMemory> stages) {
   std::vector<Rank> like;
   absl::flat_hash_map<std::vector<StageMemory>, Rank> last_with;
@@ -59,7 +61,7 @@ std::vector<Rank> LikeRanks(const Schedule& lowered, absl::Span<const StageMemor
   return like;
 }
 
-// Of every rank under one schedule.
+// Returns the sizes of every rank under one schedule.
 absl::StatusOr<std::vector<MemorySizes>> SizesOfRanks(
     const Schedule& lowered, absl::Span<const StageMemory> stages,
     const schedule::CollectiveMemory& collectives) {

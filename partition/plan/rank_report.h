@@ -7,12 +7,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "schedule/memory.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
 
-// What one device takes, all its stages together.
+// The memory of one device, for all its stages together.
 struct RankReport {
   std::vector<schedule::StageId> stages;  // ascending
   // Both have the same resident memory and workspace.
@@ -22,14 +22,14 @@ struct RankReport {
 };
 
 // Plans the memory of `rank` under a plan's two lowered schedules, with the tables of collectives.
-// `stages`: of the whole plan; only those on the rank are read. Errors: those of PlanMemory.
+// `stages`: those of the whole plan; only those on the rank are read. Errors: those of PlanMemory.
 absl::StatusOr<RankReport> ReportRank(const schedule::Schedule& training,
                                       const schedule::Schedule& evaluation, schedule::Rank rank,
                                       absl::Span<const schedule::StageMemory> stages,
                                       const schedule::CollectiveMemory& collectives);
 
-// The same of every rank; index: rank. Those that do the same with stages of the same sizes share
-// the work.
+// Does the same for every rank; index: rank. Ranks that do the same with stages of the same sizes
+// share the work.
 absl::StatusOr<std::vector<RankReport>> ReportRanks(const schedule::Schedule& training,
                                                     const schedule::Schedule& evaluation,
                                                     absl::Span<const schedule::StageMemory> stages,

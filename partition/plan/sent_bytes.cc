@@ -1,7 +1,7 @@
 #include "partition/plan/sent_bytes.h"
 
-#include "partition/replication.h"
-#include "schedule/memory.h"
+#include "partition/cost/replication.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -30,7 +30,7 @@ ExchangeHalves HalvesOf(int64_t bytes, int replica, const Replication& replicati
   return halves;
 }
 
-// The two ranks of a tie send each other what they have summed.
+// Returns the bytes that a rank sends for a tie, whose two ranks send each other their sums.
 int64_t BytesSentFor(const Tie& tie, const PreparedPlan& plan, schedule::Rank rank) {
   const auto rank_of = [&](int layer) {
     return plan.lowered->training.rank_of(schedule::StageId(plan.plan.stage_of(layer)));
@@ -71,7 +71,7 @@ SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, sche
         break;
       }
       case Op::kStep:
-        // Otherwise REDUCE has exchanged parameters in place of gradients.
+        // If updates do not wait, REDUCE has exchanged parameters in place of gradients.
         if (collectives.precede_updates() && replication.shards_optimizer) {
           sent.to_replicas += HalvesOf(memory().parameter_bytes, replica, replication).gathered;
         }

@@ -4,23 +4,23 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "partition/cost/tie.h"
 #include "partition/plan/prepared_plan.h"
-#include "partition/tie.h"
-#include "schedule/action.h"
+#include "schedule/ir/action.h"
 
 namespace stagecoach::partition {
 
-// What a device sends in one step of training. All devices together receive what they send; one
-// alone need not.
+// The bytes that a device sends in one training step. All devices together receive what they send;
+// a single one need not.
 struct SentBytes {
-  // To devices of its replica: activations, gradients, also tied ones, norms, results.
+  // Sent to devices of its replica: activations, gradients, also tied ones, norms, results.
   int64_t to_ranks = 0;
   int64_t to_replicas = 0;  // to devices of its rank: what REDUCE, STEP and RESULTS exchange
 
   friend bool operator==(const SentBytes&, const SentBytes&) = default;
 };
 
-// `ties`: those of the model.
+// Counts the bytes that a device sends. `ties`: those of the model.
 SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
                       int replica);
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "schedule/split_stages.h"
+#include "schedule/transforms/split_stages.h"
 
 namespace stagecoach::partition {
 namespace {
 
-// The first layers of the parts of the layers [first, last].
+// Returns the first layers of the parts of the layers [first, last].
 std::vector<int> PartsOf(absl::Span<const LayerCost> layers, int first, int last) {
   const auto bytes_of = [&](int layer) {
     return layers[static_cast<size_t>(layer)].memory.parameter_bytes;

@@ -3,12 +3,13 @@
 
 #include <vector>
 
-#include "partition/stage_memory.h"
-#include "schedule/stash.h"
+#include "partition/cost/stage_memory.h"
+#include "schedule/memory/stash.h"
 
 namespace stagecoach::partition {
 
-// What each stage stashes, in bytes: from F until B, and from B until W (schedule/memory.h).
+// Returns what each stage stashes, in bytes: from F until B, and from B until W
+// (schedule/memory/memory_plan.h).
 std::vector<schedule::StageStash> StashBytes(const std::vector<schedule::StageMemory>& stages);
 
 }  // namespace stagecoach::partition

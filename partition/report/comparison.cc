@@ -9,15 +9,15 @@
 #include "absl/types/span.h"
 #include "base/text_table.h"
 #include "base/units.h"
-#include "partition/report/receipt_parts.h"
-#include "partition/report/receipt_report.h"
+#include "partition/report/evaluation_parts.h"
+#include "partition/report/evaluation_report.h"
 
 namespace stagecoach::partition {
 namespace {
 
 constexpr int kMostStagesListed = 8;
 
-// Layers of each stage: "5 5 5 5".
+// Returns the layers of each stage: "5 5 5 5".
 std::string LayersPerStage(const Plan& plan) {
   std::string text;
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
@@ -27,21 +27,21 @@ std::string LayersPerStage(const Plan& plan) {
   return text;
 }
 
-double NsPerRow(const Receipt& receipt) {
-  return receipt.objective_ns / static_cast<double>(receipt.plan.batch_rows());
+double NsPerRow(const PlanEvaluation& evaluation) {
+  return evaluation.objective_ns / static_cast<double>(evaluation.plan.batch_rows());
 }
 
 }  // namespace
 
-int64_t PeakBytes(const Receipt& receipt) {
+int64_t PeakBytes(const PlanEvaluation& evaluation) {
   int64_t peak_bytes = 0;
-  for (const RankReport& rank : receipt.report.ranks) {
+  for (const RankReport& rank : evaluation.report.ranks) {
     peak_bytes = std::max(peak_bytes, rank.peak_bytes());
   }
   return peak_bytes;
 }
 
-std::vector<std::vector<std::string>> ComparisonCells(const Receipt& own,
+std::vector<std::vector<std::string>> ComparisonCells(const PlanEvaluation& own,
                                                       absl::Span<const ComparedPlan> compared) {
   const bool is_step = own.objective == PlanObjective::kStep;
   std::vector<std::vector<std::string>> cells = {
@@ -49,15 +49,15 @@ std::vector<std::vector<std::string>> ComparisonCells(const Receipt& own,
       {"this plan", LayersPerStage(own.plan), Headline(own.objective_ns), "",
        base::FormatBytes(PeakBytes(own)), "yes"}};
   for (const ComparedPlan& other : compared) {
-    const double change = NsPerRow(other.receipt) / NsPerRow(own) - 1;
-    cells.push_back({other.name, LayersPerStage(other.receipt.plan),
-                     Headline(other.receipt.objective_ns), base::FormatChange(change),
-                     base::FormatBytes(PeakBytes(other.receipt)), other.fits ? "yes" : "no"});
+    const double change = NsPerRow(other.evaluation) / NsPerRow(own) - 1;
+    cells.push_back({other.name, LayersPerStage(other.evaluation.plan),
+                     Headline(other.evaluation.objective_ns), base::FormatChange(change),
+                     base::FormatBytes(PeakBytes(other.evaluation)), other.fits ? "yes" : "no"});
   }
   return cells;
 }
 
-std::string ComparisonTable(const Receipt& own, absl::Span<const ComparedPlan> compared) {
+std::string ComparisonTable(const PlanEvaluation& own, absl::Span<const ComparedPlan> compared) {
   using Align = base::TextTable::Align;
   const std::vector<std::vector<std::string>> cells = ComparisonCells(own, compared);
   std::vector<base::TextTable::Column> columns;

@@ -3,9 +3,9 @@
 
 namespace stagecoach::partition {
 
-// Rules of a receipt's page, to stand after those of its timeline (schedule/pictures/chart.h),
+// Rules of an evaluation's page, to stand after those of its timeline (schedule/render/chart.h),
 // whose colors and cards they use. Not part of the public interface.
-extern const char kReceiptStyle[];
+extern const char kEvaluationStyle[];
 
 }  // namespace stagecoach::partition
 

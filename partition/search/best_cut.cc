@@ -12,22 +12,27 @@
 namespace stagecoach::partition {
 namespace {
 
-using Cut = Pipeline::Cut;
+using Cut = CutEvaluator::Cut;
 
 class Search {
  public:
-  Search(Pipeline& pipeline, const BestCutOptions& options, Cutoff& cutoff)
+  Search(CutEvaluator& pipeline, const BestCutOptions& options, SearchBudget& budget)
       : pipeline_(pipeline),
         options_(options),
-        cutoff_(cutoff),
-        cuts_(pipeline, options.may_recompute, cutoff) {
+        budget_(budget),
+        cuts_(pipeline, options.may_recompute, budget) {
     most_simulated_ =
-        kMaxSimulatedActions / std::max<int64_t>(pipeline.training().num_actions(), 1) + 1;
+        options.most_actions / std::max<int64_t>(pipeline.training().num_actions(), 1) + 1;
   }
 
   absl::StatusOr<BestCut> Run() {
     if (!options_.only_cut.empty()) {
       RETURN_IF_ERROR(Consider(options_.only_cut));
+    } else if (options_.quick != BestCutOptions::Quick::kNo) {
+      RETURN_IF_ERROR(ConsiderQuickly());
+    } else if (!options_.start.empty()) {
+      RETURN_IF_ERROR(Consider(options_.start));
+      if (best_.has_value() && options_.may_refine) RETURN_IF_ERROR(Descend());
     } else if (CountCuts(pipeline_.num_layers(), pipeline_.num_stages()) <= kMaxEnumeratedCuts) {
       RETURN_IF_ERROR(EnumerateAll());
     } else {
@@ -35,7 +40,7 @@ class Search {
       RETURN_IF_ERROR(Improve());
     }
     if (!best_.has_value()) {
-      RETURN_IF_ERROR(cutoff_.status());
+      RETURN_IF_ERROR(budget_.status());
       return absl::ResourceExhaustedError("no cut was found to fit");
     }
     best_->simulated = simulated_;
@@ -78,14 +83,14 @@ class Search {
   absl::Status EnumerateAll() {
     // A good one first, so that most of the others are ruled out unseen.
     RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));
-    // Where every rank has one stage, none of the others would be found to fit.
+    // If every rank has one stage, none of the other cuts would be found to fit.
     if (!best_.has_value() && pipeline_.has_one_stage_per_rank()) return absl::OkStatus();
     const int stages = pipeline_.num_stages();
     const int layers = pipeline_.num_layers();
     std::vector<int> first_layer(static_cast<size_t>(stages));
     for (int stage = 0; stage < stages; ++stage) first_layer[static_cast<size_t>(stage)] = stage;
     while (true) {
-      if (cutoff_.IsReached()) return absl::OkStatus();
+      if (budget_.IsReached()) return absl::OkStatus();
       RETURN_IF_ERROR(Consider(first_layer));
       int stage = stages - 1;
       while (stage > 0 && first_layer[static_cast<size_t>(stage)] == layers - stages + stage) {
@@ -129,7 +134,7 @@ class Search {
     RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));
     if (best_.has_value()) best_->is_final = simulated_ >= most_simulated_;
     bool has_moved = best_.has_value() && options_.may_refine;
-    while (has_moved && simulated_ < most_simulated_ && !cutoff_.IsReached()) {
+    while (has_moved && !IsOver()) {
       has_moved = false;
       const std::vector<int> from = best_->cut.first_layer;
       RETURN_IF_ERROR(MoveBoundaries(from));
@@ -137,6 +142,59 @@ class Search {
     }
     return absl::OkStatus();
   }
+
+  absl::Status ConsiderQuickly() {
+    const bool is_one = options_.quick == BestCutOptions::Quick::kOne;
+    for (const auto measure : {StageMeasure::kFillAndDrain, StageMeasure::kBottleneck}) {
+      for (const bool is_even : {false, true}) {
+        absl::StatusOr<std::vector<int>> first_layer = cuts_.Quick(measure, is_even);
+        if (absl::IsResourceExhausted(first_layer.status())) continue;
+        RETURN_IF_ERROR(first_layer.status());
+        RETURN_IF_ERROR(Consider(*std::move(first_layer)));
+        if (is_one && best_.has_value()) return absl::OkStatus();
+      }
+      if (is_one) break;
+    }
+    return absl::OkStatus();
+  }
+
+  // Moves boundaries by ever fewer layers, the first move that helps each time.
+  absl::Status Descend() {
+    for (int step = options_.longest_step; step >= 1; step /= 2) {
+      bool has_moved = true;
+      while (has_moved && !IsOver()) {
+        const double before_ns = best_->objective_ns;
+        for (size_t count = 1; count < best_->cut.first_layer.size(); count += (count + 1) / 2) {
+          RETURN_IF_ERROR(MoveRuns(count, step));
+        }
+        has_moved = best_->objective_ns < before_ns;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Moves that many neighboring boundaries at once, wherever they are, as often as that helps.
+  absl::Status MoveRuns(size_t count, int step) {
+    for (size_t first = 1; first + count <= best_->cut.first_layer.size(); ++first) {
+      for (const int change : {-step, step}) {
+        bool has_moved = true;
+        while (has_moved) {
+          if (IsOver()) return absl::OkStatus();
+          const double before_ns = best_->objective_ns;
+          std::vector<int> moved = best_->cut.first_layer;
+          for (size_t i = first; i < first + count; ++i) moved[i] += change;
+          const int end =
+              first + count < moved.size() ? moved[first + count] : pipeline_.num_layers();
+          const bool is_cut = moved[first] > moved[first - 1] && moved[first + count - 1] < end;
+          if (is_cut) RETURN_IF_ERROR(Consider(std::move(moved)));
+          has_moved = best_->objective_ns < before_ns;
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsOver() { return simulated_ >= most_simulated_ || budget_.IsReached(); }
 
   // Considers all cuts in which neighboring boundaries, one or more, are moved by one layer.
   absl::Status MoveBoundaries(const std::vector<int>& from) {
@@ -148,7 +206,7 @@ class Search {
           const int end = last + 1 < from.size() ? from[last + 1] : pipeline_.num_layers();
           const bool is_cut = moved[first] > moved[first - 1] && moved[last] < end;
           if (is_cut) RETURN_IF_ERROR(Consider(moved));
-          if (simulated_ >= most_simulated_ || cutoff_.IsReached()) return absl::OkStatus();
+          if (IsOver()) return absl::OkStatus();
         }
       }
     }
@@ -157,9 +215,9 @@ class Search {
 
   static constexpr double kNone = std::numeric_limits<double>::infinity();
 
-  Pipeline& pipeline_;
+  CutEvaluator& pipeline_;
   const BestCutOptions options_;
-  Cutoff& cutoff_;
+  SearchBudget& budget_;
   CutSearch cuts_;
   int64_t most_simulated_ = 0;
   int simulated_ = 0;
@@ -178,9 +236,9 @@ int64_t CountCuts(int layers, int stages) {
   return count;
 }
 
-absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options,
-                                    Cutoff& cutoff) {
-  return Search(pipeline, options, cutoff).Run();
+absl::StatusOr<BestCut> FindBestCut(CutEvaluator& pipeline, const BestCutOptions& options,
+                                    SearchBudget& budget) {
+  return Search(pipeline, options, budget).Run();
 }
 
 }  // namespace stagecoach::partition

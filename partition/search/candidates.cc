@@ -1,6 +1,8 @@
 #include "partition/search/candidates.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -8,9 +10,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "partition/exact/graph.h"
-#include "partition/plan/receipt.h"
+#include "partition/plan/plan_evaluation.h"
 #include "partition/search/candidate_bounds.h"
-#include "schedule/generators.h"
+#include "partition/search/step_bounds.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -20,18 +23,35 @@ using schedule::Schedule;
 
 constexpr int kMostChunks = 4;  // that are tried, where a schedule takes any number
 
+bool IsFused(const Schedule& schedule) {
+  for (schedule::StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
+    if (schedule.SplitsBackward(stage)) return false;
+  }
+  return true;
+}
+
+// Whether every stage keeps all outputs and all that it is given until B.
+bool KeepsAll(const LayerTable& table) {
+  return std::all_of(table.memory.begin(), table.memory.end(), [](const LayerMemory& memory) {
+    return memory.input_last_use != schedule::LastUse::kForward &&
+           memory.output_last_use != schedule::LastUse::kForward;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& request,
-                                                      Cutoff& cutoff) {
-  CandidateSpace space(request, cutoff);
+                                                      SearchBudget& budget, double enough_ns) {
+  CandidateSpace space(request, budget, enough_ns);
+  space.boundaries_ = request.boundaries;
+  if (space.boundaries_ == nullptr) space.boundaries_ = std::make_shared<KnownBoundaries>();
   RETURN_IF_ERROR(space.Enumerate());
   if (space.candidates_.empty()) {
     return space.refusal_.ok() ? absl::InvalidArgumentError("there is nothing to choose from")
                                : space.refusal_;
   }
   for (Candidate& candidate : space.candidates_) {
-    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space.LowerBoundNs(candidate, /*is_fused=*/false));
+    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space.LowerBoundNs(candidate));
   }
   std::stable_sort(
       space.candidates_.begin(), space.candidates_.end(),
@@ -171,7 +191,11 @@ absl::Status CandidateSpace::Add(Candidate candidate) {
     }
     return absl::OkStatus();
   }
-  candidates_.push_back(std::move(candidate));
+  candidates_.push_back(candidate);
+  if (!request_.profile.is_chain()) {
+    candidate.order = LayerOrder::kLeastBottleneck;
+    candidates_.push_back(std::move(candidate));
+  }
   return absl::OkStatus();
 }
 
@@ -183,7 +207,13 @@ absl::StatusOr<Schedule> CandidateSpace::ScheduleOf(const Candidate& candidate) 
 }
 
 absl::StatusOr<std::vector<int>> CandidateSpace::OrderOf(const Candidate& candidate) {
-  if (request_.profile.is_chain()) return std::vector<int>();
+  std::vector<int> order;
+  if (request_.profile.is_chain()) return order;
+  if (candidate.order == LayerOrder::kGiven) {
+    order.resize(static_cast<size_t>(request_.profile.num_layers()));
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }
   ASSIGN_OR_RETURN(const GraphCut* const cut, GraphCutOf(candidate));
   return cut->order;
 }
@@ -215,7 +245,9 @@ absl::StatusOr<const GraphCut*> CandidateSpace::GraphCutOf(const Candidate& cand
     problem.chain.links.push_back(before == device ? schedule::Link()
                                                    : request_.cluster.LinkBetween(before, device));
   }
-  ASSIGN_OR_RETURN(GraphCut cut, PartitionGraph(problem, [this] { return cutoff_.IsReached(); }));
+  ASSIGN_OR_RETURN(GraphCut cut, PartitionGraph(problem, [this] { return budget_.IsReached(); }));
+  // What was found by then would be another candidate than a longer search has.
+  RETURN_IF_ERROR(budget_.status());
   return &graph_cuts_.emplace(key, std::move(cut)).first->second;
 }
 
@@ -233,64 +265,148 @@ absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::LayersOf(
     const Candidate& candidate) {
   ASSIGN_OR_RETURN(const std::vector<int> order, OrderOf(candidate));
   if (order.empty()) return GivenLayersOf(candidate);
-  return TableOf(request_.profile, candidate.micro_batch_rows, candidate.micro_batches_of_each(),
-                 candidate.replication, order);
+  // Of the orders of cuts only the last is kept: there is one for each number of stages.
+  const bool is_given = candidate.order == LayerOrder::kGiven;
+  auto& [key, table] =
+      ordered_tables_[{candidate.micro_batch_rows, candidate.micro_batches_of_each(),
+                       candidate.replicas(), candidate.order}];
+  const int stages = is_given ? 0 : candidate.num_stages();
+  if (table == nullptr || key != stages) {
+    key = stages;
+    table = TableOf(request_.profile, candidate.micro_batch_rows, candidate.micro_batches_of_each(),
+                    candidate.replication, order);
+  }
+  return table;
 }
 
-absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
-                                                    const Schedule& schedule, double memory_share) {
+absl::StatusOr<CutEvaluator> CandidateSpace::EvaluatorOf(const Candidate& candidate,
+                                                         const Schedule& schedule,
+                                                         const Relaxation& relaxation) {
   Plan plan = {.micro_batch_rows = candidate.micro_batch_rows,
                .schedule = schedule,
                .replication = candidate.replication};
   ASSIGN_OR_RETURN(plan.order, OrderOf(candidate));
   ASSIGN_OR_RETURN(std::shared_ptr<const LayerTable> layers, LayersOf(candidate));
-  if (memory_share == 1.0) return Pipeline::Create(std::move(plan), layers, request_.cluster);
-  Cluster cluster = request_.cluster;
-  for (ClusterDevice& device : cluster.devices) {
-    if (device.memory_bytes == 0) continue;
-    const double bytes = memory_share * static_cast<double>(device.memory_bytes);
-    device.memory_bytes =
-        memory_share == kAnyMemory ? 0 : std::max<int64_t>(static_cast<int64_t>(bytes), 1);
+  if (relaxation == Relaxation()) {
+    return CutEvaluator::Create(std::move(plan), layers, request_.cluster);
   }
-  return Pipeline::Create(std::move(plan), layers, cluster);
+  return CutEvaluator::Create(std::move(plan), layers, RelaxedCluster(relaxation));
 }
 
-absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, bool is_fused) {
-  const auto key = std::make_tuple(candidate.replicas(), candidate.num_stages(),
-                                   candidate.micro_batch_rows, is_fused);
+Cluster CandidateSpace::RelaxedCluster(const Relaxation& relaxation) const {
+  Cluster cluster = request_.cluster;
+  for (ClusterDevice& device : cluster.devices) {
+    if (device.memory_bytes == 0) device.memory_bytes = relaxation.unlimited_bytes;
+    if (device.memory_bytes == 0) continue;
+    const double bytes = relaxation.memory * static_cast<double>(device.memory_bytes);
+    device.memory_bytes = bytes < static_cast<double>(kUnlimitedBytes)
+                              ? std::max<int64_t>(static_cast<int64_t>(bytes), 1)
+                              : 0;
+  }
+  const auto relax = [&](schedule::Link& link) {
+    link.latency_ns = std::llround(static_cast<double>(link.latency_ns) / relaxation.links);
+    link.bytes_per_second =
+        relaxation.links == Relaxation::kUnlimited ? 0 : link.bytes_per_second * relaxation.links;
+  };
+  relax(cluster.within_host);
+  relax(cluster.between_hosts);
+  for (ClusterLink& exception : cluster.exceptions) relax(exception.link);
+  return cluster;
+}
+
+absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate,
+                                                    const Schedule* schedule) {
+  const auto key =
+      std::make_tuple(candidate.replicas(), candidate.num_stages(), candidate.micro_batch_rows,
+                      schedule == nullptr ? std::string() : schedule->name);
   if (const auto known = bounds_.find(key); known != bounds_.end()) return known->second;
+  const bool is_fused = schedule != nullptr && IsFused(*schedule);
+  ASSIGN_OR_RETURN(double bound_ns, WorkBoundNs(candidate, is_fused));
+  const double rounding_ns = RoundingNs(*GivenLayersOf(candidate), SpeedsOf(candidate),
+                                        candidate.chunks, candidate.micro_batches_of_each());
+  // There, micro-batches may wait for each other on all ranks.
+  const bool is_asked_for = request_.schedule != kAnySchedule;  // else no plan is better for it
+  const double step_ns =
+      StepBoundNs(candidate, is_asked_for ? schedule : nullptr, is_asked_for && is_fused, bound_ns);
+  bound_ns = std::max(bound_ns, step_ns - candidate.num_stages() * rounding_ns);
+  return bounds_[key] = std::max(bound_ns - rounding_ns, 0.0);
+}
+
+absl::StatusOr<double> CandidateSpace::WorkBoundNs(const Candidate& candidate, bool is_fused) {
   // The simple bound holds in any order.
   const std::shared_ptr<const LayerTable> layers = GivenLayersOf(candidate);
+  const std::vector<double> speeds = SpeedsOf(candidate);
+  const int micro_batches = candidate.micro_batches_of_each();
+  const bool is_step = request_.objective == PlanObjective::kStep;
+  // Where steps overlap, no work waits for other work.
+  std::vector<double>& needed_ns = needed_ns_[candidate.micro_batch_rows];
+  if (needed_ns.empty() && is_step) needed_ns = NeededNs(*layers, request_.profile.edges);
+  double bound_ns = SimpleBoundNs(*layers, speeds, micro_batches, needed_ns);
+  if (!IsInOrder(candidate)) return bound_ns;
+  if (request_.profile.is_chain()) {
+    ASSIGN_OR_RETURN(const double chain_ns,
+                     ChainBoundNs(*layers, speeds, micro_batches, request_.objective));
+    bound_ns = std::max(bound_ns, chain_ns);
+    if (!is_fused || !is_step) return bound_ns;
+    ASSIGN_OR_RETURN(const double fused_ns, FusedChainBoundNs(*layers, speeds, micro_batches));
+    return std::max(bound_ns, fused_ns);
+  }
+  if (!is_step) {
+    const absl::StatusOr<const GraphCut*> cut = GraphCutOf(candidate);
+    if (!cut.ok() && !IsCutShort(cut.status())) return cut.status();
+    if (cut.ok() && (*cut)->is_optimal) bound_ns = std::max(bound_ns, (*cut)->bottleneck_ns);
+  }
+  return bound_ns;
+}
+
+double CandidateSpace::StepBoundNs(const Candidate& candidate, const Schedule* schedule,
+                                   bool is_fused, double at_least_ns) {
+  const bool is_in_order = IsInOrder(candidate);
+  const bool is_known = is_in_order || !candidate.schedule.empty();
+  if (request_.objective != PlanObjective::kStep || !is_known) return at_least_ns;
+  const auto key = std::make_tuple(candidate.replicas(), candidate.micro_batch_rows, is_in_order);
+  if (const auto known = step_bounds_.find(key);
+      schedule == nullptr && known != step_bounds_.end()) {
+    return std::max(known->second, at_least_ns);
+  }
+  const std::shared_ptr<const LayerTable> layers = GivenLayersOf(candidate);
+  const int micro_batches = candidate.micro_batches_of_each();
+  std::vector<Boundary>& boundaries =
+      boundaries_->of[{candidate.micro_batch_rows, micro_batches, candidate.replicas()}];
+  if (boundaries.empty()) {
+    boundaries = BoundariesOf(*layers, request_.profile.edges, micro_batches, candidate.replication,
+                              request_.may_recompute);
+  }
+  StepBoundProblem problem = {.boundaries = boundaries,
+                              .speeds = SpeedsOf(candidate),
+                              .chunks = candidate.chunks,
+                              .micro_batches = micro_batches,
+                              .is_fused = is_fused,
+                              .sends_block = !request_.cluster.overlaps_messages,
+                              .keeps_inputs = KeepsAll(*layers)};
+  const std::vector<DeviceGroup> ranks = GroupsOf(request_.cluster, candidate.replicas());
+  const auto add_link = [&](const DeviceGroup& from, const DeviceGroup& to) {
+    problem.forward_links.push_back(SlowestBetween(from, to, request_.cluster));
+    problem.backward_links.push_back(SlowestBetween(to, from, request_.cluster));
+  };
+  for (size_t rank = 0; rank + 1 < ranks.size(); ++rank) add_link(ranks[rank], ranks[rank + 1]);
+  if (!is_in_order && ranks.size() > 1) add_link(ranks.back(), ranks.front());
+  if (schedule != nullptr) problem.in_flight = PeakStashes(*schedule);
+  for (const DeviceGroup& rank : ranks) {
+    problem.memory_bytes.push_back(static_cast<double>(rank.memory_bytes));
+  }
+  const double bound_ns = partition::StepBoundNs(problem, at_least_ns, enough_ns_,
+                                                 [this] { return budget_.IsReached(); });
+  if (schedule == nullptr) step_bounds_[key] = bound_ns;
+  return bound_ns;
+}
+
+std::vector<double> CandidateSpace::SpeedsOf(const Candidate& candidate) const {
   std::vector<double> speeds;
   for (const DeviceGroup& rank : GroupsOf(request_.cluster, candidate.replicas())) {
     speeds.push_back(rank.speed);
   }
-  const int micro_batches = candidate.micro_batches_of_each();
-  const double rounding_ns = RoundingNs(*layers, speeds, candidate.chunks, micro_batches);
-  const bool is_chain_in_order = IsInOrder(candidate) && request_.profile.is_chain();
-  if (is_fused) {
-    ASSIGN_OR_RETURN(double bound_ns, LowerBoundNs(candidate, /*is_fused=*/false));
-    if (is_chain_in_order && request_.objective == PlanObjective::kStep) {
-      ASSIGN_OR_RETURN(const double fused_ns, FusedChainBoundNs(*layers, speeds, micro_batches));
-      bound_ns = std::max(bound_ns, fused_ns - rounding_ns);
-    }
-    return bounds_[key] = bound_ns;
-  }
-  // Where steps overlap, no work waits for other work.
-  const bool is_in_turn = request_.profile.is_chain() && request_.objective == PlanObjective::kStep;
-  double bound_ns = SimpleBoundNs(*layers, speeds, micro_batches, is_in_turn);
-  // A graph is cut in one order of many: nothing holds for the others.
-  if (is_chain_in_order) {
-    ASSIGN_OR_RETURN(const double chain_ns,
-                     ChainBoundNs(*layers, speeds, micro_batches, request_.objective));
-    bound_ns = std::max(bound_ns, chain_ns);
-  }
-  if (IsInOrder(candidate) && !request_.profile.is_chain() &&
-      request_.objective == PlanObjective::kBottleneck) {
-    ASSIGN_OR_RETURN(const GraphCut* const cut, GraphCutOf(candidate));
-    if (cut->is_optimal) bound_ns = std::max(bound_ns, cut->bottleneck_ns);
-  }
-  return bounds_[key] = std::max(bound_ns - rounding_ns, 0.0);
+  return speeds;
 }
 
 bool CandidateSpace::IsInOrder(const Candidate& candidate) const {

@@ -13,80 +13,129 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "partition/exact/graph.h"
-#include "partition/search/cutoff.h"
-#include "partition/search/pipeline.h"
+#include "partition/search/boundaries.h"
+#include "partition/search/cut_evaluator.h"
 #include "partition/search/planner.h"
-#include "schedule/schedule.h"
+#include "partition/search/search_budget.h"
+#include "schedule/ir/schedule.h"
 
 namespace stagecoach::partition {
 
-// One combination of what a request leaves open, but for the cut.
+// The order in which the layers of a graph are cut; a chain has only the first.
+enum class LayerOrder : uint8_t {
+  kGiven,            // the profile's
+  kLeastBottleneck,  // that of the cut with the fastest slowest stage, whatever the memory
+};
+
+// One combination of what a request leaves open, except the cut.
 struct Candidate {
-  std::string schedule;  // of a generator; "" for the one that was given
+  std::string schedule;  // of a generator; "" for the given one
   int chunks = 1;        // stages per rank
   int ranks = 1;
-  Replication replication;  // each replica has so many ranks: together all devices
+  Replication replication;  // each replica has `ranks` ranks: together all devices
   int micro_batches = 1;    // of all replicas
   int64_t micro_batch_rows = 1;
+  LayerOrder order = LayerOrder::kGiven;
   double lower_bound_ns = 0;  // of the objective, whatever the cut
 
   int num_stages() const { return chunks * ranks; }
   int replicas() const { return replication.replicas; }
   int micro_batches_of_each() const { return micro_batches / replicas(); }
+  // Returns true if everything except the schedule and the order of layers is the same.
+  bool IsOfShape(const Candidate& other) const {
+    return chunks == other.chunks && replication == other.replication &&
+           micro_batches == other.micro_batches;
+  }
+  // Returns true if everything except the order of layers is the same.
+  bool IsOfChoice(const Candidate& other) const {
+    return schedule == other.schedule && IsOfShape(other);
+  }
 };
 
-// All combinations for a request, and what is needed to judge them. Thread-compatible.
+// Multiples of what the devices of a request have; above 1 the request is easier.
+struct Relaxation {
+  static constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+  double memory = 1;
+  double links = 1;  // bytes per second; latencies are divided by it
+  // The memory attributed to a device without a limit; 0: it has no limit.
+  int64_t unlimited_bytes = 0;
+
+  friend bool operator==(const Relaxation&, const Relaxation&) = default;
+};
+
+// All combinations for a request, and what it takes to judge them. Thread-compatible.
 class CandidateSpace {
  public:
-  // `request` must pass the checks of PlanJointly. Once the cutoff is reached, graphs are cut less
-  // well. Both must outlive the space. InvalidArgument: there is no combination; says why.
-  static absl::StatusOr<CandidateSpace> Create(const PlannerRequest& request, Cutoff& cutoff);
+  // `request` must pass the checks of FindPlan. Both must outlive the space. No bound needs to
+  // exceed `enough_ns`. InvalidArgument: there is no combination; says why.
+  static absl::StatusOr<CandidateSpace> Create(
+      const PlannerRequest& request, SearchBudget& budget,
+      double enough_ns = std::numeric_limits<double>::infinity());
 
-  // Ascending lower bound.
+  // Ascending lower bound; equal ones with the given order of layers first.
   const std::vector<Candidate>& candidates() const { return candidates_; }
 
-  // InvalidArgument or FailedPrecondition if the schedule refuses the shape.
+  // Returns InvalidArgument or FailedPrecondition if the schedule refuses the shape.
   absl::StatusOr<schedule::Schedule> ScheduleOf(const Candidate& candidate) const;
 
-  static constexpr double kAnyMemory = std::numeric_limits<double>::infinity();
-  // A candidate's pipeline under its own or another schedule of its shape, on devices with that
-  // share of their memory.
-  absl::StatusOr<Pipeline> PipelineOf(const Candidate& candidate,
-                                      const schedule::Schedule& schedule,
-                                      double memory_share = 1.0);
+  // Returns a candidate's pipeline under its own or another schedule of its shape, on devices that
+  // are `relaxation` better than the request's own. Cancelled or DeadlineExceeded: the budget was
+  // reached before its order of layers was known.
+  absl::StatusOr<CutEvaluator> EvaluatorOf(const Candidate& candidate,
+                                           const schedule::Schedule& schedule,
+                                           const Relaxation& relaxation = {});
 
-  // The bound of any order of work on the candidate's ranks; or, if `is_fused`, of those in which B
-  // and W are one operation.
-  absl::StatusOr<double> LowerBoundNs(const Candidate& candidate, bool is_fused);
+  // Returns the bound for any order of work on the candidate's ranks; or, unless null, for that
+  // schedule.
+  absl::StatusOr<double> LowerBoundNs(const Candidate& candidate,
+                                      const schedule::Schedule* schedule = nullptr);
 
-  // In which the layers of a graph are cut into its stages; empty for a chain.
+  // Returns the candidate's order of a graph's layers; empty for a chain. Errors: those of
+  // EvaluatorOf.
   absl::StatusOr<std::vector<int>> OrderOf(const Candidate& candidate);
 
  private:
-  CandidateSpace(const PlannerRequest& request, Cutoff& cutoff)
-      : request_(request), cutoff_(cutoff) {}
+  CandidateSpace(const PlannerRequest& request, SearchBudget& budget, double enough_ns)
+      : request_(request), budget_(budget), enough_ns_(enough_ns) {}
 
   absl::Status Enumerate();
+  // Returns the part of the bound that ignores messages and memory, before rounding.
+  absl::StatusOr<double> WorkBoundNs(const Candidate& candidate, bool is_fused);
+  // Returns the other part, if that is above `at_least_ns`. The same for any number of stages per
+  // rank above 1, unless there is a schedule.
+  double StepBoundNs(const Candidate& candidate, const schedule::Schedule* schedule, bool is_fused,
+                     double at_least_ns);
+  Cluster RelaxedCluster(const Relaxation& relaxation) const;
   absl::StatusOr<const GraphCut*> GraphCutOf(const Candidate& candidate);
-  // Whether stage s is on rank s, and no other is.
+  std::vector<double> SpeedsOf(const Candidate& candidate) const;
+  // Returns true if stage s is on rank s, and no other is.
   bool IsInOrder(const Candidate& candidate) const;
-  // Adds the schedules that are asked for, with so many replicas.
+  // Adds the requested schedules, with that many replicas.
   absl::Status AddShapes(int replicas);
   absl::Status AddShape(int replicas, int64_t micro_batch_rows);
   absl::Status Add(Candidate candidate);
-  // In the order in which they are cut, and in that of the profile.
+  // Return the layers in the order in which they are cut, and in that of the profile.
   absl::StatusOr<std::shared_ptr<const LayerTable>> LayersOf(const Candidate& candidate);
   std::shared_ptr<const LayerTable> GivenLayersOf(const Candidate& candidate);
 
   const PlannerRequest& request_;
-  Cutoff& cutoff_;
+  SearchBudget& budget_;
+  const double enough_ns_;
   std::vector<Candidate> candidates_;
   absl::Status refusal_;  // the first reason for which a combination was left out
-  // By rows, micro-batches of each replica, and replicas.
+  // Keyed by micro-batch size, micro-batches of each replica, and replicas.
   std::map<std::tuple<int64_t, int, int>, std::shared_ptr<const LayerTable>> tables_;
-  // By replicas, stages, and rows; and whether B and W are one operation.
+  // The same with the order of layers, and the number of stages that it is for.
+  std::map<std::tuple<int64_t, int, int, LayerOrder>,
+           std::pair<int, std::shared_ptr<const LayerTable>>>
+      ordered_tables_;
+  // Keyed by replicas, stages, and micro-batch size; and the schedule, if it is known.
   std::map<std::tuple<int, int, int64_t>, GraphCut> graph_cuts_;
-  std::map<std::tuple<int, int, int64_t, bool>, double> bounds_;
+  std::map<std::tuple<int, int, int64_t, std::string>, double> bounds_;
+  std::map<std::tuple<int, int64_t, bool>, double> step_bounds_;  // by replicas and size; in order
+  std::shared_ptr<KnownBoundaries> boundaries_;
+  std::map<int64_t, std::vector<double>> needed_ns_;  // NeededNs by micro-batch size
 };
 
 }  // namespace stagecoach::partition

@@ -10,12 +10,15 @@
 namespace stagecoach::partition {
 namespace {
 
-using Cut = Pipeline::Cut;
+using Cut = CutEvaluator::Cut;
 using schedule::StageMemory;
 
 // The limits that a repair tries between one that is too loose and one that fits.
 constexpr int kRepairSteps = 6;
 constexpr int64_t kRepairPrecision = 128;
+// Cuts that are tried in turn where one is to be found soon.
+constexpr int kQuickCuts = 14;
+constexpr double kTighter = 0.99;  // than what was too full seems to need
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // A lower bound of what the layer adds to any stage, for each micro-batch in flight. `given_bytes`:
@@ -23,12 +26,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // for each layer that it passes.
 int64_t LeastStashBytes(const LayerCost& layer, int64_t given_bytes, bool may_recompute) {
   const LayerMemory& memory = layer.memory;
-  int64_t own_bytes = memory.stash_bytes + memory.weight_stash_bytes;
-  if (may_recompute && layer.recompute_stash_bytes.has_value()) {
-    own_bytes = std::min(own_bytes, *layer.recompute_stash_bytes);
-  }
   const bool keeps_input = memory.input_last_use != schedule::LastUse::kForward;
-  return own_bytes + (keeps_input ? std::min(memory.input_bytes, given_bytes) : 0);
+  return LeastOwnStashBytes(layer, may_recompute) +
+         (keeps_input ? std::min(memory.input_bytes, given_bytes) : 0);
 }
 
 bool CanRecompute(absl::Span<const LayerCost> layers) {
@@ -39,10 +39,22 @@ bool CanRecompute(absl::Span<const LayerCost> layers) {
 
 }  // namespace
 
-CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute, Cutoff& cutoff)
+int64_t LeastOwnStashBytes(const LayerCost& layer, bool may_recompute) {
+  const int64_t own_bytes = layer.memory.stash_bytes + layer.memory.weight_stash_bytes;
+  if (!may_recompute) return own_bytes;
+  return std::min(own_bytes, layer.recompute_stash_bytes.value_or(own_bytes));
+}
+
+int64_t TrainedBytes(const LayerCost& layer, const Replication& replication) {
+  const int shards = replication.shards_optimizer ? replication.replicas : 1;
+  return (1 + replication.gradient_copies()) * layer.memory.parameter_bytes +
+         layer.memory.optimizer_bytes / shards + layer.memory.other_resident_bytes;
+}
+
+CutSearch::CutSearch(CutEvaluator& pipeline, bool may_recompute, SearchBudget& budget)
     : pipeline_(pipeline),
       may_recompute_(may_recompute && CanRecompute(pipeline.layers().layers)),
-      cutoff_(cutoff) {
+      budget_(budget) {
   int64_t largest_bytes = 0;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     if (IsLimited(rank)) {
@@ -95,16 +107,12 @@ ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
 }
 
 void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
-  // Parameters and, to train, the sums of their gradients and the optimizer's state.
-  const Replication& replication = pipeline_.replication();
   const bool trains = pipeline_.training().HasBackward();
-  const int copies = trains ? 1 + replication.gradient_copies() : 1;
-  const int shards = replication.shards_optimizer ? replication.replicas : 1;
   int64_t given_bytes = 0;
   for (const LayerCost& layer : pipeline_.layers().layers) {
-    problem_.layer_bytes.push_back(copies * layer.memory.parameter_bytes +
-                                   (trains ? layer.memory.optimizer_bytes / shards : 0) +
-                                   layer.memory.other_resident_bytes);
+    problem_.layer_bytes.push_back(trains ? TrainedBytes(layer, pipeline_.replication())
+                                          : layer.memory.parameter_bytes +
+                                                layer.memory.other_resident_bytes);
     problem_.layer_stash_bytes.push_back(LeastStashBytes(layer, given_bytes, may_recompute_));
     given_bytes = layer.memory.output_bytes;
   }
@@ -129,7 +137,7 @@ std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
 
 StageMemory CutSearch::PlainMemory(const StageRange& range) {
   const StagePosition& position = pipeline_.peaks().position(range.stage);
-  // Of the last stage, those that begin with one layer end with one layer.
+  // Last stages that begin with the same layer end with the same layer.
   if (position.is_last) return pipeline_.Memory(range.first, range.last, range.stage, {});
   std::vector<StageMemory>& known =
       plain_memory_[{range.first, position.is_first, position.splits_backward}];
@@ -149,7 +157,7 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
   if (const auto known = fits_.find(range); known != fits_.end()) return known->second;
   // From then on nothing new fits, while PartitionChain still gets the same answers as before.
   static const FitOfRange misfit;
-  if (cutoff_.IsReached()) return misfit;
+  if (budget_.IsReached()) return misfit;
   FitOfRange& fit = fits_[range];
   const int64_t limit_bytes = limits[static_cast<size_t>(pipeline_.rank_of(stage))];
   const auto fits = [&](absl::Span<const int> recomputed) {
@@ -198,7 +206,7 @@ absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits)
   while (true) {
     absl::StatusOr<ChainCut> chain_cut = PartitionChain(problem_);
     // Ranges were refused because of it.
-    if (!is_unlimited && cutoff_.WasReached()) return cutoff_.status();
+    if (!is_unlimited && budget_.WasReached()) return budget_.status();
     ASSIGN_OR_RETURN(ChainCut found, std::move(chain_cut));
     Cut cut = {.first_layer = std::move(found.first_layer), .recomputed = {}};
     if (is_unlimited) return cut;
@@ -244,6 +252,63 @@ absl::StatusOr<Cut> CutSearch::Find(StageMeasure measure) {
   return excess_bytes <= 0 ? cut : Repair();
 }
 
+absl::StatusOr<std::vector<int64_t>> CutSearch::LeastExcess(const std::vector<int>& first_layer) {
+  Cut cut = {.first_layer = first_layer, .recomputed = {}};
+  for (int layer = 0; may_recompute_ && layer < pipeline_.num_layers(); ++layer) {
+    const LayerCost& own = pipeline_.layers().layers[static_cast<size_t>(layer)];
+    if (own.recompute_stash_bytes.has_value()) cut.recomputed.push_back(layer);
+  }
+  const std::vector<StageMemory> memory = pipeline_.Memories(cut);
+  // Packing takes long, and only adds to it.
+  std::vector<int64_t> excess_bytes = ExcessAtLeast(memory);
+  if (*std::max_element(excess_bytes.begin(), excess_bytes.end()) > 0) return excess_bytes;
+  for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
+    if (!IsLimited(rank)) continue;
+    ASSIGN_OR_RETURN(const int64_t peak_bytes,
+                     pipeline_.peaks().RankPeakBytes(schedule::Rank(rank), memory));
+    excess_bytes[static_cast<size_t>(rank)] = peak_bytes - pipeline_.devices_of(rank).memory_bytes;
+  }
+  return excess_bytes;
+}
+
+std::vector<int64_t> CutSearch::ExcessAtLeast(absl::Span<const StageMemory> memory) const {
+  std::vector<int64_t> excess_bytes(static_cast<size_t>(pipeline_.num_ranks()));
+  for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
+    if (!IsLimited(rank)) continue;
+    excess_bytes[static_cast<size_t>(rank)] =
+        pipeline_.peaks().RankAtLeast(schedule::Rank(rank), memory) -
+        pipeline_.devices_of(rank).memory_bytes;
+  }
+  return excess_bytes;
+}
+
+absl::StatusOr<std::vector<int>> CutSearch::Quick(StageMeasure measure, bool is_even) {
+  const ChainProblem unlimited = ProblemFor(measure);
+  std::vector<int64_t> limits = LimitsFor(largest_memory_bytes_);
+  for (int attempt = 0; attempt < kQuickCuts && !budget_.IsReached(); ++attempt) {
+    problem_ = unlimited;
+    FillMemory(limits);
+    ASSIGN_OR_RETURN(ChainCut found, PartitionChain(problem_));
+    ASSIGN_OR_RETURN(const std::vector<int64_t> excess_bytes, LeastExcess(found.first_layer));
+    if (*std::max_element(excess_bytes.begin(), excess_bytes.end()) <= 0) {
+      return std::move(found.first_layer);
+    }
+    std::vector<double> shares;
+    for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
+      const auto own_bytes = static_cast<double>(pipeline_.devices_of(rank).memory_bytes);
+      const auto more_bytes = static_cast<double>(excess_bytes[static_cast<size_t>(rank)]);
+      shares.push_back(more_bytes > 0 ? kTighter * own_bytes / (own_bytes + more_bytes) : 1.0);
+    }
+    const double least = *std::min_element(shares.begin(), shares.end());
+    for (size_t rank = 0; rank < limits.size(); ++rank) {
+      if (limits[rank] == kUnlimitedBytes) continue;
+      const double share = is_even ? least : shares[rank];
+      limits[rank] = static_cast<int64_t>(share * static_cast<double>(limits[rank]));
+    }
+  }
+  return absl::ResourceExhaustedError("no cut was soon found to fit");
+}
+
 absl::StatusOr<Cut> CutSearch::Roomiest(int64_t precision) {
   problem_ = ProblemFor(StageMeasure::kBottleneck);
   ASSIGN_OR_RETURN(Cut cut, FastestWithin(LimitsFor(kUnlimitedBytes)));
@@ -274,7 +339,7 @@ absl::StatusOr<Cut> CutSearch::Repair() {
   problem_ = objective;
   ASSIGN_OR_RETURN(const int64_t least_excess_bytes, pipeline_.ExcessBytes(fitting));
   if (least_excess_bytes > 0) {
-    RETURN_IF_ERROR(cutoff_.status());
+    RETURN_IF_ERROR(budget_.status());
     return absl::ResourceExhaustedError("no cut was found to fit");
   }
   ASSIGN_OR_RETURN(int64_t tight_bytes, LargestPeakAlone(fitting));
@@ -297,10 +362,15 @@ absl::StatusOr<Cut> CutSearch::Repair() {
 
 absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
   Cut cut = {.first_layer = std::move(first_layer), .recomputed = {}};
+  if (largest_memory_bytes_ == kUnlimitedBytes) return cut;
+  const auto exhausted = absl::ResourceExhaustedError("the cut does not fit");
+  if (!may_recompute_) {
+    ASSIGN_OR_RETURN(const std::vector<int64_t> excess_bytes, LeastExcess(cut.first_layer));
+    if (*std::max_element(excess_bytes.begin(), excess_bytes.end()) > 0) return exhausted;
+    return cut;
+  }
   ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline_.ExcessBytes(cut));
   if (excess_bytes <= 0) return cut;
-  const auto exhausted = absl::ResourceExhaustedError("the cut does not fit");
-  if (!may_recompute_) return exhausted;
   absl::Status status;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     const int64_t limit_bytes = pipeline_.devices_of(rank).memory_bytes;

@@ -16,8 +16,8 @@
 #include "base/units.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/cut_search.h"
-#include "partition/search/make_receipt.h"
-#include "schedule/generators.h"
+#include "partition/search/evaluate_plan.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -26,12 +26,12 @@ using schedule::Rank;
 using schedule::Schedule;
 
 constexpr size_t kMostTried = 12;  // candidates that a question is put to
-// Of the schedules that it is put to: ranks times micro-batches. More would take seconds and GBs.
+// The largest schedule to try, in ranks times micro-batches. More would take seconds and GBs.
 constexpr int64_t kMostTriedPasses = int64_t{1} << 18;
 constexpr int64_t kMisfitPrecision = 1024;  // of the plan that comes closest
 constexpr double kWorthSaying = 0.01;       // of the objective
 
-// Of a step that may take any memory.
+// The best step if memory had no limit.
 struct Wish {
   std::string schedule;
   double objective_ns = 0;
@@ -43,16 +43,16 @@ struct Wish {
 };
 
 absl::StatusOr<std::optional<Wish>> WishOf(const PlannerRequest& request, CandidateSpace& space,
-                                           const Candidate& candidate, Cutoff& cutoff) {
+                                           const Candidate& candidate, SearchBudget& budget) {
   const absl::StatusOr<Schedule> schedule = space.ScheduleOf(candidate);
   if (!schedule.ok()) return std::optional<Wish>();  // refused
-  absl::StatusOr<Pipeline> free =
-      space.PipelineOf(candidate, *schedule, CandidateSpace::kAnyMemory);
+  absl::StatusOr<CutEvaluator> free =
+      space.EvaluatorOf(candidate, *schedule, {.memory = Relaxation::kUnlimited});
   if (!free.ok()) return std::optional<Wish>();
   const BestCutOptions options = {
       .objective = request.objective, .may_recompute = false, .may_refine = false};
-  ASSIGN_OR_RETURN(const BestCut found, FindBestCut(*free, options, cutoff));
-  ASSIGN_OR_RETURN(Pipeline limited, space.PipelineOf(candidate, *schedule));
+  ASSIGN_OR_RETURN(const BestCut found, FindBestCut(*free, options, budget));
+  ASSIGN_OR_RETURN(CutEvaluator limited, space.EvaluatorOf(candidate, *schedule));
   Wish wish;
   wish.schedule = schedule->name;
   wish.objective_ns = found.objective_ns;
@@ -105,14 +105,14 @@ std::string SayWish(const PlannerRequest& request, const Candidate& candidate, c
 // without recomputation, each with the cut that is best without a limit: less may do for as much.
 absl::StatusOr<std::vector<std::string>> SayMemory(const PlannerRequest& request,
                                                    CandidateSpace& space, double objective_ns,
-                                                   Cutoff& cutoff) {
+                                                   SearchBudget& budget) {
   std::vector<std::pair<Candidate, Wish>> wishes;
   size_t tried = 0;
   for (const Candidate& candidate : space.candidates()) {
     if (candidate.lower_bound_ns >= (1 - kWorthSaying) * objective_ns || ++tried > kMostTried)
       break;
-    if (cutoff.IsReached()) break;
-    ASSIGN_OR_RETURN(std::optional<Wish> wish, WishOf(request, space, candidate, cutoff));
+    if (budget.IsReached()) break;
+    ASSIGN_OR_RETURN(std::optional<Wish> wish, WishOf(request, space, candidate, budget));
     if (!wish.has_value() || wish->MostMissing() == 0) continue;
     if (wish->objective_ns < (1 - kWorthSaying) * objective_ns) {
       wishes.emplace_back(candidate, *std::move(wish));
@@ -135,23 +135,23 @@ absl::StatusOr<std::vector<std::string>> SayMemory(const PlannerRequest& request
 
 // What a larger batch would give, in time per row.
 absl::StatusOr<std::optional<std::string>> SayBatch(CandidateSpace& space, const Candidate& chosen,
-                                                    const Receipt& receipt) {
+                                                    const PlanEvaluation& evaluation) {
   Candidate twice = chosen;
   twice.micro_batches *= 2;
   if (int64_t{twice.ranks} * twice.micro_batches_of_each() > kMostTriedPasses) {
     return std::optional<std::string>();
   }
-  if (chosen.schedule.empty() || receipt.plan.schedule.name != chosen.schedule) {
+  if (chosen.schedule.empty() || evaluation.plan.schedule.name != chosen.schedule) {
     return std::optional<std::string>();
   }
   const absl::StatusOr<Schedule> schedule = space.ScheduleOf(twice);
   if (!schedule.ok()) return std::optional<std::string>();
-  ASSIGN_OR_RETURN(Pipeline pipeline, space.PipelineOf(twice, *schedule));
-  const Pipeline::Cut cut = {receipt.plan.first_layer, receipt.plan.recomputed};
+  ASSIGN_OR_RETURN(CutEvaluator pipeline, space.EvaluatorOf(twice, *schedule));
+  const CutEvaluator::Cut cut = {evaluation.plan.first_layer, evaluation.plan.recomputed};
   ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline.ExcessBytes(cut));
   if (excess_bytes > 0) return std::optional<std::string>();
   ASSIGN_OR_RETURN(const int64_t step_ns, pipeline.StepNs(cut));
-  const double change = static_cast<double>(step_ns) / (2 * receipt.objective_ns) - 1;
+  const double change = static_cast<double>(step_ns) / (2 * evaluation.objective_ns) - 1;
   if (!(change < -kWorthSaying)) return std::optional<std::string>();
   return std::optional<std::string>(
       absl::StrFormat("with twice the batch (%d micro-batches): %+.1f %% of the time per row",
@@ -178,27 +178,27 @@ bool IsAnySchedule(const PlannerRequest& request) {
 }
 
 // Whether a plan is found to fit a request.
-bool WouldFit(const PlannerRequest& request, Cutoff& cutoff) {
-  if (cutoff.IsReached()) return false;
-  absl::StatusOr<CandidateSpace> space = CandidateSpace::Create(request, cutoff);
+bool WouldFit(const PlannerRequest& request, SearchBudget& budget) {
+  if (budget.IsReached()) return false;
+  absl::StatusOr<CandidateSpace> space = CandidateSpace::Create(request, budget);
   if (!space.ok()) return false;
   for (const Candidate& candidate : FrugalOnes(*space, IsAnySchedule(request))) {
     const absl::StatusOr<Schedule> schedule = space->ScheduleOf(candidate);
     if (!schedule.ok()) continue;
-    absl::StatusOr<Pipeline> pipeline = space->PipelineOf(candidate, *schedule);
+    absl::StatusOr<CutEvaluator> pipeline = space->EvaluatorOf(candidate, *schedule);
     if (!pipeline.ok()) continue;
-    CutSearch search(*pipeline, request.may_recompute, cutoff);
+    CutSearch search(*pipeline, request.may_recompute, budget);
     if (search.Find(StageMeasure::kBottleneck).ok()) return true;
   }
   return false;
 }
 
-std::vector<std::string> Remedies(const PlannerRequest& request, Cutoff& cutoff) {
+std::vector<std::string> Remedies(const PlannerRequest& request, SearchBudget& budget) {
   std::vector<std::string> remedies;
   if (!request.may_recompute) {
     PlannerRequest changed = request;
     changed.may_recompute = true;
-    if (WouldFit(changed, cutoff)) remedies.push_back("recomputing layers");
+    if (WouldFit(changed, budget)) remedies.push_back("recomputing layers");
   }
   const bool is_uniform =
       std::all_of(request.cluster.devices.begin(), request.cluster.devices.end(),
@@ -213,7 +213,7 @@ std::vector<std::string> Remedies(const PlannerRequest& request, Cutoff& cutoff)
     for (int i = 0; i < more; ++i) {
       changed.cluster.devices.push_back(request.cluster.devices.back());
     }
-    if (!WouldFit(changed, cutoff)) continue;
+    if (!WouldFit(changed, budget)) continue;
     remedies.push_back(absl::StrFormat("%d devices", changed.cluster.size()));
     break;
   }
@@ -224,7 +224,7 @@ std::vector<std::string> Remedies(const PlannerRequest& request, Cutoff& cutoff)
          count <= most && request.batch_rows % count == 0; count *= 2) {
       PlannerRequest changed = request;
       changed.micro_batches = static_cast<int>(count);
-      if (!WouldFit(changed, cutoff)) continue;
+      if (!WouldFit(changed, budget)) continue;
       remedies.push_back(
           absl::StrFormat("%d micro-batches of %d rows", count, request.batch_rows / count));
       break;
@@ -235,12 +235,11 @@ std::vector<std::string> Remedies(const PlannerRequest& request, Cutoff& cutoff)
 
 }  // namespace
 
-std::string WhyItLost(const Receipt& winner, const Receipt& loser) {
+std::string WhyItLost(const PlanEvaluation& winner, const PlanEvaluation& loser) {
   if (loser.objective_ns == winner.objective_ns) {
-    const auto in_flight = [](const Receipt& receipt) {
-      return std::accumulate(
-          receipt.stages.begin(), receipt.stages.end(), 0,
-          [](int sum, const StageReceipt& stage) { return sum + stage.in_flight; });
+    const auto in_flight = [](const PlanEvaluation& evaluation) {
+      return std::accumulate(evaluation.stages.begin(), evaluation.stages.end(), 0,
+                             [](int sum, const StageCost& stage) { return sum + stage.in_flight; });
     };
     return in_flight(loser) > in_flight(winner)
                ? "as fast, but it keeps more micro-batches in flight"
@@ -249,9 +248,9 @@ std::string WhyItLost(const Receipt& winner, const Receipt& loser) {
   struct Parts {
     double busy_ns = 0, order_ns = 0, messages_ns = 0;
   };
-  const auto parts_of = [](const Receipt& receipt) {
+  const auto parts_of = [](const PlanEvaluation& evaluation) {
     Parts parts;
-    for (const schedule::RankTimes& rank : receipt.simulation.ranks) {
+    for (const schedule::RankTimes& rank : evaluation.simulation.ranks) {
       parts.busy_ns = std::max(parts.busy_ns, static_cast<double>(rank.busy_ns));
       parts.order_ns = static_cast<double>(rank.dependency_ns);
       parts.messages_ns = static_cast<double>(rank.communication_ns);
@@ -278,46 +277,48 @@ std::string WhyItLost(const Receipt& winner, const Receipt& loser) {
 absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& request,
                                                          CandidateSpace& space,
                                                          const Candidate& chosen,
-                                                         const Receipt& receipt, Cutoff& cutoff) {
+                                                         const PlanEvaluation& evaluation,
+                                                         SearchBudget& budget) {
   std::vector<std::string> sentences;
   if (request.cluster.limits_memory()) {
-    ASSIGN_OR_RETURN(sentences, SayMemory(request, space, receipt.objective_ns, cutoff));
+    ASSIGN_OR_RETURN(sentences, SayMemory(request, space, evaluation.objective_ns, budget));
   }
   if (request.objective != PlanObjective::kStep) return sentences;
-  const schedule::RankTimes& rank = receipt.simulation.ranks.front();
-  const double messages = static_cast<double>(rank.communication_ns) / receipt.objective_ns;
+  const schedule::RankTimes& rank = evaluation.simulation.ranks.front();
+  const double messages = static_cast<double>(rank.communication_ns) / evaluation.objective_ns;
   if (messages > kWorthSaying) {
     sentences.push_back(
         absl::StrFormat("with messages that take no time: %+.1f %%", -100 * messages));
   }
-  ASSIGN_OR_RETURN(const std::optional<std::string> batch, SayBatch(space, chosen, receipt));
+  ASSIGN_OR_RETURN(const std::optional<std::string> batch, SayBatch(space, chosen, evaluation));
   if (batch.has_value()) sentences.push_back(*batch);
   return sentences;
 }
 
-absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space, Cutoff& cutoff) {
-  std::optional<Receipt> closest;
+absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space,
+                           SearchBudget& budget) {
+  std::optional<PlanEvaluation> closest;
   int64_t least_bytes = 0;
   const std::vector<Candidate> frugal = FrugalOnes(space, IsAnySchedule(request));
   for (const Candidate& candidate : frugal) {
-    if (closest.has_value() && cutoff.IsReached()) break;
+    if (closest.has_value() && budget.IsReached()) break;
     const absl::StatusOr<Schedule> schedule = space.ScheduleOf(candidate);
     if (!schedule.ok()) continue;
-    absl::StatusOr<Pipeline> pipeline = space.PipelineOf(candidate, *schedule);
+    absl::StatusOr<CutEvaluator> pipeline = space.EvaluatorOf(candidate, *schedule);
     if (!pipeline.ok()) continue;
     ASSIGN_OR_RETURN(
-        const Pipeline::Cut cut,
-        CutSearch(*pipeline, request.may_recompute, cutoff).Roomiest(kMisfitPrecision));
+        const CutEvaluator::Cut cut,
+        CutSearch(*pipeline, request.may_recompute, budget).Roomiest(kMisfitPrecision));
     ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline->ExcessBytes(cut));
     if (closest.has_value() && excess_bytes >= least_bytes) continue;
     ASSIGN_OR_RETURN(
-        closest, MakeReceipt(*pipeline, cut, request.profile, request.cluster, request.objective));
+        closest, EvaluatePlan(*pipeline, cut, request.profile, request.cluster, request.objective));
     least_bytes = excess_bytes;
   }
   if (!closest.has_value() || least_bytes <= 0) {
     return absl::ResourceExhaustedError("the model does not fit: no plan was found that fits");
   }
-  std::vector<std::string> remedies = Remedies(request, cutoff);
+  std::vector<std::string> remedies = Remedies(request, budget);
   remedies.push_back(absl::StrFormat("%s more memory on each device", AtLeast(least_bytes)));
   return absl::ResourceExhaustedError(
       absl::StrCat("the model does not fit: with ", closest->choice.ToString(),

@@ -6,27 +6,30 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "partition/plan/receipt.h"
+#include "partition/plan/plan_evaluation.h"
 #include "partition/search/candidates.h"
-#include "partition/search/cutoff.h"
 #include "partition/search/planner.h"
+#include "partition/search/search_budget.h"
 
-// What PlanJointly says about its answer.
+// FindPlan's explanations of its answer.
 namespace stagecoach::partition {
 
-// In which of its parts the loser's step (work of the busiest rank, waiting because of the order,
-// messages) is longer than the winner's, in a few words.
-std::string WhyItLost(const Receipt& winner, const Receipt& loser);
+// Says in a few words in which of its parts the loser's step (work of the busiest rank, waiting
+// because of the order, messages) is longer than the winner's.
+std::string WhyItLost(const PlanEvaluation& winner, const PlanEvaluation& loser);
 
-// For Receipt::changes. `chosen`: the candidate of the receipt.
+// Returns PlanEvaluation::changes. `chosen`: the candidate of the evaluation.
 absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& request,
                                                          CandidateSpace& space,
                                                          const Candidate& chosen,
-                                                         const Receipt& receipt, Cutoff& cutoff);
+                                                         const PlanEvaluation& evaluation,
+                                                         SearchBudget& budget);
 
-// ResourceExhausted for a request of which no candidate fits: by how much, where, what would fit,
-// and the table of the plan that comes closest; of all that, what was found before the cutoff.
-absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space, Cutoff& cutoff);
+// Returns ResourceExhausted for a request of which no candidate fits: by how much, where, what
+// would fit, and the table of the plan that comes closest; as much of this as was found within the
+// budget.
+absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space,
+                           SearchBudget& budget);
 
 }  // namespace stagecoach::partition
 

@@ -9,55 +9,58 @@
 #include "absl/status/status.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/candidates.h"
-#include "partition/search/cutoff.h"
-#include "partition/search/pipeline.h"
+#include "partition/search/cut_evaluator.h"
 #include "partition/search/planner.h"
-#include "schedule/schedule.h"
+#include "partition/search/search_budget.h"
+#include "schedule/ir/schedule.h"
 
 namespace stagecoach::partition {
 
-// A candidate and the best that was found for it.
+// A candidate and the best cut that was found for it.
 struct FoundPlan {
   Candidate candidate;
   schedule::Schedule schedule;
   BestCut found;
   int64_t in_flight = 0;  // the sum over the ranks
-  // For which it was found; of the best plan alone, since it may take GBs.
-  std::shared_ptr<const Pipeline> pipeline = nullptr;
+  // The pipeline for which it was found; kept for the best plan alone, since it may take GBs.
+  std::shared_ptr<const CutEvaluator> pipeline = nullptr;
 
   bool IsBetterThan(const FoundPlan& other) const;
+  // Returns true if everything except the cut, and the order of the layers in it, is the same.
+  bool IsOfChoice(const FoundPlan& other) const;
 };
 
-// What the planner knows after each of its steps: the plans found so far, what no plan can beat,
-// and why others were left out.
+// The planner's knowledge after each of its steps: the plans found so far, the bound that no plan
+// can beat, and why others were left out.
 class FoundPlans {
  public:
   // All must outlive it.
   FoundPlans(const PlannerRequest& request, CandidateSpace& space, const SearchLimits& limits,
-             Cutoff& cutoff)
-      : request_(request), space_(space), limits_(limits), cutoff_(cutoff) {}
+             SearchBudget& budget)
+      : request_(request), space_(space), limits_(limits), budget_(budget) {}
 
-  Cutoff& cutoff() { return cutoff_; }
+  SearchBudget& budget() { return budget_; }
 
-  // The best first.
+  // Best first.
   const std::vector<FoundPlan>& plans() const { return plans_; }
   bool empty() const { return plans_.empty(); }
   const FoundPlan& best() const { return plans_.front(); }
 
-  // The short search for cuts; the best are refined afterwards.
+  // Returns the options of the short search for cuts; the best are refined afterwards.
   BestCutOptions CutOptions() const;
-  // Cuts a candidate under a schedule of its shape, and keeps the best cut if one fits. Where the
-  // cutoff leaves it open whether there is a better one, the bound of the candidate is noted.
+  // Cuts a candidate under a schedule of its shape, and keeps the best cut if one fits. If the
+  // budget leaves open whether there is a better one, the bound of the candidate is recorded. With
+  // a start it has been considered before: then only what is better than before is kept.
   absl::Status Consider(Candidate candidate, schedule::Schedule schedule,
                         const BestCutOptions& options);
   // Considers a plan's candidate again, with the long search.
   absl::Status Refine(FoundPlan plan);
   void Refuse(const absl::Status& status) { refusal_.Update(status); }
-  // There may be a plan this fast that was not found.
+  // Records that there may be an undiscovered plan this fast.
   void NoteBound(double lower_bound_ns);
   void CountSimulated(int plans) { simulated_ += plans; }
 
-  // Whether a plan with that lower bound cannot be better than the best.
+  // Returns true if a plan with that lower bound cannot be better than the best.
   bool IsHopeless(double lower_bound_ns) const {
     return !empty() && lower_bound_ns >= best().found.objective_ns;
   }
@@ -71,12 +74,14 @@ class FoundPlans {
   const absl::Status& refusal() const { return refusal_; }  // the first one
 
  private:
-  bool IsProvenMisfit(const Pipeline& pipeline) const;
+  // Returns true if a known plan of the same choice is at least as fast.
+  bool IsKnown(const FoundPlan& plan) const;
+  bool IsProvenMisfit(const CutEvaluator& pipeline) const;
 
   const PlannerRequest& request_;
   CandidateSpace& space_;
   const SearchLimits& limits_;
-  Cutoff& cutoff_;
+  SearchBudget& budget_;
   std::vector<FoundPlan> plans_;
   double bound_ns_ = std::numeric_limits<double>::infinity();
   absl::Status refusal_;

@@ -14,12 +14,12 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "partition/cluster.h"
+#include "partition/cost/cluster.h"
 #include "partition/plan/split_plan.h"
+#include "partition/search/cut_evaluator.h"
 #include "partition/search/cut_search.h"
-#include "partition/search/pipeline.h"
-#include "schedule/generators.h"
-#include "schedule/placement.h"
+#include "schedule/generators/generators.h"
+#include "schedule/ir/placement.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -48,7 +48,7 @@ std::vector<LayerCost> WithForwardAlone(std::vector<LayerCost> layers) {
 }
 
 // A pipeline of equal devices. Its own number of devices is not read from the request.
-absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
+absl::StatusOr<CutEvaluator> EvaluatorOver(const PlanRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
   if (!request.predicts) RETURN_IF_ERROR(CheckTrains(schedule));
   const auto layers = std::make_shared<const LayerTable>(
@@ -59,14 +59,14 @@ absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
       CheckReplication(replication, int64_t{schedule.num_micro_batches} * replication.replicas));
   Cluster cluster = UniformCluster(devices * replication.replicas, request.device_memory_bytes);
   cluster.transfers = request.transfers;
-  return Pipeline::Create({.micro_batch_rows = request.micro_batch_rows,
-                           .schedule = schedule,
-                           .replication = replication},
-                          layers, cluster);
+  return CutEvaluator::Create({.micro_batch_rows = request.micro_batch_rows,
+                               .schedule = schedule,
+                               .replication = replication},
+                              layers, cluster);
 }
 
-absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
-  Cutoff none;
+absl::StatusOr<CutEvaluator::Cut> FindCut(CutEvaluator& pipeline) {
+  SearchBudget none;
   return CutSearch(pipeline, /*may_recompute=*/false, none).Find(StageMeasure::kBottleneck);
 }
 
@@ -89,7 +89,7 @@ absl::StatusOr<std::optional<PreparedPlan>> Divided(const PlanRequest& request, 
 // micro-batches in flight. So all numbers are tried.
 absl::StatusOr<int> SmallestFit(const PlanRequest& request) {
   for (int devices = 1; devices <= static_cast<int>(request.layers.size()); ++devices) {
-    absl::StatusOr<Pipeline> pipeline = PipelineOver(request, devices);
+    absl::StatusOr<CutEvaluator> pipeline = EvaluatorOver(request, devices);
     if (absl::IsInvalidArgument(pipeline.status())) continue;  // the schedule refuses this shape
     RETURN_IF_ERROR(pipeline.status());
     const absl::Status found = FindCut(*pipeline).status();
@@ -116,9 +116,9 @@ std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one
   return absl::StrCat("device ", rank.value(), " (stages ", ids, " with layers ", layers, ")");
 }
 
-absl::Status DoesNotFit(const PlanRequest& request, Pipeline& pipeline) {
-  Cutoff none;
-  ASSIGN_OR_RETURN(const Pipeline::Cut cut,
+absl::Status DoesNotFit(const PlanRequest& request, CutEvaluator& pipeline) {
+  SearchBudget none;
+  ASSIGN_OR_RETURN(const CutEvaluator::Cut cut,
                    CutSearch(pipeline, /*may_recompute=*/false, none).Roomiest());
   ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
   const auto largest = std::max_element(
@@ -167,8 +167,8 @@ ScheduleMaker ForwardSchedule(int micro_batches) {
 
 absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(Pipeline pipeline, PipelineOver(request, request.devices));
-  const absl::StatusOr<Pipeline::Cut> cut = FindCut(pipeline);
+  ASSIGN_OR_RETURN(CutEvaluator pipeline, EvaluatorOver(request, request.devices));
+  const absl::StatusOr<CutEvaluator::Cut> cut = FindCut(pipeline);
   if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
   RETURN_IF_ERROR(cut.status());
   ASSIGN_OR_RETURN(PreparedPlan prepared, pipeline.Prepare(*cut));

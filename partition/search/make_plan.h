@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "partition/layer_cost.h"
+#include "partition/cost/layer_cost.h"
+#include "partition/cost/stage_memory.h"
 #include "partition/plan/prepared_plan.h"
-#include "partition/stage_memory.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
 
 namespace stagecoach::partition {
 
-// Gives the schedule that a number of devices is to perform; InvalidArgument if it refuses that
-// number.
+// Returns the schedule for a number of devices; InvalidArgument if it refuses that number.
 using ScheduleMaker = std::function<absl::StatusOr<schedule::Schedule>(int devices)>;
 
 // Makes the generated schedule of that name (generators.h) with `chunks` stages per device (0: its
@@ -31,7 +30,7 @@ struct PlanRequest {
   int devices = 1;  // of each replica
   Replication replication = {};
   ScheduleMaker schedule;  // of each replica
-  // The schedule has F alone, and stages are balanced by what it takes. Else it must train.
+  // The schedule has only F, and stages are balanced by its time. Otherwise it must train.
   bool predicts = false;
   int64_t micro_batch_rows = 1;
   int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
@@ -39,17 +38,16 @@ struct PlanRequest {
   schedule::CollectiveMemory collectives = {};                     // as in LowerPlan
 };
 
-// With replicas, stages are divided further where that fits (partition/plan/split_plan.h).
-//
-// The cut with the fastest slowest stage (PartitionChain over LayerCost::batch_ns) whose predicted
-// peak fits every device; the peaks are those of its report. Exact where every device has one
-// stage. With several, a cut that exceeds the budget is repaired by bounding what each stage may
-// take, and a cut that would fit can be missed.
-// InvalidArgument: more stages than layers (names both), the schedule's refusal, a schedule that
-// cannot train, non-positive counts, negative times or bytes. ResourceExhausted: no cut was found
-// to fit. The first line of the message names the stage, or the device and its stages, that needs
-// most on the roomiest cut (the one whose largest peak is least) and the smallest number of devices
-// that fits, or says that none does; the table of that cut follows.
+// Makes a plan with the cut with the fastest slowest stage (PartitionChain over
+// LayerCost::batch_ns) whose predicted peak fits every device; the peaks are those of its report.
+// With replicas, stages are divided further if that fits (partition/plan/split_plan.h). Exact if
+// every device has one stage. With several, a cut that exceeds the budget is repaired by bounding
+// what each stage may take, and a cut that would fit can be missed. InvalidArgument: more stages
+// than layers (names both), the schedule's refusal, a schedule that cannot train, non-positive
+// counts, negative times or bytes. ResourceExhausted: no cut was found to fit. The first line of
+// the message names the stage, or the device and its stages, that needs most on the roomiest cut
+// (the one whose largest peak is least) and the smallest number of devices that fits, or says that
+// none does; the table of that cut follows.
 absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request);
 
 }  // namespace stagecoach::partition

@@ -13,8 +13,8 @@
 #include "base/status_macros.h"
 #include "partition/plan/stash_bytes.h"
 #include "partition/search/best_cut.h"
-#include "partition/search/pipeline.h"
-#include "schedule/automatic.h"
+#include "partition/search/cut_evaluator.h"
+#include "schedule/search/automatic.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -29,7 +29,7 @@ constexpr size_t kBestOfAKind = 2;
 constexpr size_t kMostBest = 3;
 constexpr size_t kCutsOfAShape = 3;
 constexpr double kFarBehind = 1.15;
-// Of the devices' memory, what cuts are made for that orders start from.
+// The shares of the devices' memory for which the cuts are made that orders start from.
 constexpr double kMemoryShares[] = {1.0, 0.95, 0.9};
 // What searched orders may stash in turn: of what the first rank stashes under 1F1B, so that what
 // is tried does not move with memory; and of what memory leaves.
@@ -47,10 +47,10 @@ constexpr int64_t kMaxRefinedStart = int64_t{1} << 17;
 constexpr int64_t kMaxRefinedFound = int64_t{1} << 13;
 
 // What decides how large a search is and what it may find, but for the cut.
-using Shape = std::tuple<int, int, int>;
+using Shape = std::tuple<int, int, int, LayerOrder>;
 
 Shape ShapeOf(const Candidate& candidate) {
-  return {candidate.chunks, candidate.replicas(), candidate.micro_batches};
+  return {candidate.chunks, candidate.replicas(), candidate.micro_batches, candidate.order};
 }
 
 // A cut that an order of our own is made for, with the schedule it was found under.
@@ -62,12 +62,27 @@ struct Start {
 
 class OrderSearch {
  public:
-  OrderSearch(const PlannerRequest& request, CandidateSpace& space, FoundPlans& plans)
-      : request_(request), space_(space), plans_(plans) {}
+  OrderSearch(const PlannerRequest& request, CandidateSpace& space, FoundPlans& plans, int scale)
+      : request_(request),
+        space_(space),
+        plans_(plans),
+        effort_(std::min(scale * kSearchEffort, 1.0)),
+        left_for_best_(scale * kMaxFromBest),
+        left_for_shapes_(scale * kMaxFromShapes) {}
+
+  absl::StatusOr<int> SearchFrom(absl::Span<const FoundPlan> starts, const Relaxation& relaxation) {
+    relaxation_ = relaxation;
+    for (const FoundPlan& plan : starts) {
+      if (!IsSearched(plan.candidate, plan.schedule)) continue;
+      int64_t one_shape = kMaxFromShapes;
+      RETURN_IF_ERROR(SearchOrder({plan.candidate, plan.schedule, plan.found}, one_shape));
+    }
+    return considered_;
+  }
 
   absl::StatusOr<int> Search() {
     for (const Start& start : BestStarts()) RETURN_IF_ERROR(SearchOrder(start, left_for_best_));
-    if (plans_.cutoff().IsReached()) return considered_;
+    if (plans_.budget().IsReached()) return considered_;
     ASSIGN_OR_RETURN(const std::vector<std::vector<Start>> free, FreeStarts());
     for (size_t i = 0; i < free.size(); ++i) {
       if (plans_.IsFar(free[i].front().found.objective_ns, kFarBehind)) break;
@@ -103,7 +118,7 @@ class OrderSearch {
     return candidate.ranks > 1 && (candidate.chunks == 1 || is_v);
   }
 
-  // By the time it takes.
+  // Returns a measure of the time that a search takes.
   static int64_t SearchSize(const Candidate& candidate) {
     return int64_t{candidate.ranks} * candidate.micro_batches_of_each() * candidate.chunks;
   }
@@ -114,11 +129,10 @@ class OrderSearch {
     std::vector<std::vector<Start>> shapes;
     std::set<Shape> known;
     for (const Candidate& candidate : space_.candidates()) {
-      if (plans_.IsHopeless(candidate.lower_bound_ns) || plans_.cutoff().IsReached()) break;
+      if (plans_.IsHopeless(candidate.lower_bound_ns) || plans_.budget().IsReached()) break;
       if (SearchSize(candidate) > kMaxFromShapes) continue;
       if (!known.insert(ShapeOf(candidate)).second) continue;
-      ASSIGN_OR_RETURN(std::vector<Start> starts,
-                       PlainStarts(candidate, CandidateSpace::kAnyMemory));
+      ASSIGN_OR_RETURN(std::vector<Start> starts, PlainStarts(candidate, Relaxation::kUnlimited));
       if (!starts.empty()) shapes.push_back(std::move(starts));
     }
     std::stable_sort(shapes.begin(), shapes.end(), [](const auto& a, const auto& b) {
@@ -137,9 +151,10 @@ class OrderSearch {
       if (ShapeOf(candidate) != ShapeOf(shape)) continue;
       absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
       if (!schedule.ok() || !IsSearched(candidate, *schedule)) continue;
-      absl::StatusOr<Pipeline> pipeline = space_.PipelineOf(candidate, *schedule, memory_share);
+      absl::StatusOr<CutEvaluator> pipeline =
+          space_.EvaluatorOf(candidate, *schedule, {.memory = memory_share});
       if (!pipeline.ok()) continue;
-      absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options, plans_.cutoff());
+      absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options, plans_.budget());
       if (absl::IsResourceExhausted(found.status()) || IsCutShort(found.status())) continue;
       RETURN_IF_ERROR(found.status());
       plans_.CountSimulated(found->simulated);
@@ -150,10 +165,11 @@ class OrderSearch {
                             RefinementSize(shape) <= kMaxRefinedStart;
     if (is_refined) {
       Start refined = starts.front();
-      ASSIGN_OR_RETURN(Pipeline pipeline,
-                       space_.PipelineOf(refined.candidate, refined.schedule, memory_share));
+      ASSIGN_OR_RETURN(
+          CutEvaluator pipeline,
+          space_.EvaluatorOf(refined.candidate, refined.schedule, {.memory = memory_share}));
       options.may_refine = true;
-      absl::StatusOr<BestCut> found = FindBestCut(pipeline, options, plans_.cutoff());
+      absl::StatusOr<BestCut> found = FindBestCut(pipeline, options, plans_.budget());
       if (found.ok()) {
         refined.found = *std::move(found);
         plans_.CountSimulated(refined.found.simulated);
@@ -167,7 +183,7 @@ class OrderSearch {
     return starts;
   }
 
-  // Of equal cuts the first is kept.
+  // Keeps the first of equal cuts.
   static void DropEqualCuts(std::vector<Start>& starts) {
     std::vector<Start> distinct;
     for (Start& start : starts) {
@@ -205,7 +221,7 @@ class OrderSearch {
     for (const Start& start : free) RETURN_IF_ERROR(SearchOrder(start, searches_left));
     if (request_.cluster.limits_memory()) {
       for (const double share : kMemoryShares) {
-        if (SearchSize(shape) > searches_left || plans_.cutoff().IsReached()) break;
+        if (SearchSize(shape) > searches_left || plans_.budget().IsReached()) break;
         ASSIGN_OR_RETURN(const std::vector<Start> starts, PlainStarts(shape, share));
         for (const Start& start : starts) RETURN_IF_ERROR(SearchOrder(start, searches_left));
       }
@@ -217,7 +233,7 @@ class OrderSearch {
     return absl::OkStatus();
   }
 
-  // Its best is refined as it would be if no other shape were asked for.
+  // Refines the best plan of the shape as if no other shape were asked for.
   absl::Status RefineFound(const Candidate& shape) {
     const auto best =
         std::find_if(plans_.plans().begin(), plans_.plans().end(), [&](const FoundPlan& plan) {
@@ -225,7 +241,7 @@ class OrderSearch {
         });
     if (best == plans_.plans().end() || best->found.is_optimal) return absl::OkStatus();
     if (RefinementSize(shape) >= kMaxRefinedFound) return absl::OkStatus();
-    if (plans_.cutoff().IsReached()) return absl::OkStatus();
+    if (plans_.budget().IsReached()) return absl::OkStatus();
     return plans_.Refine(*best);
   }
 
@@ -237,15 +253,15 @@ class OrderSearch {
   // Orders for one cut, under one limit of the stash after the other.
   absl::Status SearchOrder(const Start& start, int64_t& searches_left) {
     Candidate candidate = start.candidate;
-    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
+    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate));
     if (plans_.IsHopeless(candidate.lower_bound_ns)) return absl::OkStatus();
     const int64_t size = SearchSize(candidate);
     if (size > searches_left) return absl::OkStatus();
-    const Pipeline::Cut& cut = start.found.cut;
+    const CutEvaluator::Cut& cut = start.found.cut;
     if (!searched_.emplace(ShapeOf(candidate), cut.first_layer, cut.recomputed).second) {
       return absl::OkStatus();
     }
-    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(candidate, start.schedule));
+    ASSIGN_OR_RETURN(const CutEvaluator pipeline, space_.EvaluatorOf(candidate, start.schedule));
     ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
     const std::vector<double> room = RoomOf(pipeline, report);
     if (*std::min_element(room.begin(), room.end()) <= 0) return absl::OkStatus();
@@ -254,17 +270,19 @@ class OrderSearch {
     search.micro_batches = candidate.micro_batches_of_each();
     search.chunks = candidate.chunks;
     search.placement = candidate.chunks == 2 ? Placement::kV : Placement::kLoop;
-    search.costs = pipeline.CostsOf(cut);
+    ASSIGN_OR_RETURN(const CutEvaluator other,
+                     space_.EvaluatorOf(candidate, start.schedule, relaxation_));
+    search.costs = other.CostsOf(cut);
     search.objective = schedule::OrderObjective::kStep;
     search.sends = pipeline.sends();
-    search.effort = kSearchEffort;
+    search.effort = effort_;
     std::vector<schedule::StageMemory> memory;
     for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
     search.stash = StashBytes(memory);
     BestCutOptions options = plans_.CutOptions();
     options.only_cut = cut.first_layer;  // the order is made for its costs
     for (std::vector<double>& limit : StashLimits(UsualStash(report, search.stash), room)) {
-      if (size > searches_left || plans_.cutoff().IsReached()) break;
+      if (size > searches_left || plans_.budget().IsReached()) break;
       searches_left -= size;
       search.stash_limit = std::move(limit);
       absl::StatusOr<Schedule> order = schedule::Automatic(search);
@@ -284,8 +302,8 @@ class OrderSearch {
 
   // Whatever memory it takes.
   absl::StatusOr<double> StepNs(const Candidate& candidate, const Schedule& order,
-                                const Pipeline::Cut& cut) {
-    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(candidate, order));
+                                const CutEvaluator::Cut& cut) {
+    ASSIGN_OR_RETURN(const CutEvaluator pipeline, space_.EvaluatorOf(candidate, order));
     ASSIGN_OR_RETURN(const int64_t step_ns, pipeline.StepNs({cut.first_layer, {}}));
     return static_cast<double>(step_ns);
   }
@@ -304,7 +322,7 @@ class OrderSearch {
   }
 
   // What memory leaves for the stash of each rank; infinity where nothing limits it.
-  static std::vector<double> RoomOf(const Pipeline& pipeline, const PlanReport& report) {
+  static std::vector<double> RoomOf(const CutEvaluator& pipeline, const PlanReport& report) {
     std::vector<double> room;
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
       const schedule::MemorySizes& training = report.of(rank).training;
@@ -346,8 +364,10 @@ class OrderSearch {
   const PlannerRequest& request_;
   CandidateSpace& space_;
   FoundPlans& plans_;
-  int64_t left_for_best_ = kMaxFromBest;
-  int64_t left_for_shapes_ = kMaxFromShapes;
+  const double effort_;
+  Relaxation relaxation_;  // of the devices that orders are made for
+  int64_t left_for_best_;
+  int64_t left_for_shapes_;
   std::set<std::tuple<Shape, std::vector<int>, std::vector<int>>> searched_;
   int considered_ = 0;
 };
@@ -355,8 +375,14 @@ class OrderSearch {
 }  // namespace
 
 absl::StatusOr<int> SearchOrders(const PlannerRequest& request, CandidateSpace& space,
-                                 FoundPlans& plans) {
-  return OrderSearch(request, space, plans).Search();
+                                 FoundPlans& plans, int scale) {
+  return OrderSearch(request, space, plans, scale).Search();
+}
+
+absl::StatusOr<int> SearchOrdersFrom(const PlannerRequest& request, CandidateSpace& space,
+                                     FoundPlans& plans, absl::Span<const FoundPlan> starts,
+                                     int scale, const Relaxation& relaxation) {
+  return OrderSearch(request, space, plans, scale).SearchFrom(starts, relaxation);
 }
 
 }  // namespace stagecoach::partition

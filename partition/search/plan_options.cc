@@ -12,10 +12,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "partition/search/boundaries.h"
 #include "partition/search/explain.h"
 
 namespace stagecoach::partition {
 namespace {
+
+// Of the time: for plans on fewer devices.
+constexpr double kTimeForSmaller = 0.2;
+// Devices are left out for at least this share of the objective.
+constexpr double kWorthLeaving = 0.01;
 
 struct Bounded {
   size_t index = 0;
@@ -32,17 +38,19 @@ class OptionSearch {
     const absl::Time start = absl::Now();
     const std::vector<Bounded> order = ByBound();
     for (size_t i = 0; i < order.size(); ++i) {
-      if (!best_.has_value() || order[i].lower_bound_ns < best_->receipt.objective_ns) {
+      if (!best_.has_value() || order[i].lower_bound_ns < best_->evaluation.objective_ns) {
         Try(order[i], order.size() - i);
       }
     }
     if (!best_.has_value()) return NoPlan();
-    Receipt& receipt = best_->receipt;
-    receipt.lower_bound_ns = std::min(receipt.objective_ns, bound_ns_);
-    receipt.considered = considered_;
-    receipt.simulated = simulated_;
-    receipt.is_cut_short = is_cut_short_;
-    receipt.planning = absl::Now() - start;
+    ImproveBest();
+    if (request_.may_leave_devices && !request_.given.has_value()) LeaveDevices();
+    PlanEvaluation& evaluation = best_->evaluation;
+    evaluation.lower_bound_ns = std::min(evaluation.objective_ns, bound_ns_);
+    evaluation.considered = considered_;
+    evaluation.simulated = simulated_;
+    evaluation.is_cut_short = is_cut_short_;
+    evaluation.planning = absl::Now() - start;
     return *std::move(best_);
   }
 
@@ -59,7 +67,7 @@ class OptionSearch {
     if (options_.size() == 1) return {Bounded{}};  // the order of one needs no bound
     std::vector<Bounded> order;
     for (size_t i = 0; i < options_.size(); ++i) {
-      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(RequestFor(i));
+      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(RequestFor(i), limits_);
       if (bound_ns.ok()) {
         order.push_back({i, *bound_ns});
       } else {
@@ -74,42 +82,159 @@ class OptionSearch {
 
   void Try(const Bounded& option, size_t options_left) {
     SearchLimits own = limits_;
-    const absl::Time now = absl::Now();
-    own.deadline = now + (limits_.deadline - now) / static_cast<int64_t>(options_left);
+    own.improves = limits_.improves && options_.size() == 1;
+    own.deadline = WithShare(1.0 / static_cast<double>(options_left));
+    if (own.improves) own.deadline = WithShare(1 - kTimeForSmaller);
     if (limits_.on_better) {
       own.on_better = [this](double objective_ns) {
-        const bool is_better = !best_.has_value() || objective_ns < best_->receipt.objective_ns;
+        const bool is_better = !best_.has_value() || objective_ns < best_->evaluation.objective_ns;
         if (is_better) limits_.on_better(objective_ns);
       };
     }
-    absl::StatusOr<Receipt> receipt = PlanJointly(RequestFor(option.index), own);
-    if (!receipt.ok()) {
-      failures_.emplace_back(option.index, receipt.status());
+    absl::StatusOr<PlanEvaluation> evaluation = FindPlan(RequestFor(option.index), own);
+    if (!evaluation.ok()) {
+      failures_.emplace_back(option.index, evaluation.status());
       // It was cut short, or perhaps there is a plan that was not found to fit.
-      if (!absl::IsInvalidArgument(receipt.status())) Note(option.lower_bound_ns);
-      is_cut_short_ |= !absl::IsInvalidArgument(receipt.status()) &&
-                       !absl::IsResourceExhausted(receipt.status());
+      if (!absl::IsInvalidArgument(evaluation.status())) Note(option.lower_bound_ns);
+      is_cut_short_ |= !absl::IsInvalidArgument(evaluation.status()) &&
+                       !absl::IsResourceExhausted(evaluation.status());
       return;
     }
-    Note(receipt->lower_bound_ns);
-    considered_ += receipt->considered;
-    simulated_ += receipt->simulated;
-    is_cut_short_ |= receipt->is_cut_short;
+    Note(evaluation->lower_bound_ns);
+    considered_ += evaluation->considered;
+    simulated_ += evaluation->simulated;
+    is_cut_short_ |= evaluation->is_cut_short;
     const std::string& name = options_[option.index].name;
-    receipt->choice.option = name;
-    if (receipt->runner_up.has_value()) receipt->runner_up->option = name;
-    ChosenOption chosen = {.index = option.index, .receipt = *std::move(receipt)};
+    evaluation->choice.option = name;
+    if (evaluation->runner_up.has_value()) evaluation->runner_up->option = name;
+    ChosenOption chosen = {.index = option.index, .evaluation = *std::move(evaluation)};
     if (!best_.has_value()) {
       best_ = std::move(chosen);
       return;
     }
-    if (chosen.receipt.objective_ns < best_->receipt.objective_ns) std::swap(*best_, chosen);
-    Compare(chosen.receipt);
+    if (chosen.evaluation.objective_ns < best_->evaluation.objective_ns) std::swap(*best_, chosen);
+    Compare(chosen.evaluation);
+  }
+
+  // Of several options only the best is improved, with the time that is left.
+  void ImproveBest() {
+    if (!limits_.improves || options_.size() == 1) return;
+    SearchLimits own = limits_;
+    own.deadline = WithShare(1 - kTimeForSmaller);
+    absl::StatusOr<PlanEvaluation> evaluation = FindPlan(RequestFor(best_->index), own);
+    if (!evaluation.ok() || evaluation->objective_ns >= best_->evaluation.objective_ns) return;
+    PlanEvaluation& best = best_->evaluation;
+    evaluation->choice.option = best.choice.option;
+    evaluation->runner_up = std::move(best.runner_up);
+    evaluation->runner_up_reason = std::move(best.runner_up_reason);
+    best = *std::move(evaluation);
+  }
+
+  // Of the time that is left.
+  absl::Time WithShare(double share) const {
+    const absl::Time now = absl::Now();
+    return now + share * (limits_.deadline - now);
+  }
+
+  // Ways to leave out some of the devices; each has those that it keeps, in their order.
+  static std::vector<std::vector<size_t>> FewerDevices(const Cluster& cluster) {
+    std::vector<std::vector<size_t>> kept;
+    std::vector<size_t> first;
+    for (size_t i = 0; i + 1 < cluster.devices.size(); ++i) {
+      first.push_back(i);
+      kept.push_back(first);
+    }
+    double slowest = std::numeric_limits<double>::infinity();
+    for (const ClusterDevice& device : cluster.devices) slowest = std::min(slowest, device.speed);
+    std::vector<size_t> faster;
+    for (size_t i = 0; i < cluster.devices.size(); ++i) {
+      if (cluster.devices[i].speed > slowest) faster.push_back(i);
+    }
+    const bool is_new = !faster.empty() && faster.back() + 1 != faster.size();
+    if (is_new) kept.push_back(std::move(faster));
+    return kept;
+  }
+
+  void LeaveDevices() {
+    struct Smaller {
+      PlannerRequest request;
+      double lower_bound_ns = 0;
+      std::vector<std::string> left_out;
+    };
+    PlannerRequest whole = RequestFor(best_->index);
+    whole.boundaries = std::make_shared<KnownBoundaries>();
+    std::vector<Smaller> smaller;
+    double least_ns = bound_ns_;  // bounds above the least of all do not matter
+    std::vector<std::vector<size_t>> choices = FewerDevices(whole.cluster);
+    std::reverse(choices.begin(), choices.end());
+    for (const std::vector<size_t>& kept : choices) {
+      Smaller one = {.request = whole};
+      one.request.cluster = Keeping(whole.cluster, kept, one.left_out);
+      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(one.request, limits_, least_ns);
+      if (!bound_ns.ok()) continue;  // it cannot be divided so, or has too many stages
+      one.lower_bound_ns = *bound_ns;
+      least_ns = std::min(least_ns, one.lower_bound_ns);
+      if (IsWorthTrying(one.lower_bound_ns)) smaller.push_back(std::move(one));
+    }
+    std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
+      return a.lower_bound_ns < b.lower_bound_ns;
+    });
+    size_t left = std::min(smaller.size(), kMostSmaller);
+    for (Smaller& one : smaller) {
+      if (left == 0) {
+        Note(one.lower_bound_ns);
+        continue;
+      }
+      const absl::StatusOr<double> bound_ns =
+          JointLowerBoundNs(one.request, limits_, WorthTryingNs());
+      if (!bound_ns.ok() || !IsWorthTrying(*bound_ns)) continue;
+      SearchLimits own = limits_;
+      own.deadline = WithShare(1.0 / static_cast<double>(left--));
+      TakeIfFaster(FindPlan(one.request, own), one.lower_bound_ns, std::move(one.left_out));
+    }
+  }
+
+  bool IsWorthTrying(double lower_bound_ns) const { return lower_bound_ns < WorthTryingNs(); }
+  double WorthTryingNs() const { return (1 - kWorthLeaving) * best_->evaluation.objective_ns; }
+
+  void TakeIfFaster(absl::StatusOr<PlanEvaluation> evaluation, double lower_bound_ns,
+                    std::vector<std::string> left_out) {
+    if (!evaluation.ok()) return Note(lower_bound_ns);
+    Note(evaluation->lower_bound_ns);
+    considered_ += evaluation->considered;
+    simulated_ += evaluation->simulated;
+    if (!IsWorthTrying(evaluation->objective_ns)) return;
+    evaluation->left_out = std::move(left_out);
+    evaluation->choice.option = best_->evaluation.choice.option;
+    const PlanEvaluation all = std::exchange(best_->evaluation, *std::move(evaluation));
+    Compare(all);
+  }
+
+  // With those devices alone; `left_out`: the names of the others.
+  static Cluster Keeping(const Cluster& cluster, const std::vector<size_t>& kept,
+                         std::vector<std::string>& left_out) {
+    Cluster smaller = cluster;
+    smaller.devices.clear();
+    smaller.exceptions.clear();
+    std::vector<int> place(cluster.devices.size(), -1);
+    for (const size_t i : kept) {
+      place[i] = smaller.size();
+      smaller.devices.push_back(cluster.devices[i]);
+    }
+    for (size_t i = 0; i < place.size(); ++i) {
+      if (place[i] < 0) left_out.push_back(cluster.devices[i].name);
+    }
+    for (ClusterLink link : cluster.exceptions) {
+      link.from = place[static_cast<size_t>(link.from)];
+      link.to = place[static_cast<size_t>(link.to)];
+      if (link.from >= 0 && link.to >= 0) smaller.exceptions.push_back(link);
+    }
+    return smaller;
   }
 
   // The best with the best of another option.
-  void Compare(const Receipt& loser) {
-    Receipt& winner = best_->receipt;
+  void Compare(const PlanEvaluation& loser) {
+    PlanEvaluation& winner = best_->evaluation;
     if (winner.runner_up.has_value() && winner.runner_up->objective_ns <= loser.objective_ns) {
       return;
     }
@@ -144,9 +269,9 @@ class OptionSearch {
 
 }  // namespace
 
-absl::StatusOr<ChosenOption> PlanBestOption(const PlannerRequest& request,
-                                            absl::Span<const ModelOption> options,
-                                            const SearchLimits& limits) {
+absl::StatusOr<ChosenOption> FindBestVariant(const PlannerRequest& request,
+                                             absl::Span<const ModelOption> options,
+                                             const SearchLimits& limits) {
   return OptionSearch(request, options, limits).Run();
 }
 

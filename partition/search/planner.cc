@@ -1,6 +1,9 @@
 #include "partition/search/planner.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,12 +16,14 @@
 #include "partition/plan/split_plan.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/candidates.h"
+#include "partition/search/evaluate_plan.h"
+#include "partition/search/evaluation_of.h"
+#include "partition/search/every_order.h"
 #include "partition/search/explain.h"
 #include "partition/search/found_plans.h"
-#include "partition/search/make_receipt.h"
 #include "partition/search/order_search.h"
-#include "partition/search/receipt_of.h"
-#include "schedule/generators.h"
+#include "partition/search/rounds.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -27,6 +32,8 @@ using schedule::Schedule;
 
 constexpr int64_t kMaxBatchRows = int64_t{1} << 40;
 constexpr size_t kRefined = 4;  // of the best plans
+constexpr double kTimeToExplain = 0.15;
+constexpr int kConsideredAtOnce = 8;  // before the best are improved again
 
 // One device alone must come to an end in a time that simulations can hold.
 absl::Status CheckDuration(const PlannerRequest& request) {
@@ -39,8 +46,8 @@ absl::Status CheckDuration(const PlannerRequest& request) {
     micro_batches = std::max(1.0, micro_batches / static_cast<double>(sized.micro_batch_rows));
     double batch_ns = 0;
     for (const LayerCost& layer : sized.layers) {
-      batch_ns += micro_batches *
-                      (2 * layer.forward_ns + layer.backward_input_ns + layer.backward_weight_ns) +
+      batch_ns += micro_batches * (layer.forward_ns + layer.again_ns() + layer.backward_input_ns +
+                                   layer.backward_weight_ns) +
                   layer.step_ns;
     }
     if (batch_ns / slowest <= static_cast<double>(schedule::kMaxTimeNs)) continue;
@@ -68,37 +75,46 @@ absl::Status CheckRequest(const PlannerRequest& request) {
   return schedule::FindGenerator(request.schedule).status();
 }
 
-// What a search found out, for the receipt of another form of its plan.
-void TakeOverFindings(Receipt from, Receipt& receipt) {
-  receipt.lower_bound_ns = std::min(from.lower_bound_ns, receipt.objective_ns);
-  receipt.runner_up = std::move(from.runner_up);
-  receipt.runner_up_reason = std::move(from.runner_up_reason);
-  receipt.changes = std::move(from.changes);
-  receipt.considered = from.considered;
-  receipt.simulated = from.simulated;
-  receipt.is_cut_short = from.is_cut_short;
+// What a search found out, for the evaluation of another form of its plan.
+void TakeOverFindings(PlanEvaluation from, PlanEvaluation& evaluation) {
+  evaluation.lower_bound_ns = std::min(from.lower_bound_ns, evaluation.objective_ns);
+  evaluation.runner_up = std::move(from.runner_up);
+  evaluation.runner_up_reason = std::move(from.runner_up_reason);
+  evaluation.changes = std::move(from.changes);
+  evaluation.considered = from.considered;
+  evaluation.simulated = from.simulated;
+  evaluation.is_cut_short = from.is_cut_short;
+  evaluation.rounds = from.rounds;
 }
 
 class Planner {
  public:
   Planner(const PlannerRequest& request, CandidateSpace& space, const SearchLimits& limits,
-          Cutoff& cutoff)
+          SearchBudget& budget)
       : request_(request),
         space_(space),
-        cutoff_(cutoff),
-        plans_(request_, space_, limits, cutoff_) {}
+        budget_(budget),
+        improves_(limits.improves),
+        plans_(request_, space_, limits, budget_),
+        rounds_search_(request_, space_, plans_) {}
 
-  absl::StatusOr<Receipt> Run() {
+  absl::StatusOr<PlanEvaluation> Run() {
+    if (improves_) RETURN_IF_ERROR(ConsiderQuickly());
     RETURN_IF_ERROR(ConsiderAll());
-    RETURN_IF_ERROR(RefineBest());
+    if (!improves_) RETURN_IF_ERROR(RefineBest());  // rounds do more
     if (TakesAnyOrder()) {
       ASSIGN_OR_RETURN(const int orders, SearchOrders(request_, space_, plans_));
-      considered_ += orders;
+      plans_.NoteBound(space_.candidates().front().lower_bound_ns);  // of orders none is proved
+      ASSIGN_OR_RETURN(const EveryOrder every, SearchEveryOrder(request_, space_, plans_));
+      orders_ = orders + every.considered;
+      order_bound_ns_ = every.bound_ns;
     }
+    const bool is_proved = !plans_.empty() && plans_.IsHopeless(order_bound_ns_);
+    if (improves_ && !is_proved) RETURN_IF_ERROR(Improve());
     if (!plans_.empty()) return Finish();
-    if (cutoff_.WasReached()) return NothingYet();
+    if (budget_.WasReached()) return NothingYet();
     if (!plans_.has_misfit() && !plans_.refusal().ok()) return plans_.refusal();
-    return ExplainMisfit(request_, space_, cutoff_);
+    return ExplainMisfit(request_, space_, budget_);
   }
 
  private:
@@ -108,34 +124,80 @@ class Planner {
            request_.objective == PlanObjective::kStep;
   }
 
-  static bool IsFused(const Schedule& schedule) {
-    for (schedule::StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
-      if (schedule.SplitsBackward(stage)) return false;
+  // Where memory is limited, the best cuts take long to find: first some for each combination that
+  // are found soon, so that there is a good plan however short the time.
+  absl::Status ConsiderQuickly() {
+    if (!request_.cluster.limits_memory()) return absl::OkStatus();
+    BestCutOptions options = plans_.CutOptions();
+    options.quick = BestCutOptions::Quick::kOne;
+    for (const size_t i : Order()) {
+      const Candidate& candidate = space_.candidates()[i];
+      if (IsHopeless(candidate.lower_bound_ns) || budget_.IsReached()) continue;
+      // Another order of the layers takes long to find.
+      if (candidate.order != LayerOrder::kGiven) continue;
+      absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
+      if (!schedule.ok()) continue;  // said later
+      RETURN_IF_ERROR(plans_.Consider(candidate, *std::move(schedule), options));
+      considered_.insert(i);
     }
-    return true;
+    return rounds_search_.Begin();
+  }
+
+  // The order in which candidates are considered: those with the best plans so far first, then by
+  // their bounds.
+  std::vector<size_t> Order() const {
+    const std::vector<Candidate>& candidates = space_.candidates();
+    std::vector<double> soonest;
+    for (const Candidate& candidate : candidates) {
+      const auto found =
+          std::find_if(plans_.plans().begin(), plans_.plans().end(),
+                       [&](const FoundPlan& plan) { return plan.candidate.IsOfChoice(candidate); });
+      soonest.push_back(found == plans_.plans().end() ? std::numeric_limits<double>::infinity()
+                                                      : found->found.objective_ns);
+    }
+    std::vector<size_t> order(candidates.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return soonest[a] < soonest[b]; });
+    if (!plans_.empty()) return order;
+    // Without any plan first the most promising of each schedule with one stage per rank, whose
+    // cuts are found soonest: if time runs out, all schedules have been looked at.
+    std::set<std::string> schedules;
+    std::stable_partition(order.begin(), order.end(), [&](size_t i) {
+      return candidates[i].chunks == 1 && schedules.insert(candidates[i].schedule).second;
+    });
+    return order;
   }
 
   absl::Status ConsiderAll() {
     const std::vector<Candidate>& candidates = space_.candidates();
-    // First the most promising of each schedule with one stage per rank, whose cuts are found
-    // soonest: if time runs out, the plan is none the worse for having looked at all schedules.
-    std::vector<bool> is_considered(candidates.size());
-    std::set<std::string> schedules;
-    for (size_t i = 0; i < candidates.size() && !cutoff_.IsReached(); ++i) {
-      if (candidates[i].chunks > 1 || !schedules.insert(candidates[i].schedule).second) continue;
-      is_considered[i] = true;
-      RETURN_IF_ERROR(Consider(candidates[i]));
-    }
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      if (is_considered[i]) continue;
-      if (IsHopeless(candidates[i].lower_bound_ns)) break;
-      if (cutoff_.IsReached()) {
-        plans_.NoteBound(candidates[i].lower_bound_ns);  // those that follow have no lower one
-        break;
+    int since_improved = 0;
+    for (const size_t i : Order()) {
+      if (IsHopeless(candidates[i].lower_bound_ns)) continue;
+      if (budget_.IsReached()) {
+        plans_.NoteBound(candidates[i].lower_bound_ns);
+        continue;
+      }
+      considered_.insert(i);
+      if (IsLeftForRounds(candidates[i])) {
+        plans_.NoteBound(candidates[i].lower_bound_ns);
+        continue;
       }
       RETURN_IF_ERROR(Consider(candidates[i]));
+      if (improves_ && ++since_improved == kConsideredAtOnce) {
+        since_improved = 0;
+        RETURN_IF_ERROR(rounds_search_.Begin());
+      }
     }
     return absl::OkStatus();
+  }
+
+  // Where a rank has several stages and memory is limited, the best cut takes long to find and
+  // nothing is proved by it: what was found soon is improved first.
+  bool IsLeftForRounds(const Candidate& candidate) const {
+    if (!improves_ || candidate.chunks == 1 || !request_.cluster.limits_memory()) return false;
+    return std::any_of(plans_.plans().begin(), plans_.plans().end(),
+                       [&](const FoundPlan& plan) { return plan.candidate.IsOfChoice(candidate); });
   }
 
   // One more than the best is wanted, to have something to compare it with.
@@ -149,11 +211,8 @@ class Planner {
       plans_.Refuse(schedule.status());
       return absl::OkStatus();
     }
-    if (IsFused(*schedule)) {
-      ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/true));
-    }
+    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, &*schedule));
     if (IsHopeless(candidate.lower_bound_ns)) return absl::OkStatus();
-    ++considered_;
     return plans_.Consider(std::move(candidate), *std::move(schedule), plans_.CutOptions());
   }
 
@@ -163,77 +222,89 @@ class Planner {
     for (FoundPlan& plan : best) {
       const bool is_settled = plan.found.is_optimal || plan.found.is_final;
       if (is_settled || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
-      if (cutoff_.IsReached()) break;
+      if (budget_.IsReached()) break;
       RETURN_IF_ERROR(plans_.Refine(std::move(plan)));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Receipt> ReceiptFor(const FoundPlan& plan, const Pipeline& pipeline) {
-    return MakeReceipt(pipeline, plan.found.cut, request_.profile, request_.cluster,
-                       request_.objective);
+  // What would change the plan is still to be found out afterwards.
+  absl::Status Improve() {
+    if (budget_.WasReached()) return absl::OkStatus();
+    budget_.Reserve(kTimeToExplain);
+    ASSIGN_OR_RETURN(rounds_.count, rounds_search_.Run(TakesAnyOrder()));
+    rounds_.are_cut_short = budget_.Release();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PlanEvaluation> EvaluationFor(const FoundPlan& plan,
+                                               const CutEvaluator& pipeline) {
+    return EvaluatePlan(pipeline, plan.found.cut, request_.profile, request_.cluster,
+                        request_.objective);
   }
 
   // The same with stages divided for reductions, if that is faster and fits.
-  absl::StatusOr<Receipt> DividedIfFaster(const FoundPlan& found, Receipt receipt) {
-    const Plan plan = SplitForReduction(receipt.plan, found.pipeline->layers().layers);
-    if (plan.num_stages() == receipt.plan.num_stages()) return receipt;
-    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(found.candidate, plan.schedule));
-    ASSIGN_OR_RETURN(Receipt divided,
-                     MakeReceipt(pipeline, {plan.first_layer, plan.recomputed}, request_.profile,
-                                 request_.cluster, request_.objective));
-    if (divided.objective_ns >= receipt.objective_ns || !CheckFits(divided).ok()) return receipt;
-    TakeOverFindings(std::move(receipt), divided);
+  absl::StatusOr<PlanEvaluation> DividedIfFaster(const FoundPlan& found,
+                                                 PlanEvaluation evaluation) {
+    const Plan plan = SplitForReduction(evaluation.plan, found.pipeline->layers().layers);
+    if (plan.num_stages() == evaluation.plan.num_stages()) return evaluation;
+    ASSIGN_OR_RETURN(const CutEvaluator pipeline,
+                     space_.EvaluatorOf(found.candidate, plan.schedule));
+    ASSIGN_OR_RETURN(PlanEvaluation divided,
+                     EvaluatePlan(pipeline, {plan.first_layer, plan.recomputed}, request_.profile,
+                                  request_.cluster, request_.objective));
+    if (divided.objective_ns >= evaluation.objective_ns || !CheckFits(divided).ok())
+      return evaluation;
+    TakeOverFindings(std::move(evaluation), divided);
     return divided;
   }
 
-  static bool AreOfOneChoice(const FoundPlan& a, const FoundPlan& b) {
-    return a.schedule.name == b.schedule.name && a.candidate.chunks == b.candidate.chunks &&
-           a.candidate.micro_batches == b.candidate.micro_batches &&
-           a.candidate.replication == b.candidate.replication;
-  }
-
   absl::Status NothingYet() const {
-    const absl::Status& reason = cutoff_.status();
+    const absl::Status& reason = budget_.status();
     return absl::Status(
         reason.code(),
         absl::StrFormat("%s before a plan was found (%d of %d combinations were considered)",
-                        reason.message(), considered_, space_.candidates().size()));
+                        reason.message(), considered_.size(), space_.candidates().size()));
   }
 
-  absl::StatusOr<Receipt> Finish() {
+  absl::StatusOr<PlanEvaluation> Finish() {
     const FoundPlan& best = plans_.best();
-    ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best, *best.pipeline));
-    if (TakesAnyOrder()) plans_.NoteBound(space_.candidates().front().lower_bound_ns);
-    receipt.lower_bound_ns = std::min(receipt.objective_ns, plans_.bound_ns());
-    const auto other =
-        std::find_if(plans_.plans().begin() + 1, plans_.plans().end(),
-                     [&](const FoundPlan& plan) { return !AreOfOneChoice(best, plan); });
+    ASSIGN_OR_RETURN(PlanEvaluation evaluation, EvaluationFor(best, *best.pipeline));
+    evaluation.lower_bound_ns =
+        std::min(evaluation.objective_ns, std::max(plans_.bound_ns(), order_bound_ns_));
+    const auto other = std::find_if(plans_.plans().begin() + 1, plans_.plans().end(),
+                                    [&](const FoundPlan& plan) { return !plan.IsOfChoice(best); });
     if (other != plans_.plans().end()) {
-      ASSIGN_OR_RETURN(const Pipeline pipeline,
-                       space_.PipelineOf(other->candidate, other->schedule));
-      ASSIGN_OR_RETURN(const Receipt loser, ReceiptFor(*other, pipeline));
-      receipt.runner_up = loser.choice;
-      receipt.runner_up_reason = WhyItLost(receipt, loser);
+      ASSIGN_OR_RETURN(const CutEvaluator pipeline,
+                       space_.EvaluatorOf(other->candidate, other->schedule));
+      ASSIGN_OR_RETURN(const PlanEvaluation loser, EvaluationFor(*other, pipeline));
+      evaluation.runner_up = loser.choice;
+      evaluation.runner_up_reason = WhyItLost(evaluation, loser);
     }
-    ASSIGN_OR_RETURN(receipt.changes,
-                     WhatWouldChange(request_, space_, best.candidate, receipt, cutoff_));
-    receipt.is_cut_short = cutoff_.WasReached();
-    receipt.considered = considered_;
-    receipt.simulated = plans_.simulated();
-    return DividedIfFaster(best, std::move(receipt));
+    ASSIGN_OR_RETURN(evaluation.changes,
+                     WhatWouldChange(request_, space_, best.candidate, evaluation, budget_));
+    evaluation.is_cut_short = budget_.WasReached();
+    evaluation.considered = static_cast<int>(considered_.size()) + orders_;
+    evaluation.simulated = plans_.simulated();
+    evaluation.rounds = rounds_;
+    return DividedIfFaster(best, std::move(evaluation));
   }
 
   const PlannerRequest& request_;
   CandidateSpace& space_;
-  Cutoff& cutoff_;
+  SearchBudget& budget_;
+  const bool improves_;
   FoundPlans plans_;
-  int considered_ = 0;
+  Rounds rounds_search_;
+  std::set<size_t> considered_;  // candidates
+  int orders_ = 0;               // of our own, and cuts of which all were considered
+  double order_bound_ns_ = 0;    // of all plans, as far as all orders were searched
+  PlanEvaluation::Rounds rounds_;
 };
 
 // To the search, layers that always do F again are layers that take longer and keep less.
-absl::StatusOr<Receipt> PlanAllRecomputed(const PlannerRequest& request,
-                                          const SearchLimits& limits) {
+absl::StatusOr<PlanEvaluation> PlanAllRecomputed(const PlannerRequest& request,
+                                                 const SearchLimits& limits) {
   PlannerRequest changed = request;
   changed.recomputes_all = false;
   for (SizedLayers& sized : changed.profile.sizes) {
@@ -241,44 +312,45 @@ absl::StatusOr<Receipt> PlanAllRecomputed(const PlannerRequest& request,
       if (layer.recompute_stash_bytes.has_value()) layer = Recomputed(layer);
     }
   }
-  ASSIGN_OR_RETURN(Receipt found, PlanJointly(changed, limits));
+  ASSIGN_OR_RETURN(PlanEvaluation found, FindPlan(changed, limits));
   Plan plan = found.plan;
   for (int i = 0; i < plan.num_layers; ++i) {
     const int layer = plan.order.empty() ? i : plan.order[static_cast<size_t>(i)];
     const LayerCost& given = request.profile.sizes.front().layers[static_cast<size_t>(layer)];
     if (given.recompute_stash_bytes.has_value()) plan.recomputed.push_back(i);
   }
-  ASSIGN_OR_RETURN(Receipt receipt,
-                   ReceiptOf(plan, request.profile, request.cluster, request.objective));
+  ASSIGN_OR_RETURN(PlanEvaluation evaluation,
+                   EvaluationOf(plan, request.profile, request.cluster, request.objective));
   if (found.runner_up.has_value()) {
-    found.runner_up->recomputed_layers = receipt.choice.recomputed_layers;
+    found.runner_up->recomputed_layers = evaluation.choice.recomputed_layers;
   }
-  TakeOverFindings(std::move(found), receipt);
-  return receipt;
+  TakeOverFindings(std::move(found), evaluation);
+  return evaluation;
 }
 
 }  // namespace
 
-absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request) {
+absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request, const SearchLimits& limits,
+                                         double enough_ns) {
   RETURN_IF_ERROR(CheckRequest(request));
-  Cutoff never;
-  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request, never));
+  SearchBudget budget(limits);
+  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request, budget, enough_ns));
   return space.candidates().front().lower_bound_ns;
 }
 
-absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request, const SearchLimits& limits) {
+absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request, const SearchLimits& limits) {
   const absl::Time start = absl::Now();
   if (request.recomputes_all) {
-    ASSIGN_OR_RETURN(Receipt receipt, PlanAllRecomputed(request, limits));
-    receipt.planning = absl::Now() - start;
-    return receipt;
+    ASSIGN_OR_RETURN(PlanEvaluation evaluation, PlanAllRecomputed(request, limits));
+    evaluation.planning = absl::Now() - start;
+    return evaluation;
   }
   RETURN_IF_ERROR(CheckRequest(request));
-  Cutoff cutoff(limits);
-  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request, cutoff));
-  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, space, limits, cutoff).Run());
-  receipt.planning = absl::Now() - start;
-  return receipt;
+  SearchBudget budget(limits);
+  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request, budget));
+  ASSIGN_OR_RETURN(PlanEvaluation evaluation, Planner(request, space, limits, budget).Run());
+  evaluation.planning = absl::Now() - start;
+  return evaluation;
 }
 
 }  // namespace stagecoach::partition

@@ -17,26 +17,6 @@ using schedule::Rank;
 using schedule::StageId;
 using schedule::StageMemory;
 
-// For each stage, the most micro-batches that it has between F and B at once.
-std::vector<int> PeakStashes(const schedule::Schedule& training) {
-  std::vector<int> stashed(training.num_stages());
-  std::vector<int> peaks(training.num_stages());
-  if (!training.HasBackward()) return peaks;
-  for (const std::vector<schedule::Action>& list : training.actions) {
-    for (const schedule::Action& action : list) {
-      if (!schedule::IsCompute(action.op)) continue;
-      const auto stage = static_cast<size_t>(action.stage.value());
-      if (action.op == schedule::Op::kForward) {
-        peaks[stage] = std::max(peaks[stage], ++stashed[stage]);
-      } else if (action.op == schedule::Op::kBackwardInput ||
-                 action.op == schedule::Op::kBackward) {
-        --stashed[stage];
-      }
-    }
-  }
-  return peaks;
-}
-
 // Without what a rank has once for all its stages.
 int64_t ResidentBytes(const StageMemory& memory) {
   return AlignBlock(memory.parameter_bytes) + AlignBlock(memory.gradient_bytes) +
@@ -60,6 +40,25 @@ int64_t ForwardBytes(const StageMemory& memory, int stashed, bool is_acting, boo
 }
 
 }  // namespace
+
+std::vector<int> PeakStashes(const schedule::Schedule& training) {
+  std::vector<int> stashed(training.num_stages());
+  std::vector<int> peaks(training.num_stages());
+  if (!training.HasBackward()) return peaks;
+  for (const std::vector<schedule::Action>& list : training.actions) {
+    for (const schedule::Action& action : list) {
+      if (!schedule::IsCompute(action.op)) continue;
+      const auto stage = static_cast<size_t>(action.stage.value());
+      if (action.op == schedule::Op::kForward) {
+        peaks[stage] = std::max(peaks[stage], ++stashed[stage]);
+      } else if (action.op == schedule::Op::kBackwardInput ||
+                 action.op == schedule::Op::kBackward) {
+        --stashed[stage];
+      }
+    }
+  }
+  return peaks;
+}
 
 StagePeaks::StagePeaks(LoweredPlan lowered)
     : lowered_(std::make_shared<const LoweredPlan>(std::move(lowered))),

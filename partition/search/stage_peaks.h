@@ -10,12 +10,15 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "partition/cost/stage_memory.h"
 #include "partition/plan/plan.h"
-#include "partition/stage_memory.h"
-#include "schedule/memory.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
+#include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {
+
+// Returns, for each stage, the most micro-batches that it has between F and B at once.
+std::vector<int> PeakStashes(const schedule::Schedule& training);
 
 // The peaks of the stages that a plan could have under one schedule. A search asks for many of
 // them, and packing the blocks of hundreds of micro-batches takes milliseconds: AtLeast is the
@@ -26,25 +29,25 @@ class StagePeaks {
 
   const std::shared_ptr<const LoweredPlan>& lowered() const { return lowered_; }
   const StagePosition& position(int stage) const { return positions_[stage]; }
-  // The most micro-batches that the stage has between F and B at once.
+  // Returns the most micro-batches that the stage has between F and B at once.
   int in_flight(int stage) const { return in_flight_[stage]; }
 
-  // The peak of the stage's rank (RankReport) if this were the only one of its stages, remembered.
-  // Where the rank has no other, that is its peak.
+  // Returns the peak of the stage's rank (RankReport) if this were the only one of its stages, and
+  // caches it. If the rank has no other, that is its peak.
   absl::StatusOr<int64_t> PeakBytes(int stage, const schedule::StageMemory& memory);
 
-  // A lower bound of PeakBytes that grows with every size.
+  // Returns a lower bound of PeakBytes that grows with every size.
   int64_t Bound(int stage, const schedule::StageMemory& memory) const;
 
-  // PeakBytes if that was asked before, else what lives at once: a lower bound of PeakBytes, above
+  // Returns PeakBytes if that is cached, else what lives at once: a lower bound of PeakBytes, above
   // Bound, that only packing can exceed.
   int64_t AtLeast(int stage, const schedule::StageMemory& memory);
 
-  // A lower bound of RankPeakBytes.
+  // Returns a lower bound of RankPeakBytes.
   int64_t RankAtLeast(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
 
-  // The peak of a rank with all its stages, remembered. `stages`: index stage; only those of the
-  // rank are read.
+  // Returns the peak of a rank with all its stages, and caches it. `stages`: index stage; only
+  // those of the rank are read.
   absl::StatusOr<int64_t> RankPeakBytes(schedule::Rank rank,
                                         absl::Span<const schedule::StageMemory> stages);
 
@@ -52,21 +55,21 @@ class StagePeaks {
   // A rank, and the memory of its stages.
   using Key = std::pair<int, std::vector<schedule::StageMemory>>;
 
-  // What a rank has between F and B while it performs a forward action; index: place in
-  // stages_of_.
+  // The micro-batches that a rank has between F and B while it performs a forward action; index:
+  // place in stages_of_.
   struct Moment {
     int acting = 0;
     std::vector<int> in_flight;
   };
 
-  // How many blocks of each kind a stage has at once.
+  // The number of blocks of each kind that a stage has at once.
   using BlockCounts = std::array<int64_t, schedule::kNumBlockKinds>;
 
   // A stage, and when its input, output and output gradient are read last.
   using Uses = std::array<int, 4>;
 
-  // What a stage with such uses has at once, alone on its rank, while it trains or evaluates; of no
-  // two, one has more of everything.
+  // Returns what a stage with such uses has at once, alone on its rank, while it trains or
+  // evaluates; no entry exceeds another in everything.
   const std::vector<BlockCounts>& LiveCounts(int stage, const schedule::StageMemory& memory);
   int64_t LiveBytes(int stage, const schedule::StageMemory& memory);
   static void AddCounts(schedule::StageId stage, const std::vector<schedule::Block>& blocks,
@@ -80,7 +83,7 @@ class StagePeaks {
   std::vector<int> in_flight_;                             // index: stage
   std::vector<StagePosition> positions_;                   // index: stage
   std::vector<std::vector<schedule::StageId>> stages_of_;  // index: rank
-  std::vector<std::vector<Moment>> moments_;  // index: rank; of no two, one has more of everything
+  std::vector<std::vector<Moment>> moments_;  // index: rank; no entry exceeds another in everything
   absl::flat_hash_map<Key, int64_t> peak_bytes_;
   absl::flat_hash_map<Uses, std::vector<BlockCounts>> live_counts_;
 };

@@ -1,4 +1,4 @@
-// Schedules made by repeating the passes of one micro-batch: V-Half and V-Min of generators.h.
+// Schedules that repeat the passes of one micro-batch: V-Half and V-Min of generators.h.
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "schedule/generators.h"
 #include "schedule/generators/generator_parts.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -16,8 +16,8 @@ namespace {
 // Every rank performs six passes per micro-batch: F, B and W of two chunks.
 constexpr int kPeriod = 6;
 
-// How many units of time after its predecessor in the neighboring stage a pass starts. Of p
-// ranks each stashes about p / 12 times the sum of all four, in whole-device micro-batches.
+// Units of time between the start of a pass and that of its predecessor in the neighboring stage.
+// Each of p ranks stashes about p / 12 times the sum of all four, in whole-device micro-batches.
 struct Hops {
   int forward_down;   // F of chunk 0, from rank to rank
   int forward_up;     // F of chunk 1
@@ -25,7 +25,7 @@ struct Hops {
   int backward_up;    // B of chunk 0
 };
 
-// Where the path of a micro-batch turns round on a rank: units of time between the two passes.
+// Units of time between the two passes of a rank where the path of a micro-batch turns around.
 struct Turns {
   int forward = 1;   // on the last rank, F of chunk 0 to F of chunk 1
   int loss = 1;      // on rank 0, F of chunk 1 to B of chunk 1
@@ -56,8 +56,8 @@ Block BlockOf(int p, int r, const Hops& hops, const Turns& turns) {
            {Op::kBackwardWeight, 0, backward0}}};
 }
 
-// Gives the two W the next free units after their B. False if the other passes of different
-// micro-batches would meet.
+// Puts the two W into the next free units after their B. Returns false if the other passes of
+// different micro-batches would meet.
 bool Complete(Block& block) {
   std::array<bool, kPeriod> taken = {};
   for (Pass& pass : block) {
@@ -75,8 +75,8 @@ bool CompleteAll(std::vector<Block>& blocks) {
   return std::all_of(blocks.begin(), blocks.end(), [](Block& block) { return Complete(block); });
 }
 
-// The blocks of all ranks with the shortest turns for which no two passes meet. With p not a
-// multiple of 3 they are short; in general some unit of the period is free for each.
+// Returns the blocks of all ranks with the shortest turns for which no two passes meet. If p is not
+// a multiple of 3, the turns are short; in general some unit of the period is free for each.
 std::vector<Block> FindBlocks(int p, const Hops& hops) {
   for (int total = 3; total <= 3 * kPeriod; ++total) {
     for (int forward = 1; forward <= total - 2; ++forward) {

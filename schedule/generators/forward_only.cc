@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -34,8 +34,8 @@ absl::Status CheckPlacement(const std::vector<Rank>& rank_of_stage, int ranks, i
   return absl::OkStatus();
 }
 
-// The stage that `rank` works on next: the one furthest along whose input exists, so that what is
-// on its way is finished before more is started. None (-1) if there is no input. `done`:
+// Returns the stage that `rank` works on next: the one furthest along whose input exists, so that
+// started micro-batches finish before more are started. None (-1) if there is no input. `done`:
 // micro-batches per stage.
 StageId Choose(const std::vector<StageId>& stages, const std::vector<int>& done,
                int micro_batches) {
@@ -59,7 +59,7 @@ absl::StatusOr<Schedule> ForwardOnly(const std::vector<Rank>& rank_of_stage, int
   schedule.actions.resize(static_cast<size_t>(ranks));
   std::vector<std::vector<StageId>> stages;  // index: rank
   for (Rank rank(0); rank.value() < ranks; ++rank) stages.push_back(schedule.StagesOf(rank));
-  // In steps of time: what is done in one can be read in the next.
+  // Time advances in steps: what is done in one step can be read in the next.
   std::vector<int> done(rank_of_stage.size(), 0);
   while (done.back() < micro_batches) {
     std::vector<StageId> chosen;

@@ -5,30 +5,30 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "schedule/generators.h"
-#include "schedule/schedule.h"
+#include "schedule/generators/generators.h"
+#include "schedule/ir/schedule.h"
 
 namespace stagecoach::schedule {
 
-// What generators share; not part of the public interface.
+// Helpers that generators share; not part of the public interface.
 
-// The placement of the generator called `name`, and no actions yet. InvalidArgument if the shape is
-// none that any generator takes, or has another number of chunks than this one has.
+// Returns the placement of the generator called `name`, without actions. InvalidArgument if no
+// generator accepts the shape, or this one has another number of chunks.
 absl::StatusOr<Schedule> EmptySchedule(absl::string_view name, const ScheduleShape& shape);
 
-// The reason why the schedule called `name` cannot have this shape, as InvalidArgument.
+// Returns InvalidArgument with the reason why the schedule called `name` cannot have this shape.
 absl::Status Refuse(absl::string_view name, absl::string_view reason);
 
-// Adds actions of one rank; each operation of each chunk goes through the micro-batches in order.
+// Adds actions to one rank; each operation of each chunk takes the micro-batches in order.
 class RankWriter {
  public:
   RankWriter(Schedule& schedule, Rank rank);
 
-  // The next micro-batch of the operation. Pre-condition: there is one.
+  // Adds the operation on its next micro-batch. Pre-condition: there is one.
   void Add(Op op, int chunk);
-  // F of one chunk, and B or BW of another, as one overlapped operation.
+  // Adds F of one chunk and B or BW of another, as one overlapped operation.
   void AddOverlapped(int forward_chunk, Op backward, int backward_chunk);
-  // How many of the operation there are so far; a BW counts as B and as W.
+  // Returns how often the operation has been added; a BW counts as a B and as a W.
   int count(Op op, int chunk) const;
 
  private:
@@ -44,8 +44,8 @@ class RankWriter {
   std::vector<Counts> counts_;         // index: chunk
 };
 
-// Takes out what works on micro-batches from `micro_batches` on. An order that is right for many is
-// right for the first few of them.
+// Removes all actions on micro-batches from `micro_batches` on. An order that is right for many
+// micro-batches is right for the first few of them.
 void KeepFirst(int micro_batches, Schedule& schedule);
 
 }  // namespace stagecoach::schedule

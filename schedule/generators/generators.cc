@@ -1,7 +1,7 @@
 // The table of generators. The generators themselves are in one_stage_per_rank.cc, looped.cc,
 // v_placement.cc, building_block.cc and forward_only.cc.
 
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 
 #include <string>
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "schedule/generators.h"
 #include "schedule/generators/generator_parts.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::schedule {
 
@@ -22,7 +22,7 @@ absl::StatusOr<Schedule> Interleaved(const ScheduleShape& shape) {
   const int passes = m * v;
   for (int r = 0; r < p; ++r) {
     RankWriter writer(schedule, Rank(r));
-    // One group after another of p micro-batches goes through all chunks.
+    // Groups of p micro-batches go through all chunks, one after the other.
     const auto chunk_of = [&](int k) { return k % (p * v) / p; };
     const int warm_up = std::min(2 * (p - 1 - r) + (v - 1) * p, passes);
     for (int k = 0; k < warm_up; ++k) writer.Add(Op::kForward, chunk_of(k));

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "schedule/generators.h"
 #include "schedule/generators/generator_parts.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -15,8 +15,8 @@ void AddMissingWeights(int micro_batches, RankWriter& writer) {
   }
 }
 
-// Rank r: p - 1 - r times F, then F and `backward(writer, r, i)` in turn, i counting from 0; the W
-// that are missing.
+// Writes for rank r: p - 1 - r times F, then F and `backward(writer, r, i)` in turn, i counting
+// from 0; then the missing W.
 template <typename Backward>
 absl::StatusOr<Schedule> WarmUpThenAlternate(absl::string_view name, const ScheduleShape& shape,
                                              Backward backward) {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "schedule/generators.h"
 #include "schedule/generators/generator_parts.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -17,7 +17,7 @@ constexpr Op B = Op::kBackwardInput;
 constexpr Op W = Op::kBackwardWeight;
 constexpr Op BW = Op::kBackward;
 
-// Rank r of p with m >= 2p - 1 micro-batches.
+// Writes the list of rank r of p with m >= 2p - 1 micro-batches.
 void WriteZeroBubbleV(int p, int r, int m, RankWriter writer) {
   for (int i = 0; i < 2 * (p - r) - 1; ++i) writer.Add(F, 0);
   for (int i = 0; i < r; ++i) {
@@ -47,7 +47,8 @@ void WriteZeroBubbleV(int p, int r, int m, RankWriter writer) {
   }
 }
 
-// Rank r of p with m >= 2p micro-batches, in the eight steps of the published description.
+// Writes the list of rank r of p with m >= 2p micro-batches, in the eight steps of the published
+// description.
 class DualPipeVWriter {
  public:
   DualPipeVWriter(int p, int r, int m, RankWriter writer)
@@ -82,7 +83,7 @@ class DualPipeVWriter {
   }
 
  private:
-  // Backward passes that are left, from the middle on with W apart.
+  // Adds the remaining backward passes, from the middle on with W apart.
   void Drain() {
     bool splits = false;
     for (int i = 0; i < r_ + 1; ++i) {

@@ -31,7 +31,7 @@ absl::Status CheckShape(const Trace& trace) {
   return absl::OkStatus();
 }
 
-// What is wrong with the action alone; "" if nothing is.
+// Returns what is wrong with the action alone; "" if nothing is.
 std::string ActionFault(const Trace& trace, Rank rank, const Action& action) {
   if (static_cast<int>(action.op) >= kNumOps) return "unknown operation";
   if (IsCollective(action.op)) {
@@ -55,7 +55,7 @@ std::string ActionFault(const Trace& trace, Rank rank, const Action& action) {
   return "";
 }
 
-// What is wrong with the times, given those of the action before; "" if nothing is.
+// Returns what is wrong with the times, compared to the previous action's; "" if nothing is.
 std::string TimeFault(const Trace& trace, const TimedAction& timed, const TimedAction& before) {
   const std::string times = absl::StrCat("reached at ", timed.reached_ns, ", started at ",
                                          timed.start_ns, ", ended at ", timed.end_ns, " ns: ");

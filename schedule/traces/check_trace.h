@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "schedule/trace.h"
+#include "schedule/traces/trace.h"
 
 namespace stagecoach::schedule {
 
@@ -12,7 +12,8 @@ namespace stagecoach::schedule {
 // of a trace's times cannot overflow.
 inline constexpr int64_t kMaxTraceNs = int64_t{1} << 53;
 
-// What everything that reads a trace relies on, and what a trace from a file may lack. OK if
+// Checks what every reader of a trace relies on, and what a trace from a file may lack. Returns OK
+// if
 //  - stages are on ranks of the trace; actions are those of a stage of their rank, with a
 //    micro-batch of the trace where their operation has one, and none otherwise;
 //  - every action is reached before it starts and starts before it ends (a receive may end before

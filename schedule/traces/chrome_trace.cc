@@ -32,12 +32,12 @@ std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Viewers count in us; the ns are decimals.
+// Formats ns as the us that viewers count in, with decimals.
 std::string Microseconds(int64_t ns) {
   return absl::StrFormat("%d.%03d", ns / 1000, static_cast<int>(ns % 1000));
 }
 
-// Names from the viewer's own palette.
+// Returns a name from the viewer's own palette.
 const char* CatapultColor(Op op) {
   switch (op) {
     case Op::kForward:
@@ -63,9 +63,10 @@ int64_t ShownNs(const TimedAction& timed) {
   return RunsBeside(timed.action.op) ? ns + 1 : ns;
 }
 
-// Which thread of its process shows each action. Viewers garble slices of a thread that overlap
-// without one containing the other, so what runs beside the rest goes to the first thread of its
-// kind that is free again: 1, 4, 7, ... for sends, 2, 5, ... for receives, 3, 6, ... for REDUCE.
+// Decides which thread of its process shows each action. Viewers garble slices of a thread that
+// overlap without one containing the other, so what runs concurrently goes to the first thread of
+// its kind that is free again: 1, 4, 7, ... for sends, 2, 5, ... for receives, 3, 6, ... for
+// REDUCE.
 class Threads {
  public:
   explicit Threads(const std::vector<TimedAction>& list) {
@@ -73,7 +74,7 @@ class Threads {
   }
 
   size_t Of(size_t action) const { return thread_of_[action]; }
-  // Index: thread; "" if nothing is shown there.
+  // Returns the names; index: thread; "" if nothing is shown there.
   std::vector<std::string> Names() const {
     constexpr std::array<const char*, kKinds> kNames = {"send", "receive", "reduce"};
     std::vector<std::string> names = {"compute"};
@@ -118,7 +119,7 @@ void AppendNames(int rank, const Threads& threads, std::vector<std::string>& eve
   }
 }
 
-std::string Slice(int rank, size_t thread, const TimedAction& timed) {
+std::string SliceEvent(int rank, size_t thread, const TimedAction& timed) {
   const Action& action = timed.action;
   const bool is_collective = IsCollective(action.op);
   std::string args = absl::StrCat(R"("op":")", OpName(action.op),
@@ -140,7 +141,7 @@ std::string Slice(int rank, size_t thread, const TimedAction& timed) {
                       R"(","args":{)", args, "}}");
 }
 
-// `phase` is the start of the event: its "ph" and what goes with it.
+// Writes one end of an arrow; `phase` is the start of the event: its "ph" and what belongs to it.
 std::string ArrowEnd(const char* phase, size_t id, const char* name, Rank rank, size_t thread,
                      int64_t time_ns) {
   return absl::StrCat("{", phase, R"(,"id":)", id, R"(,"pid":)", rank.value(), R"(,"tid":)", thread,
@@ -217,7 +218,7 @@ absl::StatusOr<TimedAction> ReadArgs(base::ObjectReader args) {
   return timed;
 }
 
-// Fills all but the actions, of which it returns the number per rank.
+// Fills everything except the actions, and returns their number per rank.
 absl::StatusOr<std::vector<int64_t>> ReadOtherData(base::ObjectReader data, Trace& trace) {
   ASSIGN_OR_RETURN(const std::string format, data.RequiredString("format"));
   if (format != kFormat) {
@@ -273,7 +274,7 @@ std::string ToChromeTrace(const Trace& trace) {
     threads.emplace_back(list);
     AppendNames(r, threads.back(), events);
     for (size_t i = 0; i < list.size(); ++i) {
-      events.push_back(Slice(r, threads.back().Of(i), list[i]));
+      events.push_back(SliceEvent(r, threads.back().Of(i), list[i]));
     }
   }
   AppendArrows(trace, threads, events);

@@ -7,12 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "schedule/trace.h"
+#include "schedule/traces/trace.h"
 
 namespace stagecoach::schedule {
 
 // Traces as files, in the Trace Event Format that chrome://tracing and ui.perfetto.dev open ("Trace
-// Event Format", Google 2016), and that can be read back without loss:
+// Event Format", Google 2016), readable without loss:
 //   {"displayTimeUnit": "ms",
 //    "otherData": {"format": "stagecoach-trace", "version": 1, "name", "source", "micro_batches",
 //                  "rank_of_stage": [...], "actions_per_rank": [...], "step_ns"},
@@ -21,29 +21,28 @@ namespace stagecoach::schedule {
 // receives: as many as there are messages under way at once. Every action is one slice ("ph": "X")
 // with "args": {"op", "stage", "micro_batch", "overlaps_next", "reached_ns", "start_ns", "end_ns",
 // "bytes", "peak_stash_bytes"}, without micro_batch where the operation has none, with "group" in
-// place of "stage" where it is a collective, without overlaps_next unless that is true and without
-// peak_stash_bytes unless that is known; arrows lead from sends to receives. Only otherData and pid
-// and args of the slices are read back: ts and dur (us), names, colors and arrows are for the
-// viewer, which is shown transfers one ns longer than they are, since an arrow needs a slice of
-// some length at either end.
+// place of "stage" for a collective, without overlaps_next unless true and without peak_stash_bytes
+// unless known; arrows lead from sends to receives. Only otherData and pid and args of the slices
+// are read back: ts and dur (us), names, colors and arrows are for the viewer, which sees transfers
+// one ns longer than they are, since an arrow needs a slice of some length at either end.
 
-// Of a trace as a file: about a million actions.
+// Largest size of a trace as a file: about a million actions.
 inline constexpr int64_t kMaxTraceBytes = int64_t{256} << 20;
 
-// Bytes of a name that are not UTF-8 are replaced. Pre-condition: the trace passes CheckTrace
-// (check_trace.h).
+// Writes a trace as JSON. Bytes of a name that are not UTF-8 are replaced. Pre-condition: the trace
+// passes CheckTrace (check_trace.h).
 std::string ToChromeTrace(const Trace& trace);
 
-// The inverse; the result passes CheckTrace. InvalidArgument, with line and column or the path of
-// the value, for anything else; ResourceExhausted for a text above kMaxTraceBytes. Safe on
-// hostile input.
+// Parses what ToChromeTrace writes; the result passes CheckTrace. InvalidArgument, with line and
+// column or the path of the value, for anything else; ResourceExhausted for a text above
+// kMaxTraceBytes. Safe on hostile input.
 absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text);
 
-// InvalidArgument if CheckTrace refuses the trace, ResourceExhausted if it would take more than
-// kMaxTraceBytes; otherwise errors of base/file.h.
+// Writes the file. InvalidArgument if CheckTrace refuses the trace, ResourceExhausted if it would
+// take more than kMaxTraceBytes; otherwise errors of base/file.h.
 absl::Status WriteTrace(const Trace& trace, const std::string& path);
 
-// Errors of ParseChromeTrace, which then start with the path, and of base/file.h.
+// Reads the file. Errors are those of ParseChromeTrace, prefixed with the path, and of base/file.h.
 absl::StatusOr<Trace> ReadTrace(const std::string& path);
 
 }  // namespace stagecoach::schedule

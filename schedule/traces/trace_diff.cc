@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "schedule/traces/check_trace.h"
 
@@ -43,8 +44,8 @@ Cause WaitCause(Op op) {
 }
 
 // Divides a step among the actions of a rank and their causes. Index: position; one more for the
-// tail. Time moves on from mark to mark, and what lies between two of them is given to one cause,
-// so that nothing is counted twice however the actions' times overlap.
+// tail. Time advances from mark to mark, and the interval between two of them is attributed to one
+// cause, so that nothing is counted twice however the actions' times overlap.
 std::vector<TimeSplit> SplitByAction(const std::vector<TimedAction>& list, int64_t step_ns) {
   std::vector<TimeSplit> splits(list.size() + 1);
   int64_t now_ns = 0;
@@ -88,7 +89,7 @@ TimeSplit Sum(const std::vector<TimeSplit>& splits) {
 }
 
 // Rounds the running total rather than each cause, so that the result sums to the exact mean of the
-// sums, which are all alike.
+// sums, which are all equal.
 TimeSplit Mean(const std::vector<TimeSplit>& splits) {
   TimeSplit mean;
   if (splits.empty()) return mean;
@@ -108,13 +109,13 @@ absl::Status CheckSameSchedule(const Trace& simulated, const Trace& measured) {
   RETURN_IF_ERROR(base::Annotate(CheckTrace(measured), "measured"));
   if (simulated.rank_of_stage != measured.rank_of_stage ||
       simulated.num_ranks() != measured.num_ranks()) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("the traces are of different placements: ", simulated.num_stages(),
                      " stages on ", simulated.num_ranks(), " ranks simulated, ",
                      measured.num_stages(), " on ", measured.num_ranks(), " measured"));
   }
   if (simulated.num_micro_batches != measured.num_micro_batches) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("the traces are of different batches: ", simulated.num_micro_batches,
                      " micro-batches simulated, ", measured.num_micro_batches, " measured"));
   }
@@ -126,21 +127,20 @@ absl::Status CheckSameSchedule(const Trace& simulated, const Trace& measured) {
     const std::vector<TimedAction>& b = measured.list_of(rank);
     for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
       if (i < a.size() && i < b.size() && a[i].action == b[i].action) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("the traces are of different schedules: rank ", rank.value(), ", position ",
-                       i, ": ", name(a, i), " simulated, ", name(b, i), " measured"));
+      return base::DataError(absl::StrCat("the traces are of different schedules: rank ",
+                                          rank.value(), ", position ", i, ": ", name(a, i),
+                                          " simulated, ", name(b, i), " measured"));
     }
   }
   return absl::OkStatus();
 }
 
 void AddContributions(const Trace& simulated, const Trace& measured, Rank rank,
-                      std::vector<Contribution>& contributions) {
+                      std::vector<DelayCause>& contributions) {
   const std::vector<TimedAction>& list = measured.list_of(rank);
   auto a = SplitByAction(simulated.list_of(rank), simulated.step_ns);
   auto b = SplitByAction(list, measured.step_ns);
-  // A device that performs an overlapped pair one after the other is not to be blamed for each
-  // half.
+  // A device that performs an overlapped pair one after the other is not to blame for each half.
   for (size_t i = 0; i + 1 < list.size(); ++i) {
     if (!list[i].action.overlaps_next) continue;
     for (auto* const splits : {&a, &b}) {
@@ -158,9 +158,9 @@ void AddContributions(const Trace& simulated, const Trace& measured, Rank rank,
   }
 }
 
-void KeepMost(size_t num_most, std::vector<Contribution>& contributions) {
+void KeepMost(size_t num_most, std::vector<DelayCause>& contributions) {
   std::stable_sort(contributions.begin(), contributions.end(),
-                   [](const Contribution& a, const Contribution& b) {
+                   [](const DelayCause& a, const DelayCause& b) {
                      const int64_t a_ns = std::abs(a.difference_ns());
                      const int64_t b_ns = std::abs(b.difference_ns());
                      return std::tie(b_ns, a.started_ns) < std::tie(a_ns, b.started_ns);
@@ -168,8 +168,8 @@ void KeepMost(size_t num_most, std::vector<Contribution>& contributions) {
   if (contributions.size() > num_most) contributions.resize(num_most);
 }
 
-std::optional<Departure> FirstDeparture(const Trace& simulated, const Trace& measured) {
-  std::optional<Departure> first;
+std::optional<Divergence> FirstDeparture(const Trace& simulated, const Trace& measured) {
+  std::optional<Divergence> first;
   for (Rank rank(0); rank.value() < simulated.num_ranks(); ++rank) {
     const std::vector<TimedAction>& list = simulated.list_of(rank);
     for (size_t i = 0; i < list.size(); ++i) {
@@ -177,7 +177,7 @@ std::optional<Departure> FirstDeparture(const Trace& simulated, const Trace& mea
       const int64_t measured_ns = measured.list_of(rank)[i].start_ns;
       if (100 * std::abs(measured_ns - start_ns) <= kPartedPercent * simulated.step_ns) continue;
       if (!first.has_value() || start_ns < first->simulated_ns) {
-        first = Departure{rank, i, list[i].action, start_ns, measured_ns};
+        first = Divergence{rank, i, list[i].action, start_ns, measured_ns};
       }
       break;
     }

@@ -1,4 +1,4 @@
-// How the times of a trace, and a TraceDiff, are shown: as tables and as JSON.
+// The times of a trace, and a TraceDiff, as tables and as JSON.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -57,7 +57,7 @@ std::string Headline(const TraceDiff& diff, const Times& times) {
   return line + "\n";
 }
 
-// Differences of all ranks: compute as one, and all other causes.
+// Returns the differences of all ranks: compute as one, and all other causes.
 std::string RankTable(const TraceDiff& diff, const Times& times) {
   std::vector<Column> columns = {{"rank", Align::kRight}, {"compute", Align::kRight}};
   for (const Cause cause : kOtherCauses) columns.push_back({CauseName(cause), Align::kRight});
@@ -74,7 +74,7 @@ std::string RankTable(const TraceDiff& diff, const Times& times) {
                       table.ToString(base::TextTable::kPageColumns));
 }
 
-// Differences in compute of all ranks, by those operations that occur.
+// Returns the differences in compute of all ranks, by the operations that occur.
 std::string OperationTable(const TraceDiff& diff, const Times& times) {
   std::vector<Cause> causes;
   std::vector<Column> columns = {{"rank", Align::kRight}};
@@ -105,7 +105,7 @@ std::string MostTable(const TraceDiff& diff, const Times& times) {
                          {"simulated", Align::kRight},
                          {"measured", Align::kRight},
                          {"difference", Align::kRight}});
-  for (const Contribution& one : diff.most) {
+  for (const DelayCause& one : diff.most) {
     table.AddRow({absl::StrCat(one.rank.value()), ToString(one.action), CauseName(one.cause),
                   times.Plain(one.started_ns), times.Plain(one.simulated_ns),
                   times.Plain(one.measured_ns), times.Signed(one.difference_ns())});
@@ -118,7 +118,7 @@ std::string PartedLine(const TraceDiff& diff, const Times& times) {
   if (!diff.parted.has_value()) {
     return "\nEvery action starts within 5 % of the step of its simulated time.\n";
   }
-  const Departure& parted = *diff.parted;
+  const Divergence& parted = *diff.parted;
   return absl::StrCat(
       "\nFirst to start off by more than 5 % of the step: ", ToString(parted.action), " on rank ",
       parted.rank.value(), ",\nat ", times.Plain(parted.measured_ns), " ", times.unit(),
@@ -222,7 +222,7 @@ nlohmann::ordered_json ToJson(const TraceDiff& diff) {
     json["ranks"].push_back(rank);
   }
   json["largest"] = nlohmann::ordered_json::array();
-  for (const Contribution& one : diff.most) {
+  for (const DelayCause& one : diff.most) {
     nlohmann::ordered_json entry = PlaceToJson(one.rank, one.position, one.action);
     entry["cause"] = CauseName(one.cause);
     entry["started_ns"] = one.started_ns;

@@ -40,19 +40,19 @@ int ChunkOf(const Action& action, const std::vector<int>& chunks) {
   return IsCollective(action.op) ? 0 : chunks[static_cast<size_t>(action.stage.value())];
 }
 
-std::vector<Box> BoxesOf(const std::vector<TimedAction>& list) {
-  std::vector<Box> boxes;
+std::vector<Slice> SlicesOf(const std::vector<TimedAction>& list) {
+  std::vector<Slice> slices;
   bool overlaps_last = false;
   for (size_t i = 0; i < list.size(); ++i) {
-    Box box = {list[i], overlaps_last ? Band::kLower : Band::kWhole};
+    Slice slice = {list[i], overlaps_last ? Track::kLower : Track::kWhole};
     overlaps_last = false;
     if (RunsBeside(list[i].action.op) || list[i].start_ns == list[i].end_ns) continue;
     overlaps_last = list[i].action.overlaps_next && i + 1 < list.size() &&
                     list[i + 1].start_ns < list[i].end_ns;
-    if (overlaps_last) box.band = Band::kUpper;
-    boxes.push_back(box);
+    if (overlaps_last) slice.track = Track::kUpper;
+    slices.push_back(slice);
   }
-  return boxes;
+  return slices;
 }
 
 TimeUnit UnitFor(int64_t step_ns) {

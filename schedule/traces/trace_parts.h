@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/trace.h"
+#include "schedule/traces/trace.h"
 
 namespace stagecoach::schedule {
 
-// What the pictures of a trace and the comparison of two have in common. Pre-condition of all that
-// take a trace: it passes CheckTrace.
+// Parts that the pictures of a trace and the comparison of two share. Pre-condition of all
+// functions that take a trace: it passes CheckTrace.
 
 // A send and the receive that took its message, as places in the lists of their ranks.
 struct Delivery {
@@ -20,25 +20,27 @@ struct Delivery {
   size_t receive = 0;
 };
 
-// In the order of the senders' lists. A send or receive without the other is left out.
+// Returns the deliveries in the order of the senders' lists. A send or receive without the other is
+// left out.
 std::vector<Delivery> DeliveriesOf(const Trace& trace);
 
-// Which of its rank's stages each stage is, counted from the input: its "chunk". Index: stage.
+// Returns which of its rank's stages each stage is, counted from the input: its "chunk". Index:
+// stage.
 std::vector<int> ChunkOfStage(const Trace& trace);
-// That of an action's stage; 0 for a collective. `chunks`: ChunkOfStage.
+// Returns the chunk of an action's stage; 0 for a collective. `chunks`: ChunkOfStage.
 int ChunkOf(const Action& action, const std::vector<int>& chunks);
 
-// Where in its row a box stands. Actions performed together share the row.
-enum class Band : uint8_t { kWhole, kUpper, kLower };
+// The part of its row that a slice takes. Actions performed together share the row.
+enum class Track : uint8_t { kWhole, kUpper, kLower };
 
-// What occupies a rank for some time.
-struct Box {
+// An action that occupies a rank for some time.
+struct Slice {
   TimedAction timed;
-  Band band = Band::kWhole;
+  Track track = Track::kWhole;
 };
 
-// Everything in the rank's list that took time, except transfers, in the order of the list.
-std::vector<Box> BoxesOf(const std::vector<TimedAction>& list);
+// Returns everything in the rank's list that took time, except transfers, in the order of the list.
+std::vector<Slice> SlicesOf(const std::vector<TimedAction>& list);
 
 // One unit for all times of a picture or table.
 struct TimeUnit {
@@ -46,11 +48,11 @@ struct TimeUnit {
   int64_t ns = 1'000'000;
 };
 
-// The largest of ns, us, ms and s of which a step of that length has at least 10; else ns.
+// Returns the largest of ns, us, ms and s of which a step of that length has at least 10; else ns.
 TimeUnit UnitFor(int64_t step_ns);
 
-// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `at_least_ns`: a distance between marks
-// on a time axis.
+// Returns the smallest of 1, 2, 5, 10, 20, 50, ... that is at least `at_least_ns`: a distance
+// between marks on a time axis.
 int64_t NiceIntervalNs(int64_t at_least_ns);
 
 }  // namespace stagecoach::schedule

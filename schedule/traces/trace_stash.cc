@@ -6,7 +6,7 @@
 namespace stagecoach::schedule {
 namespace {
 
-// What is kept while an action of the list runs, and after it.
+// The amounts kept while an action of the list runs, and after it.
 struct Kept {
   double during = 0.0;
   double after = 0.0;
@@ -47,7 +47,7 @@ RankStash OverTime(const std::vector<TimedAction>& list, const std::vector<Kept>
   int64_t last_end_ns = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     if (!IsCompute(list[i].action.op)) continue;
-    // Of two that are performed together, the second one says what is kept meanwhile.
+    // If two are performed together, the second one tells what is kept meanwhile.
     if (last != nullptr && last_end_ns <= list[i].start_ns) {
       AddLevel(last_end_ns, last->after, stash);
     }

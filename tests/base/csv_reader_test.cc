@@ -107,7 +107,7 @@ TEST(CsvReader, RefusesANulByte) {
               StatusIs(kInvalidArgument, StartsWith("2:2: NUL byte")));
 }
 
-// `count` characters of which many mean something to a CSV file.
+// Returns `count` characters, many of which have a meaning in a CSV file.
 std::string TrickyText(uint64_t stream, uint64_t count) {
   constexpr char kLetters[] = "ab,\"\n\r ";
   const base::RandomStream random(1, stream);

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "tests/testing/test_folder.h"
 
 namespace stagecoach::base {
@@ -40,7 +41,7 @@ std::string Gzip(const std::string& contents) {
   return compressed;
 }
 
-// Bytes that do not compress to nothing and cover several buffers.
+// Returns bytes that do not compress to almost nothing and cover several buffers.
 std::string LargeText() {
   std::string text;
   for (int64_t i = 0; text.size() < 300'000; ++i) text += absl::StrCat(i * i % 9973, ",");
@@ -166,7 +167,7 @@ TEST_F(FileTest, GzipReadDetectsEveryTruncation) {
 
 TEST_F(FileTest, GzipReadDetectsDamage) {
   std::string compressed = Gzip("some text that is compressed");
-  compressed[compressed.size() - 6] ^= 1;  // In the checksum.
+  compressed[compressed.size() - 6] ^= 1;  // in the checksum
   EXPECT_EQ(ReadGzipFile(Create("a", compressed), 100).status().code(),
             absl::StatusCode::kDataLoss);
 }
@@ -236,7 +237,7 @@ TEST_F(FileTest, WriteAcceptsAPathWithoutADirectory) {
 }
 
 TEST_F(FileTest, FailedWriteRemovesItsTemporary) {
-  // A file may not grow beyond a byte; the signal that comes with it would end the program.
+  // A file may not grow beyond one byte; the signal that comes with that would end the program.
   struct rlimit unlimited = {};
   getrlimit(RLIMIT_FSIZE, &unlimited);
   const struct rlimit a_byte = {1, unlimited.rlim_max};
@@ -252,7 +253,8 @@ TEST_F(FileTest, FailedWriteRemovesItsTemporary) {
 TEST_F(FileTest, ADirectoryIsNoFileToWrite) {
   std::filesystem::create_directory(Path("a"));
   for (const std::string& path : {Path("a"), Path("a/"), Path("a/.")}) {
-    EXPECT_EQ(CheckWritable(path), absl::InvalidArgumentError(path + " is a directory"));
+    EXPECT_EQ(CheckWritable(path),
+              WithClass(ErrorClass::kOutput, absl::InvalidArgumentError(path + " is a directory")));
     EXPECT_EQ(WriteFileAtomically(path, "new"), CheckWritable(path));
   }
   EXPECT_THAT(Names(), ElementsAre("a"));

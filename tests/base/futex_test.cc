@@ -10,7 +10,7 @@
 namespace stagecoach::base {
 namespace {
 
-// Long enough that only a lost wake-up reaches it.
+// Returns a deadline so long that only a lost wake-up reaches it.
 Deadline Generous() { return Deadline::After(absl::Minutes(4)); }
 
 void Store(std::atomic<uint32_t>& word, uint32_t value) {
@@ -84,12 +84,13 @@ TEST(WakeAll, WakesEveryWaiter) {
   EXPECT_EQ(woken.load(), 4);
 }
 
-// More threads than many machines have cores, each waiting for its turn: no hand-over is lost.
+// There are more threads than many machines have cores, each waiting for its turn: no hand-over is
+// lost.
 TEST(WaitWhileEqual, PassesATokenAroundFourThreads) {
   constexpr uint32_t kThreads = 4;
   constexpr uint32_t kHops = 4000;
   std::atomic<uint32_t> word = 0;
-  uint32_t hops = 0;  // Guarded by the token.
+  uint32_t hops = 0;  // guarded by the token
   const auto pass = [&](uint32_t self) {
     while (true) {
       const uint32_t turn = word.load(std::memory_order_acquire);

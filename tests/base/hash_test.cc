@@ -10,7 +10,7 @@
 namespace stagecoach::base {
 namespace {
 
-// The published XXH3-128 of no input with seed 0.
+// The digest is the published XXH3-128 of no input with seed 0.
 TEST(Hasher, EmptyInputHasThePublishedDigest) {
   EXPECT_EQ(Hasher().HexDigest(), "99aa06d3014798d86001c324468d497f");
 }

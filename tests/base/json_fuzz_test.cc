@@ -29,7 +29,7 @@ class Dice {
   uint64_t next_ = 0;
 };
 
-// A few random edits: changed, inserted, removed and repeated bytes, mostly of those with a
+// Makes a few random edits: changed, inserted, removed and repeated bytes, mostly those with a
 // meaning.
 std::string Mutate(std::string text, Dice& dice) {
   const std::string meaningful = "{}[]\",:.=#'\\\n-+eE0x\0\xff\xc3"s;
@@ -54,7 +54,7 @@ std::string Mutate(std::string text, Dice& dice) {
   return text;
 }
 
-// Visits every value by its own type and by others, which must fail without harm.
+// Reads every value as its own type and as others, which must fail without harm.
 void ReadAll(const nlohmann::json& value) {
   const auto object = ObjectReader::Create(value);
   if (object.ok()) {

@@ -22,7 +22,7 @@ std::string MessageOf(const absl::StatusOr<T>& result) {
 
 class ReaderTest : public ::testing::Test {
  protected:
-  // A reader of `text`, which must be an object.
+  // Returns a reader of `text`, which must be an object.
   ObjectReader Read(absl::string_view text) {
     auto parsed = ParseJson(text);
     STAGECOACH_CHECK_OK(parsed);

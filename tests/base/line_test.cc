@@ -69,7 +69,7 @@ TEST(Line, OtherErrorsStayAsTheyAre) {
   }
   EXPECT_OK(WithJsonPlace(absl::OkStatus(), kJson));
   EXPECT_OK(WithTomlPlace(absl::OkStatus(), ""));
-  // No valid text, but no harm.
+  // These texts are invalid, but do no harm.
   for (const absl::string_view text : {"", "{\"a", "{\"a\\", "]}\"\\", "[,", "{{{"}) {
     EXPECT_EQ(JsonLine("$.a.b[0]: x", text), "$.a.b[0]: x");
   }
@@ -80,7 +80,7 @@ TEST(Line, KeepsTheCode) {
             absl::StatusCode::kDataLoss);
 }
 
-// What the readers say is what is understood here.
+// The messages come from the readers themselves.
 TEST(Line, OfWhatAReaderSays) {
   ASSERT_OK_AND_ASSIGN(const nlohmann::json parsed, ParseJson(kJson));
   ASSERT_OK_AND_ASSIGN(ObjectReader reader, ObjectReader::Create(parsed));

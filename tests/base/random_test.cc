@@ -15,7 +15,7 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-// The known answers published with the paper's Random123 library.
+// These are the known answers published with the paper's Random123 library.
 TEST(Philox4x32, GivesThePublishedAnswers) {
   EXPECT_EQ(Philox4x32({0, 0, 0, 0}, {0, 0}),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -116,7 +116,7 @@ TEST(RandomStreamDeathTest, BelowRefusesAnEmptyInterval) {
   EXPECT_DEATH(RandomStream(1, 1).Below(0, 0), "no integer");
 }
 
-// Every length and offset modulo the block of four, and an index beyond 32 bits.
+// Covers every length and offset modulo the block of four, and an index beyond 32 bits.
 TEST(RandomStream, FillsEqualTheValuesByIndex) {
   const RandomStream stream(11, 12);
   for (const uint64_t first :

@@ -18,7 +18,7 @@ std::string TomlErrorOf(absl::string_view text, const JsonLimits& limits = {}) {
   return std::string(ParseToml(text, limits).status().message());
 }
 
-// "a.a.a = 1" with `segments` segments.
+// Returns "a.a.a = 1" with `segments` segments.
 std::string DottedKey(int segments) {
   std::string key = "a";
   for (int i = 1; i < segments; ++i) key += ".a";
@@ -117,7 +117,7 @@ TEST(ParseToml, SurvivesMillionsOfLevels) {
   }
 }
 
-// Each would hide a long key from a count of dots that took the strings' bounds wrongly.
+// Each string would hide a long key from a count of dots that mistook its bounds.
 TEST(ParseToml, FindsLongKeysBehindStringsOfEveryKind) {
   const std::string key = DottedKey(100'000) + " = 1\n";
   for (const char* prefix :

@@ -30,8 +30,7 @@ TEST(FrontOf, TellsWhatMayGoOnFromWhatMayNot) {
   expect("\x80", Kind::kInvalid, 1);
 }
 
-// Against the ranges of the standard, spelled out: every code point, and nothing longer than
-// needed.
+// Checks against the ranges of the standard, spelled out: every code point, and no overlong form.
 TEST(FrontOf, TakesEveryCodePointOnce) {
   int characters = 0;
   for (uint32_t lead = 0; lead < 0x100; ++lead) {

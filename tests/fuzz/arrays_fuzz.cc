@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/data/arrays.h"
 #include "engine/data/dataset.h"
+#include "engine/data/formats/arrays.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_folder.h"
 

@@ -1,5 +1,5 @@
-#include "partition/cluster.h"
-#include "partition/files/cluster_file.h"
+#include "partition/cost/cluster.h"
+#include "partition/io/cluster_file.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace stagecoach::fuzz {

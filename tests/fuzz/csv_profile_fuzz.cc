@@ -1,4 +1,4 @@
-#include "partition/files/csv_profile.h"
+#include "partition/io/csv_profile.h"
 #include "tests/fuzz/profile_round_trip.h"
 
 namespace stagecoach::fuzz {

@@ -7,8 +7,8 @@
 #include "absl/types/span.h"
 #include "base/csv_reader.h"
 #include "base/status_macros.h"
-#include "engine/data/csv.h"
 #include "engine/data/dataset.h"
+#include "engine/data/formats/csv.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
 
@@ -59,7 +59,7 @@ absl::Status Try(absl::string_view input) {
       STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
     }
   }
-  // All rows, encoded alike.
+  // Read as samples, all rows are encoded in the same way.
   const absl::StatusOr<std::shared_ptr<const engine::Dataset>> samples =
       engine::LoadCsvSamples(file.path(), {}, data->encoding, data->train->classes());
   RETURN_IF_ERROR(samples.status());

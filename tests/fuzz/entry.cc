@@ -4,9 +4,9 @@
 
 #include "tests/fuzz/fuzz.h"
 
-// What libFuzzer calls for each input. What refuses an input blames the input, and says how. No
-// seed is refused: a format that changes must take its seeds along, or little of the reader is
-// tested.
+// The function that libFuzzer calls for each input. A target that refuses an input says that the
+// input is to blame, and how. No seed is refused: if a format changes, its seeds must change too,
+// or little of the reader is tested.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const bool are_seeds = std::getenv("STAGECOACH_FUZZ_SEEDS") != nullptr;
   const absl::Status status = stagecoach::fuzz::Try({reinterpret_cast<const char*>(data), size});

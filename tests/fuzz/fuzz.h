@@ -11,12 +11,12 @@
 
 namespace stagecoach::fuzz {
 
-// What each target defines: gives the bytes to a parser, checks what comes out of it, and returns
-// how it refused them, if it did. A broken promise aborts, so that libFuzzer keeps the input.
-// entry.cc calls it.
+// Defined by each target: passes the bytes to a parser, checks the result, and returns the error if
+// the parser refused them. A broken promise aborts, so that libFuzzer keeps the input. entry.cc
+// calls it.
 absl::Status Try(absl::string_view input);
 
-// What parses is written so that it parses again, as the same value.
+// Checks that whatever parses can be written, and then parses again as the same value.
 template <typename T, typename Parse, typename Write>
 absl::Status CheckRoundTrip(absl::string_view input, Parse parse, Write write) {
   const absl::StatusOr<T> value = parse(input);

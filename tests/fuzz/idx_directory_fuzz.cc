@@ -4,7 +4,7 @@
 
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
-#include "engine/data/idx.h"
+#include "engine/data/formats/idx.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_folder.h"
 

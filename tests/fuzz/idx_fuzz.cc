@@ -1,13 +1,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/data/idx.h"
+#include "engine/data/formats/idx.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace stagecoach::fuzz {
 
-// One file, as images and as labels, plain or compressed.
+// The input is one file, as images and as labels, plain or compressed.
 absl::Status Try(absl::string_view input) {
   constexpr int64_t kMaxBytes = int64_t{1} << 20;
   static const MemoryFile file;

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "base/json.h"
 
-// Changes of the value that a text stands for. Those of bytes alone, which are made as often,
+// Changes the value that a text stands for. Mutations of bytes alone, which are made as often,
 // seldom leave a valid file of several parts.
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
@@ -60,7 +60,7 @@ class JsonMutator {
     return std::next(node.begin(), static_cast<std::ptrdiff_t>(Below(node.size())));
   }
 
-  // Where limits are likely.
+  // Returns a number where limits are likely.
   json Number() {
     if (Below(4) == 0) return 1.0 / static_cast<double>(1 + Below(10));
     const uint64_t power = uint64_t{1} << Below(64);

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::fuzz {
 
-// Whether a plan names a schedule of so many passes that its proof would take up to a minute. It
-// may have millions.
+// Returns whether a plan names a schedule of so many passes that its proof would take up to a
+// minute. It may have millions.
 inline bool IsLargePlan(const nlohmann::json& plan) {
   constexpr uint64_t kMaxMicroBatches = 1024;
   if (!plan.is_object()) return false;

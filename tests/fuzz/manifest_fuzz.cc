@@ -7,7 +7,7 @@
 
 namespace stagecoach::fuzz {
 
-// Compared as texts, since a loss may be no number.
+// Manifests are compared as texts, since a loss may be NaN.
 absl::Status Try(absl::string_view input) {
   const absl::StatusOr<nlohmann::json> json = base::ParseJson(input);
   if (json.ok() && json->is_object() && json->contains("plan") && IsLargePlan((*json)["plan"])) {

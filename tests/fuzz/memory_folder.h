@@ -31,7 +31,7 @@ class MemoryFolder {
   MemoryFolder(const MemoryFolder&) = delete;
   MemoryFolder& operator=(const MemoryFolder&) = delete;
 
-  // `input`: a byte with the size of each file but the last, then the files.
+  // `input` is one byte with the size of each file except the last, then the files.
   void Fill(absl::string_view input) const {
     absl::string_view sizes = input.substr(0, N - 1);
     input.remove_prefix(sizes.size());

@@ -1,10 +1,10 @@
-#include "engine/model/model.h"
-#include "engine/model/model_file.h"
+#include "engine/models/model.h"
+#include "engine/models/model_file.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace stagecoach::fuzz {
 
-// Every layer can be made; whether it fits the others is found later, by preparing it.
+// Every layer can be made; preparing it later shows whether it fits the others.
 absl::Status Try(absl::string_view input) {
   const absl::StatusOr<engine::Model> model = engine::ParseModel(input, /*features=*/4,
                                                                  /*classes=*/3);

@@ -1,4 +1,4 @@
-#include "partition/files/pipedream_profile.h"
+#include "partition/io/pipedream_profile.h"
 #include "tests/fuzz/profile_round_trip.h"
 
 namespace stagecoach::fuzz {

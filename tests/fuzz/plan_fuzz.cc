@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "partition/files/plan_file.h"
+#include "partition/io/plan_file.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/large_plan.h"
 

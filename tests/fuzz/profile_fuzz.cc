@@ -1,4 +1,4 @@
-#include "partition/files/profile_file.h"
+#include "partition/io/profile_file.h"
 #include "tests/fuzz/profile_round_trip.h"
 
 namespace stagecoach::fuzz {

@@ -4,18 +4,19 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "partition/files/profile_file.h"
-#include "partition/profile.h"
+#include "partition/cost/profile.h"
+#include "partition/io/profile_file.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace stagecoach::fuzz {
 
-// A profile of any origin passes CheckProfile and can be written; what is written once reads back
-// as it is. (The first time, times are rounded and names made UTF-8.)
+// Checks that a profile of any origin passes CheckProfile and can be written, and that what has
+// been written once reads back unchanged. (The first time, times are rounded and names made UTF-8.)
 inline absl::Status CheckProfileRoundTrip(const absl::StatusOr<partition::Profile>& profile) {
   if (!profile.ok()) return profile.status();
   STAGECOACH_CHECK_OK(partition::CheckProfile(*profile));
-  // A few words describe a transformer of as many layers as there may be. That would take a minute.
+  // A few words describe a transformer of the largest allowed number of layers. That would take a
+  // minute.
   constexpr int kMaxWritten = 2000;
   const int costs = profile->num_layers() * static_cast<int>(profile->sizes.size());
   if (costs > kMaxWritten) return absl::OkStatus();

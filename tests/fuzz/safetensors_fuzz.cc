@@ -6,7 +6,7 @@
 
 namespace stagecoach::fuzz {
 
-// The beginning of a file whose header says how long it is, or of one that ends there.
+// The input is the beginning of a file whose header says how long it is, or of one that ends there.
 absl::Status Try(absl::string_view input) {
   const bool is_whole = absl::ConsumePrefix(&input, "=");
   const int64_t file_bytes = static_cast<int64_t>(input.size()) + (is_whole ? 0 : 4096);

@@ -1,5 +1,5 @@
-#include "schedule/files/csv.h"
-#include "schedule/schedule.h"
+#include "schedule/io/csv.h"
+#include "schedule/ir/schedule.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace stagecoach::fuzz {

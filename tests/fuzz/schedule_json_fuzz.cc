@@ -1,5 +1,5 @@
-#include "schedule/files/schedule_file.h"
-#include "schedule/schedule.h"
+#include "schedule/io/schedule_file.h"
+#include "schedule/ir/schedule.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace stagecoach::fuzz {

@@ -1,13 +1,13 @@
-#include "schedule/costs.h"
-#include "schedule/generators.h"
-#include "schedule/simulate.h"
+#include "schedule/generators/generators.h"
+#include "schedule/simulate/costs.h"
+#include "schedule/simulate/simulate.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
-#include "tools/cli/times_file.h"
+#include "tools/stagecoach/simulate/times_file.h"
 
 namespace stagecoach::fuzz {
 
-// What reads can be simulated, or is refused then.
+// Whatever can be read is simulated, or refused then.
 absl::Status Try(absl::string_view input) {
   static const MemoryFile file;
   file.Write(input);

@@ -6,7 +6,8 @@
 
 namespace stagecoach::fuzz {
 
-// A tokenizer.json. What it makes of a text is within its vocabulary, and can be decoded.
+// The input is a tokenizer.json. The ids it produces from a text are within its vocabulary, and can
+// be decoded.
 absl::Status Try(absl::string_view input) {
   constexpr char kText[] = "I'm 1234\u00a0\u4e2d\u6587  <|endoftext|>\n\n \U0001f600x";
   const auto tokenizer = engine::ParsePipeline(input);

@@ -2,13 +2,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/data/token_ids.h"
+#include "engine/data/tokenizer/token_ids.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace stagecoach::fuzz {
 
-// One file, in each of the formats.
+// The input is one file, in each of the formats.
 absl::Status Try(absl::string_view input) {
   constexpr int64_t kVocabulary = 1000;
   static const MemoryFile file;

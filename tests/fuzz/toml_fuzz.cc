@@ -8,7 +8,7 @@
 
 namespace stagecoach::fuzz {
 
-// There is no writer; what parses is a value of JSON all the same. Its lines can be found.
+// There is no writer, but what parses is a JSON value. Its lines can be found.
 absl::Status Try(absl::string_view input) {
   const absl::StatusOr<nlohmann::json> value = base::ParseToml(input);
   if (!value.ok()) return value.status();

@@ -1,12 +1,12 @@
 #include "base/status_macros.h"
-#include "schedule/trace.h"
 #include "schedule/traces/chrome_trace.h"
+#include "schedule/traces/trace.h"
 #include "schedule/traces/trace_diff.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace stagecoach::fuzz {
 
-// What reads can also be compared.
+// Whatever can be read can also be compared.
 absl::Status Try(absl::string_view input) {
   RETURN_IF_ERROR(
       CheckRoundTrip<schedule::Trace>(input, schedule::ParseChromeTrace, schedule::ToChromeTrace));

@@ -1,4 +1,5 @@
-#include "partition/files/transformer_profile.h"
+#include "partition/io/transformer_file.h"
+#include "partition/io/transformer_profile.h"
 #include "tests/fuzz/profile_round_trip.h"
 
 namespace stagecoach::fuzz {

@@ -38,7 +38,7 @@ using ::stagecoach::testing::ToDouble;
 
 class ActivationTest : public OpTest<ActivationShape> {
  protected:
-  // Also values where activations are flat, and where ReLU begins.
+  // The values include some where activations are flat, and where ReLU begins.
   ActivationTest() {
     for (size_t i = 0; i < x_.size(); i += 3) x_[i] *= 8.0F;
     for (size_t i = 1; i < x_.size(); i += 5) x_[i] = 0.0F;
@@ -48,7 +48,7 @@ class ActivationTest : public OpTest<ActivationShape> {
   Activation activation() const { return shape().activation; }
   Shape matrix() const { return {shape().rows, shape().features}; }
 
-  // What the derivative is known by.
+  // Returns what the derivative is computed from.
   std::vector<float> Known() const {
     if (KeepsZ(activation())) return x_;
     std::vector<float> y;
@@ -56,7 +56,7 @@ class ActivationTest : public OpTest<ActivationShape> {
     return Rounded(y);
   }
 
-  // y, y of a sum, dx.
+  // Returns y, y of a sum, and dx.
   enum class Into { kResults, kOperands };
   std::array<Vector, 3> Compute(Into into = Into::kResults) const {
     return ResultsAtAnyAddress([&](OpBench& bench) {
@@ -76,7 +76,7 @@ class ActivationTest : public OpTest<ActivationShape> {
     });
   }
 
-  // Of activation(z), where z is a rounded sum or not.
+  // Returns the bound of activation(z), where z is a rounded sum or not.
   double Bound(double z, double z_error) const {
     return ActivationBound(activation(), z, z_error) + PrecisionOf(DType::kFloat32).underflow;
   }
@@ -137,14 +137,14 @@ std::vector<ActivationShape> Cases(const std::vector<Shape>& shapes, bool with_n
 }
 INSTANTIATE_OP_TEST_FROM(ActivationTest, NameOf, Cases({{1, 1}, {3, 3}, {5, 24}, {1, 4099}}));
 
-// Of several tiles of a CPU's.
+// Several of a CPU's tiles.
 using LargeActivation = ActivationTest;
 
 TEST_P(LargeActivation, MatchesReference) { ExpectMatchesReference(); }
 
 INSTANTIATE_OP_TEST_FROM(LargeActivation, NameOf, Cases({{5, 7000}}));
 
-// Where exponentials overflow or vanish.
+// Values at which exponentials overflow or vanish.
 using ActivationFarFromZero = ActivationTest;
 
 TEST_P(ActivationFarFromZero, IsFlatOrStraight) {

@@ -80,7 +80,7 @@ TEST_P(ArenaOverlap, IsAnErrorThatNamesBothClaims) {
                                                           HasSubstr("1024"), HasSubstr("2048"))));
 }
 
-// The same range, a part of it, one that contains it, and one over each of its ends.
+// The same range, a part of it, one that contains it, and one across each of its ends.
 INSTANTIATE_TEST_SUITE_P(Ranges, ArenaOverlap,
                          ::testing::Values(Range{1024, 1024}, Range{1280, 256}, Range{768, 2048},
                                            Range{1024, 256}, Range{1792, 256}, Range{768, 257},

@@ -16,22 +16,22 @@ using reference::Vector;
 using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::PrecisionOf;
 
-// Roundings of turning a number: its entry of the table, the product, the sum.
+// Roundings of rotating a number: its table entry, the product, the sum.
 constexpr int64_t kTurning = 4;
-// Of the scale 1 / sqrt(D) and the product with it.
+// Roundings of the scale 1 / sqrt(D) and the product with it.
 constexpr int64_t kScaling = 3;
 // Relative error of an exponential, in units.
 constexpr int64_t kExponential = 4;
-// Of a number that becomes an exponent to the base 2, or was one: a factor that is rounded, perhaps
-// twice, and the product with it.
+// Error of a number that becomes an exponent to the base 2, or was one: a factor that is rounded,
+// perhaps twice, and the product with it.
 constexpr double kOfBaseTwo = 3;
 constexpr size_t kFewestKeysOfATile = 16;
 
 double Unit() { return PrecisionOf(DType::kFloat32).unit_roundoff; }
-// What the weight of a key far below the largest, or a product, may lose: all of it.
+// Returns what the weight of a key far below the largest, or a product, may lose: all of it.
 double Underflow() { return PrecisionOf(DType::kFloat32).underflow; }
 
-// Sums of absolute values of the terms, as far as a position sees them.
+// Sums of the absolute values of the terms that a position sees.
 struct Magnitudes {
   Magnitudes(const AttentionShape& shape, Values qkv, DType type)
       : B(shape.samples),
@@ -44,7 +44,7 @@ struct Magnitudes {
         per_term(type == DType::kFloat32 ? 1 : 2),
         x(Turned(shape, qkv)) {}
 
-  // Of a turned number: at most the sum of both of its pair, for any angle.
+  // Returns magnitudes of rotated numbers: at most the sum of both of a pair, for any angle.
   static Vector Turned(const AttentionShape& shape, Values qkv) {
     const size_t H = shape.heads, G = shape.kv_heads, D = shape.head_size;
     Vector x;
@@ -73,18 +73,19 @@ struct Magnitudes {
     const double sums = 1.0 + Gamma(Sum(D) + 2 * kTurning + kScaling);
     return (sums * turned * turned - 1.0) * score;
   }
-  // Roundings that each term of a sum passes.
+  // Returns the roundings that each term of a sum undergoes.
   int64_t Sum(size_t terms) const { return per_term * static_cast<int64_t>(terms); }
 
   size_t B, T, H, G, D;
-  // By what an operand of a product may have grown that is rounded to the activation type, if that
-  // is not float32: any, and a turned query or key.
+  // Factors by which an operand of a product may have grown that is rounded to the activation type,
+  // if that is not float32: any operand, and a rotated query or key.
   double stored, turned;
   int64_t per_term;  // roundings, of a sum
   Vector x;
 };
 
-// Of a factor whose logarithm is off by at most `exponent`, after `roundings`.
+// Returns the relative error of a factor whose logarithm is off by at most `exponent`, after
+// `roundings`.
 double RelativeError(double exponent, int64_t roundings) {
   return std::exp(exponent) * (1.0 + Gamma(roundings)) - 1.0;
 }
@@ -98,8 +99,8 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
   const auto of_query = [&](size_t b, size_t h, size_t t) {
     double largest = 0;
     for (size_t u = 0; u <= t; ++u) largest = std::max(largest, m.Score(b, h, t, u));
-    // An exponent is the difference of two scores, and weights are brought to another largest score
-    // once for each tile: a difference, an exponential and a product each.
+    // An exponent is the difference of two scores, and weights are adjusted to another largest
+    // score once for each tile: a difference, an exponential and a product each.
     const auto tiles = static_cast<int64_t>(t / kFewestKeysOfATile) + 1;
     const double differences = static_cast<double>(tiles + 1) * 2.0 * Unit() * largest;
     const double sums = RelativeError(m.ScoreError(largest) + differences,
@@ -109,7 +110,7 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
     bounds.statistics[statistic] = -std::log1p(-sums) + kOfBaseTwo * Unit() * largest +
                                    static_cast<double>(kExponential) * Unit() * std::log(t + 1.0) +
                                    Unit() * std::fabs(exact.statistics[statistic]);
-    // A quotient of two such sums; weights are operands of one.
+    // The result is a quotient of two such sums; weights are operands of one.
     const double relative =
         (1.0 + sums) / (1.0 - sums) * (1.0 + Gamma(kExponential + 1)) * m.stored - 1.0;
     for (size_t d = 0; d < m.D; ++d) {
@@ -134,7 +135,7 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
                                  const AttentionOutput& exact, DType type) {
   const Magnitudes m(shape, qkv, type);
   const double scale = 1.0 / std::sqrt(static_cast<double>(m.D));
-  // Terms of a sum, then what is done to its result.
+  // Terms of a sum, then the operations on its result.
   const auto keys = m.Sum(m.T) + kTurning + 2 * kScaling + kTurning;
   const auto queries = m.Sum(m.T * m.H / m.G) + kTurning + kScaling + kTurning;
   // dy v and dy y, of which the latter may be summed in 32 lanes and has a rounded y; then their
@@ -161,11 +162,11 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
     const auto off = [&](double relative, int64_t roundings) {
       return (1.0 + relative) * (1.0 + Gamma(roundings)) - 1.0;
     };
-    // The other operand is turned, and what comes out may be stored before it is turned back.
+    // The other operand is rotated, and the result may be stored before it is rotated back.
     const auto of_turned = [&](double relative) {
       return (1.0 + relative) * m.turned * m.turned - 1.0;
     };
-    // Sums of the heads of a group may be stored each.
+    // The sums of each head of a group may be stored.
     const double of_heads = m.H > m.G ? m.stored : 1.0;
     const double to_query =
         (weight * off(of_turned(gradient_error), keys) + Underflow()) * terms * scale;

@@ -6,11 +6,11 @@
 
 namespace stagecoach::kernels {
 
-// How far attention may be from the oracle, for any order of summation and any tiles of at least 16
-// keys (tests/testing/tolerance.h). Sums are float32. Operands of products, which are turned
-// queries and keys, weights and their gradients, may be rounded to the activation type `type`. If
-// that is bfloat16, sums may be formed on tensor cores, which truncate them. What is then stored in
-// it is not rounded yet.
+// Bounds of the distance between attention and the oracle, for any order of summation and any tiles
+// of at least 16 keys (tests/testing/tolerance.h). Sums are float32. Operands of products (rotated
+// queries and keys, weights and their gradients) may be rounded to the activation type `type`. If
+// that is bfloat16, sums may be formed on tensor cores, which truncate them. The bounds do not
+// include the rounding of what is then stored in that type.
 struct AttentionForwardBounds {
   reference::Vector statistics;
   reference::Vector y;
@@ -19,8 +19,8 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, reference:
                                          const reference::AttentionOutput& exact,
                                          DType type = DType::kFloat32);
 
-// Of dqkv, where y and the statistics it is computed from are the exact ones, rounded to `type` and
-// to float32.
+// Bounds of dqkv, if y and the statistics it is computed from are the exact ones, rounded to `type`
+// and to float32.
 reference::Vector BoundsOfAttentionGradient(const AttentionShape& shape, reference::Values dy,
                                             reference::Values qkv,
                                             const reference::AttentionOutput& exact,

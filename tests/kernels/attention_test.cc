@@ -39,7 +39,7 @@ using ::stagecoach::testing::ToDouble;
 using ::testing::HasSubstr;
 
 // Operands, rounded to the activation type. y and the statistics are the exact ones, rounded:
-// backward is tested on operands of its own.
+// backward is tested on its own operands.
 struct Problem {
   // qkv is normal with the given deviation.
   Problem(const AttentionShape& shape, DType type, float deviation = 1.0F) {
@@ -119,9 +119,9 @@ std::string NameOf(const AttentionShape& shape) {
                       "x", shape.head_size, shape.rotary_base > 0.0F ? "_rotary" : "");
 }
 
-// One position, one head, a head of one number; heads with keys of their own, in groups, and one
-// group of all; positions that fill tiles, and do not; heads of odd sizes, of whole vectors, and of
-// more numbers than a tile has.
+// One position, one head, a head of one number; heads with their own keys, in groups, and one group
+// of all; positions that fill tiles, and do not; heads of odd sizes, of whole vectors, and larger
+// than a tile.
 INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
                     AttentionShape{2, 1, 3, 3, 4, 10000.0F},
                     AttentionShape{2, 5, 4, 2, 6, 10000.0F}, AttentionShape{3, 17, 2, 2, 3},
@@ -132,7 +132,7 @@ INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
                     AttentionShape{1, 70, 2, 1, 128, 10000.0F}, AttentionShape{1, 70, 1, 1, 139},
                     AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8});
 
-// Scores of several hundred: their exponentials exceed what a float holds.
+// Scores of several hundred, whose exponentials exceed the range of a float.
 using AttentionOfLargeScores = Attention;
 
 TEST_P(AttentionOfLargeScores, MatchesReference) {
@@ -164,7 +164,7 @@ TEST_P(AttentionOfFourNumbers, APositionSeesNoLaterOne) {
 
 TEST_P(AttentionOfFourNumbers, NotANumberStaysOne) {
   std::vector<float> qkv = Problem(shape(), type()).qkv;
-  qkv[720] = std::numeric_limits<float>::quiet_NaN();  // of head 0 of the query at position 30
+  qkv[720] = std::numeric_limits<float>::quiet_NaN();  // head 0 of the query at position 30
   const Vector y = Forward(qkv).y;
   for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 4 == 60) << i;
 }

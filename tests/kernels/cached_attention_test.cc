@@ -25,7 +25,8 @@ using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::ToDouble;
 
-// A sequence that comes `rows` positions at a time: what attention of all of it at once is to give.
+// A sequence that arrives `rows` positions at a time, and must produce what attention over all of
+// it at once does.
 struct SequenceCase {
   CachedAttentionShape shape;
   float deviation = 1.0F;
@@ -56,7 +57,7 @@ class CachedAttention : public OpTest<SequenceCase> {
  protected:
   const CachedAttentionShape& extents() const { return shape().shape; }
 
-  // y of all positions, and of those beyond the last that the last call has.
+  // Returns y of all positions, and of those beyond the end that the last call has.
   Vector OneAfterTheOther(const std::vector<float>& qkv) const {
     const int64_t inputs = shape().inputs();
     const OpResults results = Results([&](OpBench& bench) {
@@ -65,16 +66,16 @@ class CachedAttention : public OpTest<SequenceCase> {
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       std::vector<Tensor> all;
       for (int64_t first = 0; first < extents().positions; first += extents().rows) {
-        // Padding is not a number.
+        // Padding is NaN.
         std::vector<float> x(static_cast<size_t>(extents().rows * inputs),
                              std::numeric_limits<float>::quiet_NaN());
         const int64_t rows = std::min(extents().rows, extents().positions - first);
         std::copy_n(qkv.begin() + first * inputs, rows * inputs, x.begin());
         const Tensor operand = bench.Operand(Shape{extents().rows, inputs}, x);
         all.push_back(bench.Result(Shape{extents().rows, shape().outputs()}));
-        const int64_t* const position = bench.Place(first);
+        const CachedRow* const row = bench.Place(CachedRow{.position = first});
         bench.Run([&](Stream& stream) {
-          return op.Forward(stream, position, operand, cache, all.back(), workspace);
+          return op.Forward(stream, row, operand, cache, all.back(), workspace);
         });
       }
       return all;
@@ -99,16 +100,16 @@ INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
                     SequenceCase{{1, 5, 4, 2, 6, 10000.0F}}, SequenceCase{{3, 17, 2, 2, 3}},
                     SequenceCase{{1, 70, 6, 2, 64, 10000.0F}},
                     SequenceCase{{4, 33, 3, 1, 10, 100.0F}}, SequenceCase{{8, 6, 2, 1, 40}},
-                    // Rows that begin and end within what a warp takes; several warps, and rounds
-                    // of them; queries of a kv head that are not all in one block.
+                    // Rows that begin and end within a warp's share; several warps, and rounds of
+                    // them; queries of a kv head in more than one block.
                     SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
                     SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
                     SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
                     // Tiles of queries that begin anywhere among those of keys.
                     SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
-                    // So much work that a part has several tiles of positions.
+                    // Enough work for several tiles of positions in a part.
                     SequenceCase{{520, 518, 1, 1, 2}},
-                    // Scores of several hundred: their exponentials exceed what a float holds.
+                    // Scores of several hundred, whose exponentials exceed the range of a float.
                     SequenceCase{{1, 40, 2, 1, 16}, 16.0F});
 
 TEST(CachedAttentionRefusal, IsAttentions) {

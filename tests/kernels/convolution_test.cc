@@ -30,7 +30,8 @@ using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::RoundedTo;
 using ::stagecoach::testing::ToDouble;
 
-// `terms` products each, of which `magnitudes` has the sums of their magnitudes.
+// Returns the bounds of sums of `terms` products each; `magnitudes` has the sums of their
+// magnitudes.
 std::vector<double> Bounds(int64_t terms, const Vector& magnitudes) {
   std::vector<double> bounds;
   for (const double sum : magnitudes) bounds.push_back(DotBound(terms, sum));
@@ -61,7 +62,7 @@ class Convolution : public OpTest<ConvolutionShape> {
       return dx;
     });
   }
-  // dw and db; with `adds`, added to numbers that are there.
+  // Returns dw and db; with `adds`, accumulated onto existing numbers.
   std::array<Vector, 2> BackwardWeight(bool adds) const {
     return Results([&](OpBench& bench) {
       ConvolutionOp& op = bench.Create(shape());
@@ -85,7 +86,7 @@ class Convolution : public OpTest<ConvolutionShape> {
     return {shape().samples, shape().outputs, shape().output_height(), shape().output_width()};
   }
 
-  // Where products are TF32, it has these numbers too.
+  // TF32 can represent these numbers too, if products use it.
   std::vector<float> Factors(int64_t count, uint64_t seed) const {
     return RoundedTo(backend().precision == Precision::kTf32 ? DType::kBfloat16 : type(),
                      RandomNormal(count, seed));
@@ -144,9 +145,9 @@ std::string NameOf(const ConvolutionShape& s) {
                       s.has_bias ? "" : "_no_bias");
 }
 
-// A single number; images of one pixel; kernels as large as the image, and larger; strides that
-// leave a rest; channels that fill the library's blocks, and do not; groups, down to one channel
-// each; samples that make tasks of several, and a prime number of them.
+// A single number; images of one pixel; kernels as large as the image, and larger; strides with a
+// remainder; channels that fill the library's blocks, and do not; groups, down to one channel each;
+// samples that form tasks of several, and a prime number of them.
 INSTANTIATE_OP_TEST_ON(::stagecoach::testing::ProductBackends(), Convolution, NameOf,
                        ::testing::Values(ConvolutionShape{}, ConvolutionShape{3, 5, 1, 1, 7},
                                          ConvolutionShape{2, 3, 5, 4, 6, 3, 1, 1},

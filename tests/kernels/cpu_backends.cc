@@ -23,7 +23,7 @@ OpVariant Threads(int threads, kernels::Precision precision) {
           }};
 }
 
-// 32 lanes, which are then added up.
+// Sums in 32 lanes, which are then added up.
 OpBackend::RowSum RowSumOf(int64_t terms) {
   const int64_t share = terms / 32 + 1;
   return {share, std::min(terms, share + 32)};

@@ -154,14 +154,14 @@ class FunctionJob final : public Job {
   const std::function<void()> function_;
 };
 
-// Waits for all that was submitted, also to a full queue.
+// Waits for everything that was submitted, also if the queue is full.
 void Drain(Stream& stream) {
   Event end;
   while (!stream.Record(end).ok()) std::this_thread::yield();
   EXPECT_OK(end.Wait(Deadline::Never()));
 }
 
-// Occupies a stream, so that whatever is submitted next has to wait, until Open or the end of its
+// Occupies a stream, so that everything submitted next has to wait, until Open or the end of its
 // life, which drains the stream.
 class Gate {
  public:
@@ -309,7 +309,7 @@ TEST(Stream, RefusedRecordLeavesTheEventReady) {
 
 TEST(Stream, RunAndWaitServesManyThreads) {
   const auto device = Cpu({.threads = 2});
-  int64_t runs = 0;  // not atomic: the stream is what keeps the jobs apart
+  int64_t runs = 0;  // not atomic: the stream keeps the jobs apart
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {

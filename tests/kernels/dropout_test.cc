@@ -35,7 +35,7 @@ struct Case {
 
 class Dropout : public OpTest<Case> {
  protected:
-  // From sample `first` on; from 0 if it is not given.
+  // Applies dropout from sample `first` on; without it, from 0.
   Vector Apply(const DropoutShape& of, const std::vector<float>& x, std::optional<int64_t> first,
                bool in_place = false) const {
     return ResultsAtAnyAddress([&](OpBench& bench) {
@@ -48,7 +48,7 @@ class Dropout : public OpTest<Case> {
       return to;
     });
   }
-  // The reference has one rounding; storing it is another.
+  // The reference has one rounding; storing the result adds another.
   Vector Expected(int64_t first_sample) const {
     const Vector y = reference::Dropout(of_, kKey, first_sample, x_);
     return ToDouble(Rounded({y.begin(), y.end()}));
@@ -75,8 +75,8 @@ std::string NameOf(const Case& of) {
   return absl::StrCat(of.shape.rows, "x", of.shape.elements, "_from_", of.first_sample);
 }
 
-// Around the elements that have a block of words, those that are handled together, and those of a
-// tile; block numbers of more than 32 bits.
+// Sizes around the elements that share a block of words, those that are handled together, and those
+// of a tile; block numbers of more than 32 bits.
 constexpr int64_t kFar = int64_t{1} << 33;
 INSTANTIATE_OP_TEST(Dropout, NameOf, Case{{1, 1, 0.5F}}, Case{{5, 3, 0.3F}, 7},
                     Case{{5, 7, 0.25F}, kFar}, Case{{3, 4, 0.5F}, 1}, Case{{3, 24, 0.1F}, kFar},
@@ -110,9 +110,9 @@ TEST_P(DropoutMask, DependsOnTheSampleNotOnItsMicroBatch) {
 
 INSTANTIATE_OP_TEST(DropoutMask, NameOf, Case{{6, 101, 0.5F}});
 
-// What follows is of the masks themselves: those of the reference, which are those of all backends.
+// The following tests cover the masks themselves: the reference's, which all backends share.
 
-// How many elements of ones two masks have in common.
+// Returns the share of elements in which two masks of ones agree.
 double ShareInCommon(const Vector& a, const Vector& b) {
   double same = 0;
   for (size_t i = 0; i < a.size(); ++i) same += a[i] == b[i] ? 1.0 : 0.0;
@@ -130,7 +130,7 @@ TEST(DropoutMasks, AreOthersForEachSeedStreamSampleAndElement) {
   other_stream.stream += 1;
   Vector shifted = mask;
   std::rotate(shifted.begin(), shifted.begin() + 1, shifted.end());
-  // Of independent masks half is in common: 6 standard deviations are 0.03.
+  // Independent masks agree in half of the elements: 6 standard deviations are 0.03.
   EXPECT_NEAR(ShareInCommon(mask, mask_of(other_seed, 3)), 0.5, 0.03);
   EXPECT_NEAR(ShareInCommon(mask, mask_of(other_stream, 3)), 0.5, 0.03);
   EXPECT_NEAR(ShareInCommon(mask, mask_of(kKey, 4)), 0.5, 0.03);

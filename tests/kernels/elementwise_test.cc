@@ -28,7 +28,7 @@ class Elementwise : public OpTest<int64_t> {
   Shape vector() const { return {shape()}; }
 };
 
-// A sum is exact but for one rounding, so there is no bound.
+// A sum is exact except for one rounding, so there is no bound.
 TEST_P(Elementwise, AddIsTheSumRoundedOnceAlsoInTheMemoryOfAnOperand) {
   const std::vector<float> a = Rounded(RandomNormal(shape(), 1));
   const std::vector<float> b = Rounded(RandomNormal(shape(), 2));
@@ -64,12 +64,12 @@ TEST_P(Elementwise, CopyCopies) {
 
 std::string NameOf(int64_t elements) { return absl::StrCat(elements); }
 
-// None; around the sizes of vectors, of what a block of threads has, and of a CPU's tiles.
+// No element; sizes around those of vectors, of a block of threads, and of a CPU's tiles.
 INSTANTIATE_OP_TEST(Elementwise, NameOf, 0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 1000, 4095, 4096, 4097,
                     8191, 8192, 8193, 32768, 32769, 100003);
 
-// In float32, so that the order matters; into any of the addends. The most are of two launches on a
-// GPU.
+// Sums in float32, so that the order matters, into any of the addends. The longest take two
+// launches on a GPU.
 using SumTree = Elementwise;
 
 TEST_P(SumTree, AddsInABalancedTree) {

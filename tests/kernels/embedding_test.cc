@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
+#include "tests/testing/precision.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
@@ -25,6 +26,7 @@ using reference::Vector;
 using ::stagecoach::testing::BytesOf;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::HasOnCpu;
 using ::stagecoach::testing::Magnitudes;
 using ::stagecoach::testing::RandomLabels;
 using ::stagecoach::testing::RandomNormal;
@@ -45,18 +47,20 @@ struct Problem {
   }
 
   EmbeddingShape shape;
-  int64_t first_position = 0;
+  std::vector<CachedRow> rows;
   std::vector<int32_t> ids;
   std::vector<float> tokens, positions, dy, dtokens, dpositions;  // the last two: before the call
 };
 
-// Of a problem on a device. Results hold not-a-number before the call.
+// Gradients of a problem on a device. Results hold NaN before the call.
 struct Gradients {
   Tensor tokens, positions;
 };
 class OnDevice {
  public:
-  explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
+  explicit OnDevice(const Problem& problem, int threads = 1,
+                    Precision precision = Precision::kFloat32)
+      : problem_(problem), device_(threads, precision) {
     auto op = device_.ops().Create(problem.shape);
     EXPECT_OK(op);
     op_ = *std::move(op);
@@ -64,12 +68,12 @@ class OnDevice {
 
   Tensor Forward() {
     const EmbeddingShape& shape = problem_.shape;
-    const Tensor y = device_.Result(Shape{shape.rows, shape.positions, shape.features});
+    const Tensor y = device_.Result(Shape{shape.rows, shape.positions, shape.features}, type());
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->Forward(
-          stream, device_.Labels(problem_.ids), device_.Operand(table(), problem_.tokens),
-          shape.has_positions ? device_.Operand(sample(), problem_.positions) : Tensor{},
-          shape.sequence > 0 ? &problem_.first_position : nullptr, y);
+          stream, device_.Labels(problem_.ids), device_.Operand(table(), problem_.tokens, type()),
+          shape.has_positions ? device_.Operand(sample(), problem_.positions, type()) : Tensor{},
+          shape.sequence > 0 ? problem_.rows.data() : nullptr, y);
     }));
     return y;
   }
@@ -83,7 +87,7 @@ class OnDevice {
           accumulate ? device_.Operand(sample(), problem_.dpositions) : device_.Result(sample());
     }
     const Tensor dy =
-        device_.Operand(Shape{shape.rows, shape.positions, shape.features}, problem_.dy);
+        device_.Operand(Shape{shape.rows, shape.positions, shape.features}, problem_.dy, type());
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->BackwardWeight(stream, device_.Labels(problem_.ids), dy, gradients.tokens,
                                  gradients.positions, accumulate, /*workspace=*/nullptr);
@@ -92,6 +96,7 @@ class OnDevice {
   }
 
  private:
+  DType type() { return device_.device().activation_type(); }
   Shape table() const { return {problem_.shape.vocabulary, problem_.shape.features}; }
   Shape sample() const { return {problem_.shape.table_positions(), problem_.shape.features}; }
 
@@ -143,7 +148,7 @@ TEST_P(CpuEmbedding, BackwardOverwritesWithReference) { ExpectGradientsMatchRefe
 
 TEST_P(CpuEmbedding, BackwardAddsReference) { ExpectGradientsMatchReference(true); }
 
-// In floats, so that the order matters.
+// Sums are in float32, so that the order matters.
 TEST_P(CpuEmbedding, BackwardAddsRowsInTheirOrder) {
   const auto C = static_cast<size_t>(problem_.shape.features);
   std::vector<float> dtokens = problem_.dtokens, dpositions = problem_.dpositions;
@@ -172,8 +177,7 @@ TEST_P(CpuEmbedding, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_EQ(BytesOf(actual.positions), BytesOf(expected.positions));
 }
 
-// Rows, positions, vocabulary, features: ids that repeat and that are missing, around the sizes of
-// tiles.
+// Rows, positions, vocabulary, features: repeated and missing ids, around the sizes of tiles.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CpuEmbedding,
     ::testing::Values(EmbeddingShape{1, 1, 1, 1}, EmbeddingShape{1, 1, 1, 1, true},
@@ -200,15 +204,39 @@ TEST(CpuEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
 TEST(CpuEmbeddingSequence, AddsItsOwnRowOfTheTableToEachPosition) {
   Problem problem(
       {.rows = 5, .vocabulary = 3, .features = 7, .has_positions = true, .sequence = 8});
-  problem.first_position = 5;
+  const std::vector<int64_t> places = {5, 0, 8, 7, 2};  // one is padding
+  for (const int64_t place : places) problem.rows.push_back({.position = place});
   Vector expected;
   for (size_t r = 0; r < 5; ++r) {
     for (size_t c = 0; c < 7; ++c) {
       const float token = problem.tokens[static_cast<size_t>(problem.ids[r]) * 7 + c];
-      expected.push_back(5 + r < 8 ? token + problem.positions[(5 + r) * 7 + c] : token);
+      const auto place = static_cast<size_t>(places[r]);
+      expected.push_back(place < 8 ? token + problem.positions[place * 7 + c] : token);
     }
   }
   EXPECT_EQ(TestDevice::Values(OnDevice(problem, 2).Forward()), expected);
+}
+
+// Multiples of an eighth up to about 4, whose pairwise sums bfloat16 also represents.
+TEST(CpuEmbeddingInBfloat16, GivesTheNumbersOfFloat32WhereThereIsNothingToRound) {
+  if (const absl::Status has = HasOnCpu(Precision::kBfloat16); !has.ok()) {
+    GTEST_SKIP() << has.message();
+  }
+  Problem problem(
+      {.rows = 3, .positions = 5, .vocabulary = 11, .features = 130, .has_positions = true});
+  for (std::vector<float>* const values : {&problem.tokens, &problem.positions, &problem.dy}) {
+    for (float& value : *values) value = std::round(8.0F * value) / 8.0F;
+  }
+  OnDevice exact(problem);
+  const Vector y = TestDevice::Values(exact.Forward());
+  const Gradients expected = exact.Backward(false);
+  for (const int threads : {1, 3}) {
+    OnDevice device(problem, threads, Precision::kBfloat16);
+    EXPECT_EQ(TestDevice::Values(device.Forward()), y);
+    const Gradients actual = device.Backward(false);
+    EXPECT_EQ(BytesOf(actual.tokens), BytesOf(expected.tokens));
+    EXPECT_EQ(BytesOf(actual.positions), BytesOf(expected.positions));
+  }
 }
 
 class CpuEmbeddingRefusal : public ::testing::TestWithParam<EmbeddingShape> {};

@@ -99,7 +99,7 @@ TEST_P(GradientProducts, OfWeightsMatchPlainLoops) {
 
 TEST_P(GradientProducts, HaveTheSameBitsInParts) {
   const int64_t ld = e_.inputs + kGap;
-  // Of inputs.
+  // Pieces of the inputs.
   const auto add_inputs = [&](int64_t first, int64_t inputs, std::vector<float>& dx) {
     if (inputs == 0) return;
     std::vector<float> scratch = Guarded(InputGradientScratch(e_.rows, inputs, e_.outputs));
@@ -112,7 +112,7 @@ TEST_P(GradientProducts, HaveTheSameBitsInParts) {
   add_inputs(e_.inputs / 2, e_.inputs - e_.inputs / 2, dx_parts);
   EXPECT_EQ(dx, dx_parts);
 
-  // Of rows, as those of several micro-batches are.
+  // Pieces of the rows, as in several micro-batches.
   const auto add_rows = [&](int64_t first, int64_t rows, std::vector<float>& dw) {
     if (rows == 0) return;
     std::vector<float> scratch = Guarded(WeightGradientScratch(rows, e_.inputs, e_.outputs));
@@ -126,7 +126,7 @@ TEST_P(GradientProducts, HaveTheSameBitsInParts) {
   EXPECT_EQ(dw, dw_parts);
 }
 
-// Around blocks and panels, and with several pieces of each extent.
+// Extents around blocks and panels, and with several pieces of each.
 INSTANTIATE_TEST_SUITE_P(Extents, GradientProducts,
                          ::testing::Values(Extents{1, 1, 1}, Extents{3, 7, 5}, Extents{8, 8, 32},
                                            Extents{31, 9, 33}, Extents{33, 15, 63},

@@ -48,14 +48,14 @@ struct Problem {
   Problem(const HeadShape& shape_in, DType type_in)
       : shape(shape_in), type(type_in), valid_rows(shape_in.rows) {
     x = RoundedTo(type, RandomNormal(shape.rows * shape.features, 1));
-    // Such that logits are about normal.
+    // Scaled so that logits are about normal.
     std::vector<float> weights = RandomNormal(shape.classes * shape.features, 2);
     for (float& weight : weights) weight /= std::sqrt(static_cast<float>(shape.features));
     w = RoundedTo(type, std::move(weights));
     labels = RandomLabels(shape.rows, shape.classes, 3);
     dw = RandomNormal(shape.classes * shape.features, 4);
   }
-  // Marks the samples of the last rows as padding, with an input of its own.
+  // Marks the samples of the last rows as padding, with a distinct input.
   void Pad(int64_t rows) {
     valid_rows = (shape.rows - rows) / shape.positions * shape.positions;
     std::fill(x.begin() + valid_rows * shape.features, x.end(), 100.0F);
@@ -83,8 +83,8 @@ Vector Transposed(const Vector& values, int64_t rows, int64_t columns) {
   return out;
 }
 
-// The exact values, as a linear layer and a loss, and how far an operation may be from them that
-// computes in float32 and may store logits and their gradients in the activation type.
+// The exact values, as a linear layer and a loss, and the bounds for an operation that computes in
+// float32 and may store logits and their gradients in the activation type.
 struct Expected {
   explicit Expected(const Problem& problem)
       : shape(problem.shape),
@@ -120,7 +120,7 @@ struct Expected {
                        WeightGradient(Magnitudes(x), magnitudes), shape.rows);
   }
 
-  // What is added to `start`.
+  // Adds the expected gradients to `start`.
   void AddTo(const std::vector<float>& start) {
     for (size_t i = 0; i < dw.size(); ++i) {
       const double value = static_cast<double>(start[i]);
@@ -134,11 +134,11 @@ struct Expected {
                       shape.classes);
   }
 
-  // Logits that are off by at most e make a probability off by e^(2e), and the loss by 2e. Then
-  // come the errors of the softmax: z - max is off by u |z - max|, which becomes the relative error
-  // of its exponential, and so does that of the exponent of base 2; a term of their sum meets as
-  // many roundings as a part of the row has terms, and is rescaled at most as often; a probability
-  // is a quotient of two such.
+  // Logits that are off by at most e make a probability off by a factor of e^(2e), and the loss by
+  // 2e. Then come the errors of the softmax: z - max is off by u |z - max|, which becomes the
+  // relative error of its exponential, and so does that of the exponent of base 2; a term of their
+  // sum undergoes as many roundings as a part of the row has terms, and is rescaled at most as
+  // often; a probability is a quotient of two such sums.
   void AddRow(int64_t r, int32_t label, double row_scale, Vector& gradient_bounds) {
     const Precision& precision = PrecisionOf(DType::kFloat32);
     const auto C = static_cast<size_t>(shape.classes);
@@ -165,7 +165,7 @@ struct Expected {
     }
   }
 
-  // Rows whose label has the largest logit in any case, and those where it may have.
+  // Counts rows whose label has the largest logit in any case, and those where it may have.
   void CountCorrect(reference::Values row, size_t label, double e) {
     double others = -HUGE_VAL;
     for (size_t c = 0; c < row.size(); ++c) {
@@ -175,7 +175,8 @@ struct Expected {
     most_correct += row[label] + e >= others - e ? 1 : 0;
   }
 
-  // Of sums of `terms` products, from the errors of what is multiplied and from all magnitudes.
+  // Returns the bounds of sums of `terms` products, from the errors of the operands and from all
+  // magnitudes.
   static Vector Bounds(Vector errors, const Vector& magnitudes, int64_t terms) {
     for (size_t i = 0; i < errors.size(); ++i) errors[i] += Gamma(terms + 1) * magnitudes[i];
     return errors;
@@ -220,7 +221,7 @@ class Head : public OpTest<HeadShape> {
     return {results[0], wants_logits ? results[1] : Vector{}};
   }
 
-  // Logits of the first `rows` rows, without the loss.
+  // Returns the logits of the first `rows` rows, without the loss.
   Vector LogitsAlone(const Problem& problem, int64_t rows) const {
     return Results([&](OpBench& bench) {
       HeadOp& op = bench.Create(problem.shape);
@@ -238,8 +239,8 @@ class Head : public OpTest<HeadShape> {
     });
   }
 
-  // Chooses twice, at positions 1 and 2 of 4, the second time for what follows: by position what
-  // was chosen, or -2; the position in two halves; and what follows.
+  // Chooses twice, at positions 1 and 2 of 4, the second time for the next position. Returns by
+  // position what was chosen, or -2; the position in two halves; and what follows.
   Vector Choose(const Problem& problem, int64_t classes) const {
     return Results([&](OpBench& bench) {
       HeadOp& op = bench.Create(problem.shape);
@@ -318,7 +319,7 @@ class Head : public OpTest<HeadShape> {
     std::byte* workspace;
   };
   static Tensors Place(OpBench& bench, const Problem& problem, const HeadOp& op) {
-    const auto& [rows, features, classes, positions, tile_rows] = problem.shape;
+    const auto& [rows, features, classes, positions, tile_rows, independent_rows] = problem.shape;
     return {
         bench.Operand({rows, features}, problem.x), bench.Operand({classes, features}, problem.w),
         bench.Integers({rows}, problem.labels),     bench.Place(problem.terms()),
@@ -384,14 +385,14 @@ std::string NameOf(const HeadShape& shape) {
   return absl::StrCat(shape.rows, "x", shape.features, "x", shape.classes, "_", shape.positions);
 }
 
-// Several tiles of rows, of classes and of features; lanes that do not fill a vector; vocabularies
-// that are no multiple of one.
+// Several tiles of rows, of classes and of features; lanes that do not fill a vector; vocabulary
+// sizes that are not a multiple of one.
 INSTANTIATE_OP_TEST(Head, NameOf, HeadShape{1, 1, 1}, HeadShape{1, 9, 700}, HeadShape{5, 3, 1},
                     HeadShape{33, 20, 1201}, HeadShape{140, 7, 10, 1, 128},
                     HeadShape{150, 24, 257, 1, 128}, HeadShape{70, 410, 19},
                     HeadShape{12, 16, 7, 4}, HeadShape{264, 5, 600, 132, 128});
 
-// That of GPT-2.
+// The vocabulary size of GPT-2.
 using HeadOfManyClasses = Head;
 
 TEST_P(HeadOfManyClasses, MatchesReference) { ExpectMatchesReference(MakeProblem()); }

@@ -35,7 +35,7 @@ using ::stagecoach::testing::ToDouble;
 
 std::vector<float> AsFloats(const Vector& values) { return {values.begin(), values.end()}; }
 
-// The statistics are the exact ones, rounded: backward is tested on operands of its own.
+// The statistics are the exact ones, rounded: backward is tested on its own operands.
 class ImageNorm : public OpTest<ImageNormShape> {
  protected:
   Shape all() const { return {shape().samples, shape().channels, shape().area, 1}; }
@@ -45,7 +45,7 @@ class ImageNorm : public OpTest<ImageNormShape> {
     return {shape().samples, shape().channels * shape().area, Activation::kRelu};
   }
 
-  // Mean, variance and y, and y of Apply with these.
+  // Returns mean, variance and y, and y of Apply with these.
   std::array<Vector, 4> Forward() const {
     return ResultsAtAnyAddress([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
@@ -63,8 +63,8 @@ class ImageNorm : public OpTest<ImageNormShape> {
       return std::array{tensors.mean, tensors.variance, tensors.y, same.y};
     });
   }
-  // dx, dgamma and dbeta, the latter added to `start` if it is not 0; together or one after the
-  // other.
+  // Returns dx, dgamma and dbeta, the latter added to `start` if it is not 0; together or one after
+  // the other.
   std::array<Vector, 3> Backward(float start, bool together) const {
     return ResultsAtAnyAddress([&](OpBench& bench) {
       ImageNormOp& op = bench.Create(shape());
@@ -130,16 +130,17 @@ class ImageNorm : public OpTest<ImageNormShape> {
   }
 };
 
-// How far forward may be off, step by step: the mean by that of a sum of n; x - mean by that and a
-// rounding; the variance by what that does to squares, and by that of their sum.
+// Bounds forward, step by step: the error of the mean is that of a sum of n; that of x - mean is
+// this and a rounding; that of the variance is their effect on squares, and the error of their sum.
 //
-// On CUDA devices both are merged of parts, mean += (m - mean) f and squares += q + (m - mean)^2 w,
-// and then of threads and blocks. A mean, also one of a part, is off by at most Gamma(n + 24) of
-// the mean magnitude there: a merge adds 3 roundings of its weight's share and one of the sum so
-// far. The terms of the exact sum of squares are made with such means, which in all changes it by
-// at most 2 d e + e^2, d^2 the variance and e^2 the mean of w times the square of the means'
-// errors. Of n numbers that are merged one after the other these are at most 2 (1 + ln n), of the
-// two further levels 4 each, times the square of Gamma(n + 24) of the root of the mean square of x.
+// CUDA devices merge both from parts, mean += (m - mean) f and squares += q + (m - mean)^2 w, and
+// then from threads and blocks. A mean, also one of a part, is off by at most Gamma(n + 24) of the
+// mean magnitude there: a merge adds 3 roundings of its weight's share and one of the sum so far.
+// The terms of the exact sum of squares are computed with such means, which in all changes it by at
+// most 2 d e + e^2, d^2 being the variance and e^2 the mean of w times the square of the means'
+// errors. For n numbers that are merged one after the other these are at most 2 (1 + ln n), for
+// each of the two further levels 4, times the square of Gamma(n + 24) of the root of the mean
+// square of x.
 TEST_P(ImageNorm, ForwardMatchesReference) {
   const double u = Gamma(1);
   Vector mean_magnitude(mean_.size()), mean_square(mean_.size()), mean_bound(mean_.size());
@@ -190,7 +191,7 @@ TEST_P(ImageNorm, ForwardMatchesReference) {
   EXPECT_THAT(same_y, HasTheBitsOf(y));
 }
 
-// Every path from an operand to the result passes at most n + 24 roundings.
+// Every path from an operand to the result undergoes at most n + 24 roundings.
 TEST_P(ImageNorm, BackwardInputMatchesReference) {
   const Vector mean = ToDouble(mean_), variance = ToDouble(variance_);
   Vector sum(mean.size()), sum_xhat(mean.size()), bounds(x_.size());
@@ -261,7 +262,7 @@ TEST_P(ImageNorm, CollectsTheMeanAndTheUnbiasedVariance) {
   }
 }
 
-// Also where y is x, or the addend.
+// The cases include y in the memory of x, or of the addend.
 TEST_P(ImageNorm, ForwardWithATailHasTheBitsOfItsOperations) {
   struct Steps {
     bool adds, has_relu;
@@ -298,12 +299,13 @@ TEST_P(ImageNorm, ForwardWithATailHasTheBitsOfItsOperations) {
   }
 }
 
-// Whether the ReLU is known by its y or by x, and wherever the results are written. Of a channel
-// all y are 0, of another they are the least number there is, or too small for it.
+// The ReLU's derivative is computed from its y or from x, and the results are written to various
+// places. In one channel all y are 0, in another they are the smallest positive number, or too
+// small for it.
 TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
   gamma_.back() = type() == DType::kFloat32 ? 0x1p-149 : 0x1p-133;
   gamma_[0] = beta_[0] = beta_.back() = 0.0;
-  enum class Over : uint8_t { kNothing, kDx, kDz };  // what is written over dy
+  enum class Over : uint8_t { kNothing, kDx, kDz };  // what overwrites dy
   struct Way {
     bool by_y, writes_dz, together;
     Over over = Over::kNothing;
@@ -323,7 +325,7 @@ TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
       const Tensor dz_apart = bench.Result(images), dx_apart = bench.Result(images);
       const Tensor dz = way.over == Over::kDz ? dy : bench.Result(images);
       const Tensor dx = way.over == Over::kDx ? dy : bench.Result(images);
-      std::array<Tensor, 4> sums;  // dgamma and dbeta, of both
+      std::array<Tensor, 4> sums;  // dgamma and dbeta of both
       for (Tensor& sum : sums) sum = bench.ResultOf(DType::kFloat32, channels());
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
       bench.Run([&](Stream& stream) -> absl::Status {
@@ -354,8 +356,8 @@ std::string NameOf(const ImageNormShape& s) {
   return absl::StrCat(s.samples, "x", s.channels, "x", s.area, "_groups", s.groups);
 }
 
-// With channels last: columns that are no vectors, a few, and more than one piece of a row has;
-// one block of rows and several, the last of which is short; sets of one row's columns.
+// With channels last: columns that are not vectors, a few columns, and more than one piece of a row
+// has; one block of rows and several, the last of which is short; sets of one row's columns.
 INSTANTIATE_OP_TEST(ImageNorm, NameOf, ImageNormShape{2, 1, 1}, ImageNormShape{3, 5, 7},
                     ImageNormShape{8, 20, 64, 0, 1e-3F}, ImageNormShape{2, 6, 5, 1},
                     ImageNormShape{3, 6, 9, 3}, ImageNormShape{2, 4, 33, 4, 1e-3F},

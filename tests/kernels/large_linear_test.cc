@@ -3,8 +3,8 @@
 #include "tests/kernels/linear_fixture.h"
 #include "tests/kernels/op_harness.h"
 
-// Layers of several of a CPU's tiles, in one extent or in all, which an emulated GPU would take too
-// long for.
+// Layers of several of a CPU's tiles, in one extent or in all, for which an emulated GPU would be
+// too slow.
 namespace stagecoach::kernels::linear_test {
 namespace {
 

@@ -36,21 +36,22 @@ using ::stagecoach::testing::PrecisionOf;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::ToDouble;
 
-// Names: R rows, C features; r, c index them.
+// Names: R rows and C features, indexed by r and c.
 
 constexpr LayerNormShape Rms(int64_t rows, int64_t features) {
   return {.rows = rows, .features = features, .epsilon = 0.5F, .centers = false};
 }
 
-// Of the addend to x: not at all, by ElementwiseOps, or by the layer norm itself; then also with y
-// in its place.
+// How the addend is added to x: not at all, by ElementwiseOps, or by the layer norm itself, which
+// may then put y in its place.
 enum class Add { kNo, kBefore, kWithin, kUnderY };
 
 class LayerNorm : public OpTest<LayerNormShape> {
  protected:
   LayerNorm() { Fill(/*mean=*/0.5F, /*deviation=*/2.0F); }
 
-  // x is normal around `mean` with the given deviation. The statistics are the exact ones, rounded.
+  // Fills x with normal numbers around `mean` with the given deviation. The statistics are the
+  // exact ones, rounded.
   void Fill(float mean, float deviation) {
     std::vector<float> x = RandomNormal(R() * C(), 1);
     for (float& value : x) value = mean + deviation * value;
@@ -71,7 +72,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
     return {row.begin(), row.end()};
   }
 
-  // Statistics, y, and x as it is then.
+  // Returns statistics, y, and x afterwards.
   std::array<Vector, 3> Forward(Add add) const {
     return Results(
         [&](OpBench& bench) {
@@ -95,7 +96,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
 
   // Bounds of the statistics of one row: absolute for the mean, relative for rstd. The mean is a
   // sum of C terms and a division. A variance around a mean that is off by d is too large by d^2;
-  // its own sum has the roundings of each term, 4, besides. RMSNorm's mean is 0 exactly.
+  // its own sum also has 4 roundings of each term. RMSNorm's mean is exactly 0.
   struct StatisticsBound {
     double mean, relative_rstd;
   };
@@ -109,7 +110,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
     return {mean, Gamma(roundings + 4 + 2 * elementary) + mean * rstd * mean * rstd};
   }
 
-  // `x` is what is normalized.
+  // `x` is the normalized input.
   void ExpectForward(const Vector& x, const Vector& statistics, const Vector& y) const {
     const Vector gamma = ToDouble(gamma_);
     const auto expected = reference::LayerNormForward(shape(), x, gamma, ToDouble(beta_));
@@ -170,8 +171,8 @@ class LayerNorm : public OpTest<LayerNormShape> {
   }
   void ExpectBackwardInput(bool adds) const { ExpectDx(BackwardInput(adds), adds); }
 
-  // dx, dgamma and dbeta by two calls or by the one that is for both. With `adds` there is an
-  // addend to dx, and the others are added to what is there.
+  // Returns dx, dgamma and dbeta by two calls or by the one for both. With `adds` there is an
+  // addend to dx, and the others are accumulated.
   std::array<Vector, 3> Backward(bool adds, bool at_once) const {
     return Results(
         [&](OpBench& bench) {
@@ -211,7 +212,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
     const Vector all_x = ToDouble(x_), gamma = ToDouble(gamma_), all_dy = ToDouble(dy_);
     const Vector statistics = ToDouble(statistics_);
     Vector expected = reference::LayerNormBackwardInput(shape(), all_dy, all_x, gamma, statistics);
-    // On the longest path, that of mean(g xhat): 4 roundings of a term, those of the sum, 4 of the
+    // The longest path, that of mean(g xhat), has 4 roundings of a term, those of the sum, 4 of the
     // division, 6 after it and one of the addend.
     const double relative = Gamma(backend().row_sum(C()).roundings + 15);
     Vector bounds;
@@ -258,7 +259,7 @@ class LayerNorm : public OpTest<LayerNormShape> {
         dbeta_abs += dy;
         dgamma_abs += dy * std::fabs(x_[r * columns + c] - mean) * rstd;
       }
-      // A term of dgamma has 3 roundings; a column has R terms and what was there.
+      // A term of dgamma has 3 roundings; a column has R terms and the previous value.
       dgamma_bound[c] = Gamma(R() + 4) * dgamma_abs;
       if (centers()) dbeta_bound[c] = Gamma(R() + 1) * dbeta_abs;
     }
@@ -293,8 +294,8 @@ std::string NameOf(const LayerNormShape& shape) {
   return absl::StrCat(shape.centers ? "" : "rms_", shape.rows, "x", shape.features);
 }
 
-// On a CPU, several tiles of rows. On a GPU, a warp or a block to a row, the row kept or read
-// again, vectors or single elements.
+// On a CPU, several tiles of rows. On a GPU, a warp or a block per row, the row kept or read again,
+// vectors or single elements.
 INSTANTIATE_OP_TEST(LayerNorm, NameOf, LayerNormShape{1, 1}, LayerNormShape{3, 1},
                     LayerNormShape{5, 7, 0.5F}, LayerNormShape{6, 64}, LayerNormShape{17, 33},
                     LayerNormShape{3, 256}, LayerNormShape{2, 257}, LayerNormShape{5, 768},
@@ -323,14 +324,14 @@ TEST_P(LayerNormWeights, BackwardAddsToWhatIsThereApartAndAtOnce) {
   ExpectBackwardApartAndAtOnce(/*adds=*/true);
 }
 
-// On a CPU, several tiles of columns. On a GPU, more rows than one block of them; blocks of several
+// On a CPU, several tiles of columns. On a GPU, more rows than one block handles; blocks of several
 // teams and of one.
 INSTANTIATE_OP_TEST(LayerNormWeights, NameOf, LayerNormShape{1, 1}, LayerNormShape{3, 1},
                     LayerNormShape{17, 37}, LayerNormShape{9, 264}, LayerNormShape{70, 256},
                     LayerNormShape{301, 129}, LayerNormShape{200, 8}, LayerNormShape{9, 2304},
                     Rms(5, 7), Rms(9, 2304), Rms(301, 129));
 
-// Of which a thread has 16 elements, or which a block cannot hold.
+// Rows of which a thread has 16 elements, or which a block cannot hold.
 using LayerNormWeightsOfLongRows = LayerNorm;
 
 TEST_P(LayerNormWeightsOfLongRows, BackwardMatchesReferenceApartAndAtOnce) {
@@ -340,7 +341,7 @@ TEST_P(LayerNormWeightsOfLongRows, BackwardMatchesReferenceApartAndAtOnce) {
 INSTANTIATE_OP_TEST(LayerNormWeightsOfLongRows, NameOf, LayerNormShape{9, 4104}, Rms(9, 4097),
                     Rms(2, 8200));
 
-// Shapes that vectors would fit.
+// Shapes that would suit vectors.
 using LayerNormUnaligned = LayerNorm;
 
 TEST_P(LayerNormUnaligned, MatchesReference) {

@@ -26,7 +26,7 @@ using reference::Vector;
 
 namespace {
 
-// The same layer without its activation, for sums of absolute values.
+// Returns the same layer without its activation, for sums of absolute values.
 LinearShape Plain(LinearShape shape) {
   shape.activation = Activation::kNone;
   return shape;
@@ -57,8 +57,8 @@ Tensor LinearTest::KnownZ(OpBench& bench) const {
   return keeps_z() ? bench.Operand(outputs(), z_) : Tensor{};
 }
 
-// With tf32 products keep 10 bits of an operand after the leading one, and which way they round is
-// not said.
+// Products in TF32 keep 10 bits of an operand after the leading one; the direction of rounding is
+// unspecified.
 double LinearTest::ProductBound(int64_t terms, double sum_abs) const {
   const double operand = backend().precision == kernels::Precision::kTf32 ? 0x1p-10 : 0.0;
   const double moved = (2.0 + operand) * operand * sum_abs;
@@ -155,7 +155,7 @@ std::array<OpValues, 4> LinearTest::Backward(Way way, bool adds) const {
       RETURN_IF_ERROR(op.Backward(stream, dy, x, y, z, w, dz, dx, dw, db, adds, workspace,
                                   way == Way::kAside ? aside : nullptr));
       if (way == Way::kAtOnce) return absl::OkStatus();
-      // What follows uses the workspace.
+      // The next operations use the workspace.
       RETURN_IF_ERROR(stream.Copy(workspace, garbage, op.workspace_bytes()));
       return stream.JoinAside();
     });
@@ -213,7 +213,7 @@ void LinearTest::ExpectWeightGradient(const OpValues& dz, const OpValues& dw, co
     sum_abs.dw = reference::Add(sum_abs.dw, Magnitudes(ToDouble(dw_)));
     sum_abs.db = reference::Add(sum_abs.db, Magnitudes(ToDouble(db_)));
   }
-  // One more term for what was there, one more rounding where a sum is stored in between.
+  // One more term for the previous value, one more rounding if a sum is stored in between.
   const auto bounds = [&](Vector sums) {
     for (double& sum : sums) sum = ProductBound(shape().rows + 2, sum);
     return sums;

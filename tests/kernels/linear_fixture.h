@@ -15,20 +15,21 @@
 namespace stagecoach::testing {
 
 // A linear layer and its operands. y and z are consistent with each other but not with x: backward
-// is tested on operands of its own.
+// is tested on its own operands.
 class LinearTest : public OpTest<kernels::LinearShape> {
  protected:
   LinearTest();
 
-  // Against the reference, within bounds that follow from the arithmetic.
+  // Compares with the reference, within bounds that follow from the arithmetic.
   void ExpectForward() const;
-  // Input and weight gradients, those of weights written or added to what is there; by two calls or
-  // one, with the product for dw aside or not, and dz in the memory of z or not: of the same bits.
+  // Compares input and weight gradients, the latter overwritten or accumulated; by two calls or
+  // one, with the product for dw on the side stream or not, and dz in the memory of z or not: the
+  // bits must be the same.
   void ExpectBackward(bool adds) const;
 
-  // dz, and dx if it is asked for.
+  // Returns dz, and dx if requested.
   std::array<OpValues, 2> BackwardInput(bool wants_dx) const;
-  // dw and db. In all rounds but the last, what is issued may be recorded.
+  // Returns dw and db. In all rounds but the last, the issued work may be recorded.
   std::array<OpValues, 2> ReplayBackwardWeight(int rounds) const;
 
   bool keeps_z() const { return KeepsZ(shape().activation); }
@@ -39,16 +40,17 @@ class LinearTest : public OpTest<kernels::LinearShape> {
 
  private:
   enum class Way : uint8_t { kApart, kAtOnce, kAside };
-  // dz, dx, dw and db.
+  // Returns dz, dx, dw and db.
   std::array<OpValues, 4> Backward(Way way, bool adds) const;
   void ExpectInputGradient(const OpValues& dz, const OpValues& dx) const;
-  // Of the dz that was computed.
+  // Compares with the gradients of the dz that was computed.
   void ExpectWeightGradient(const OpValues& dz, const OpValues& dw, const OpValues& db,
                             bool adds) const;
-  // Of a sum of `terms` products of operands, where `sum_abs` is the sum of their absolute values.
+  // Returns the bound of a sum of `terms` products of operands, where `sum_abs` is the sum of their
+  // absolute values.
   double ProductBound(int64_t terms, double sum_abs) const;
 
-  // What the derivative is known by: y unless z is kept.
+  // Return what the derivative is computed from: y unless z is kept.
   kernels::Tensor KnownY(OpBench& bench) const;
   kernels::Tensor KnownZ(OpBench& bench) const;
 

@@ -27,7 +27,7 @@ TEST_P(Linear, BackwardMatchesReferenceApartAtOnceAndAside) { ExpectBackward(/*a
 TEST_P(Linear, BackwardAddsToWhatIsThere) { ExpectBackward(/*adds=*/true); }
 
 // One row, one input, one output; odd extents, multiples of 8 and 16, and mixtures of them; sizes
-// around those of tiles and vectors; many rows, so that sums of columns are cut into blocks.
+// around those of tiles and vectors; many rows, so that sums of columns are divided into blocks.
 std::vector<LinearShape> Cases() {
   std::vector<LinearShape> cases;
   for (const Activation activation : kAllActivations) {
@@ -36,7 +36,7 @@ std::vector<LinearShape> Cases() {
                                {64, 48, 32, activation},
                                {17, 24, 41, activation, /*has_bias=*/false}});
   }
-  // What products follow with beside them, for all types or for some.
+  // Variants of what follows products, for all types or for some.
   for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
     cases.insert(cases.end(), {{1, 1, 1, activation},
                                {1, 7, 1, activation},
@@ -67,7 +67,7 @@ INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearInputGradient, NameOfLinear,
                                          LinearShape{24, 32, 40, Activation::kGelu},
                                          LinearShape{19, 30, 41, Activation::kGeluExact}));
 
-// As CUDA graphs, of which the first is recorded in the second round.
+// Runs as CUDA graphs, the first of which is recorded in the second round.
 using LinearReplayed = LinearTest;
 
 TEST_P(LinearReplayed, HasTheSameBits) {

@@ -64,7 +64,8 @@ enum class Gradient { kSeparate, kInPlace, kNone };
 class Loss : public OpTest<Case> {
  protected:
   bool is_cross_entropy() const { return shape().kind == LossKind::kSoftmaxCrossEntropy; }
-  // Marks the samples of the last rows as padding and fills them with what would spoil every sum.
+  // Marks the samples of the last rows as padding and fills them with values that would spoil every
+  // sum.
   void Pad(int64_t rows) {
     valid_rows_ = (of_.rows - rows) / of_.positions * of_.positions;
     std::fill(output_.begin() + valid_rows_ * of_.classes, output_.end(),
@@ -72,7 +73,7 @@ class Loss : public OpTest<Case> {
     std::fill(labels_.begin() + valid_rows_, labels_.end(), -1);
   }
 
-  // Loss and number of correct rows; and the gradient.
+  // Returns loss and number of correct rows; and the gradient.
   std::array<Vector, 2> Compute(Gradient where = Gradient::kSeparate) const {
     return Results(
         [&](OpBench& bench) {
@@ -103,9 +104,9 @@ class Loss : public OpTest<Case> {
   };
 
   // o - max is off by u |o - max|, which becomes the relative error of its exponential; their sum S
-  // has the roundings of a row's. A GPU rescales them whenever it finds a larger maximum: a thread
-  // at most once for each of its values, and once for the row. log S and o[label] - max are added.
-  // A probability is a quotient of two such.
+  // has the roundings of a row's sum. A GPU rescales them whenever it finds a larger maximum: a
+  // thread at most once for each of its values, and once for the row. log S and o[label] - max are
+  // added. A probability is a quotient of two such sums.
   void AddCrossEntropyRow(reference::Values output, double scale, Bounds& bounds) const {
     const auto& precision = PrecisionOf(DType::kFloat32);
     const auto [smallest, largest] = std::minmax_element(output.begin(), output.end());
@@ -203,8 +204,8 @@ TEST_P(Loss, UnalignedRowsMatchReference) {
   ExpectMatchesReference();
 }
 
-// Rows of one class, of several tiles of a CPU's, as long as a block of threads has numbers and
-// longer, whole vectors and not; samples of several rows.
+// Rows of one class, of several of a CPU's tiles, as long as a block of threads and longer, whole
+// vectors and not; samples of several rows.
 INSTANTIATE_OP_TEST_FROM(Loss, NameOf,
                          OfBothKinds({{1, 1},
                                       {5, 1},
@@ -224,7 +225,7 @@ TEST_P(LossOfLongOrManyRows, MatchesReference) { ExpectMatchesReference(); }
 INSTANTIATE_OP_TEST_FROM(LossOfLongOrManyRows, NameOf,
                          OfBothKinds({{1, 50257}, {1, 50304}, {1, 200'001}, {2049, 3}}));
 
-// What follows is of one shape each.
+// The following tests have one shape each.
 using LossOfFewRows = Loss;
 INSTANTIATE_OP_TEST_FROM(LossOfFewRows, NameOf, OfBothKinds({{3, 5}}));
 
@@ -244,7 +245,7 @@ TEST_P(LossOfFewRows, OutputsThatAreNotNumbersShowInTheLoss) {
   EXPECT_TRUE(std::isnan(Compute(Gradient::kNone)[0][0]));
 }
 
-// Far away, so that a read there would not go unnoticed, and just beside.
+// Labels far out of range, where a read would be detected, and just out of range.
 TEST_P(LossOfFewRows, ALabelThatIsNoClassMakesItsRowNoNumber) {
   const Vector good = Compute()[1];
   for (const int32_t label :
@@ -264,7 +265,7 @@ TEST_P(LossOfFewRows, ALabelThatIsNoClassMakesItsRowNoNumber) {
   }
 }
 
-// Where the loss is not finite, its gradient must show it. Only GPUs square in float32.
+// If the loss is not finite, its gradient must show it. Only GPUs square in float32.
 TEST_P(LossOfFewRows, AnInfiniteLossHasAGradientThatIsNotFinite) {
   output_[1] = is_cross_entropy() || backend().is_cpu ? -kInfinity : -1e30F;
   labels_[0] = 1;
@@ -273,7 +274,7 @@ TEST_P(LossOfFewRows, AnInfiniteLossHasAGradientThatIsNotFinite) {
   EXPECT_FALSE(std::isfinite(gradient[1]));
 }
 
-// The two are found by different warps.
+// Different warps find the two.
 using LossOfLongRows = Loss;
 INSTANTIATE_OP_TEST_FROM(LossOfLongRows, NameOf, OfBothKinds({{2, 4096}}));
 
@@ -372,7 +373,7 @@ TEST_P(ErrorOfValues, HasTheSameBitsInPlace) {
   EXPECT_THAT(actual[1], HasTheBitsOf(expected[1]));
 }
 
-// One number a row and several, whole vectors and not.
+// One number per row and several, whole vectors and not.
 INSTANTIATE_OP_TEST(
     ErrorOfValues, [](const LossShape& of) { return absl::StrCat(of.rows, "x", of.classes); },
     MeanSquaredErrorOfValuesShape{{37, 1}}, MeanSquaredErrorOfValuesShape{{37, 3}},

@@ -68,8 +68,8 @@ std::vector<double> Numbers(DType type, const std::vector<std::byte>& bytes) {
   base::PrintAndAbort(__FILE__, __LINE__, "Numbers", "float16 is in files alone");
 }
 
-// The values of images whose channels are first, or of any other shape, in the order in which the
-// shape's elements are in memory; and back.
+// Returns the values of images whose channels are first, or of any other shape, in the order of the
+// shape's elements in memory; or the reverse.
 template <typename T>
 std::vector<T> Reordered(const Shape& shape, absl::Span<const T> values, bool back) {
   std::vector<T> reordered(values.begin(), values.end());
@@ -87,8 +87,8 @@ std::vector<T> Reordered(const Shape& shape, absl::Span<const T> values, bool ba
 
 }  // namespace
 
-// An accelerator's own memory has no guard: there it would hide from the stand-in of CUDA what is
-// read or written beyond the end.
+// An accelerator's own memory has no guard, which would hide reads and writes beyond the end from
+// CUDA's stand-in.
 OpBench::OpBench(const OpVariant& variant, Addresses addresses)
     : device_(variant.create_device()),
       offset_(addresses == Addresses::kUnaligned ||

@@ -28,9 +28,9 @@
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
 
-// Tests of operations, written once for every backend: a test says what is called, what comes out
-// of it and how far from that it may be; the harness calls it on each backend of the test program,
-// and in each way there is to run it there, which must all give the same bits.
+// Tests of operations, written once for every backend: a test says what is called, what the result
+// is and how far from it the operation may be; the harness calls it on each backend of the test
+// program, and in each of its variants, which must all produce the same bits.
 //
 //   using SwiGlu = OpTest<SwiGluShape>;
 //   TEST_P(SwiGlu, Forward) {
@@ -48,24 +48,24 @@ namespace stagecoach::testing {
 struct OpVariant {
   std::string name;
   std::function<std::unique_ptr<kernels::Device>()> create_device;
-  // Whether operands and results are not aligned in tests of operations that give the
-  // same bits at any.
+  // True if operands and results are unaligned in tests of operations that produce the same bits at
+  // any address.
   bool unaligned = false;
 };
 
-// Of the activation type's tensors: aligned for anything; or in some of the variants, or in all of
-// them, one element beyond that.
+// The addresses of tensors of the activation type: aligned for anything; or one element beyond that
+// in some of the variants, or in all of them.
 enum class Addresses : uint8_t { kAligned, kAny, kUnaligned };
 
-// A kind of device, with all its ways of running.
+// A kind of device, with all its variants.
 struct OpBackend {
-  std::string name;  // a part of the tests' names
+  std::string name;  // part of the tests' names
   kernels::Precision precision = kernels::Precision::kFloat32;
-  // Unavailable: why tests are skipped on this machine.
+  // Returns Unavailable with the reason if tests are skipped on this machine.
   std::function<absl::Status()> available;
   std::vector<OpVariant> variants;
-  // How operations sum `terms` numbers along a row: a lane or thread at most so many of them, and a
-  // term meets at most so many roundings in all.
+  // How operations sum `terms` numbers along a row: a lane or thread sums at most `share` of them,
+  // and a term undergoes at most `roundings` roundings in all.
   struct RowSum {
     int64_t share, roundings;
   };
@@ -76,15 +76,15 @@ struct OpBackend {
   friend void PrintTo(const OpBackend& backend, std::ostream* out) { *out << backend.name; }
 };
 
-// Those of the test program.
+// Returns the backends of the test program.
 std::vector<OpBackend> OpBackends();
-// For operations that are made of products: also those whose products are of another precision.
+// Returns the backends for operations that are made of products: also those whose products have
+// another precision.
 std::vector<OpBackend> ProductBackends();
 
 // A device with the memory of one run. Operands hold values; results and workspaces hold bytes
-// 0xFF, which read as not-a-number, so that an operation that reads what it should write is seen.
-// Every tensor has memory of its own: the destructor fails the test if an operation wrote beyond
-// its end.
+// 0xFF, which read as NaN, so that an operation that reads what it should write is detected. Every
+// tensor has its own memory: the destructor fails the test if an operation wrote beyond its end.
 class OpBench {
  public:
   explicit OpBench(const OpVariant& variant, Addresses addresses = Addresses::kAligned);
@@ -94,7 +94,7 @@ class OpBench {
 
   kernels::Device& device() { return *device_; }
   kernels::Ops& ops() { return device_->ops(); }
-  // An operation, which must exist. It lives as long as this.
+  // Creates an operation, which must succeed. It lives as long as this.
   template <typename Shape>
   typename Shape::Op& Create(const Shape& shape) {
     auto op = ops().Create(shape);
@@ -104,25 +104,25 @@ class OpBench {
     return created;
   }
 
-  // Tensors of images in the device's order. Values, and numbers that are read, always have the
-  // channels first.
+  // Returns the shape of images in the device's order. Values, and numbers that are read, always
+  // have the channels first.
   kernels::Shape Images(const kernels::Shape& shape) {
     return shape.InOrder(device_->image_order());
   }
-  // Of the device's activation type.
+  // Create tensors of the device's activation type.
   kernels::Tensor Operand(const kernels::Shape& shape, absl::Span<const float> values);
   kernels::Tensor Result(const kernels::Shape& shape);
-  // Of a type of their own.
+  // Create tensors of a type of their own.
   kernels::Tensor Floats(const kernels::Shape& shape, absl::Span<const float> values);
   kernels::Tensor Integers(const kernels::Shape& shape, absl::Span<const int32_t> values);
   kernels::Tensor ResultOf(kernels::DType type, const kernels::Shape& shape);
-  // What is added to, or else written: float32 sums such as gradients of weights.
+  // Creates what is accumulated, or else overwritten: float32 sums such as gradients of weights.
   kernels::Tensor Sums(const kernels::Shape& shape, absl::Span<const float> values,
                        bool accumulate) {
     return accumulate ? Floats(shape, values) : ResultOf(kernels::DType::kFloat32, shape);
   }
   std::byte* Workspace(int64_t bytes);
-  // A copy of something plain in the device's memory, or of several.
+  // Copies a plain value, or several, into the device's memory.
   template <typename T>
   T* Place(const T& value) {
     return PlaceAll<T>({&value, 1});
@@ -133,7 +133,7 @@ class OpBench {
         Copied({reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)}));
   }
 
-  // Runs `work` as a job of the device's stream and waits for it, which must both end well.
+  // Runs `work` as a job of the device's stream and waits for it; both must succeed.
   void Run(absl::FunctionRef<absl::Status(kernels::Stream&)> work);
 
   std::vector<std::byte> Bytes(const kernels::Tensor& tensor);
@@ -143,14 +143,14 @@ class OpBench {
     kernels::Buffer buffer;
     int64_t bytes;  // with the offset, without the guard
   };
-  // What the next run is to write first, all with one wait.
+  // Contents that the next run must write first, all with one wait.
   struct Contents {
     std::byte* to;
     std::vector<std::byte> bytes;
   };
 
   static void CheckCreated(const absl::Status& status);
-  // Memory that begins with `values`.
+  // Allocates memory that begins with `values`.
   std::byte* Allocate(int64_t bytes, absl::Span<const std::byte> values = {}, int64_t offset = 0);
   std::byte* Copied(absl::Span<const std::byte> bytes, int64_t offset = 0) {
     return Allocate(std::ssize(bytes), bytes, offset);
@@ -164,7 +164,8 @@ class OpBench {
   std::vector<std::unique_ptr<kernels::Operation>> operations_;
 };
 
-// The bounds of values that are computed in float32 to within `bounds` and stored as `type`.
+// Returns the bounds of values that are computed in float32 to within `bounds` and stored as
+// `type`.
 std::vector<double> StoredBounds(const std::vector<double>& expected, std::vector<double> bounds,
                                  kernels::DType type);
 
@@ -173,13 +174,13 @@ using OpValues = std::vector<double>;
 using OpResults = std::vector<OpValues>;
 using OpRun = absl::FunctionRef<std::vector<kernels::Tensor>(OpBench&)>;
 
-// What `run` returns, on every variant of the backend: the same bits, or the test fails.
+// Returns the results of `run` on every variant of the backend, which must have the same bits.
 OpResults ResultsOn(const OpBackend& backend, Addresses addresses, OpRun run);
 
-// Why tests cannot run on the backend here; fails the test where a machine must have it.
+// Returns why tests cannot run on the backend here; fails the test if a machine must have it.
 absl::Status CheckAvailable(const OpBackend& backend);
 
-// A test with a case, as a rule the operation's shape, on a backend.
+// A test with a case, usually the operation's shape, on a backend.
 template <typename Case>
 class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
  public:
@@ -197,8 +198,8 @@ class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
   std::vector<float> Rounded(std::vector<float> values) const {
     return RoundedTo(type(), std::move(values));
   }
-  // The numbers of what `run` returns: a tensor, or an array or vector of them, of which some may
-  // be empty.
+  // Returns the numbers of what `run` returns: a tensor, or an array or vector of tensors, some of
+  // which may be empty.
   template <typename Run>
   auto Results(Run run, Addresses addresses = Addresses::kAligned) const {
     using Tensors = std::invoke_result_t<Run, OpBench&>;
@@ -222,20 +223,20 @@ class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
     return Results(run, Addresses::kAny);
   }
 
-  // Close to what was computed in float32 to within `bounds`, and then stored in the activation
+  // Matches what was computed in float32 to within `bounds`, and then stored in the activation
   // type.
   auto Near(const std::vector<double>& expected, std::vector<double> bounds) const {
     return CloseTo(expected, StoredBounds(expected, std::move(bounds), type()));
   }
 };
 
-// Matches numbers of the same bits: not-a-number too, and zeros of the same sign.
+// Matches numbers with the same bits, including NaN and the sign of zeros.
 MATCHER_P(HasTheBitsOf, expected, "has the bits of what is expected") {
   return arg.size() == expected.size() &&
          std::memcmp(arg.data(), expected.data(), arg.size() * sizeof(arg[0])) == 0;
 }
 
-// Expects that no backend of the program makes one of any of the shapes.
+// Expects that no backend of the program creates an operation of any of the shapes.
 template <typename Shape>
 void ExpectInvalid(const std::vector<Shape>& shapes) {
   for (const OpBackend& backend : OpBackends()) {
@@ -250,7 +251,7 @@ void ExpectInvalid(const std::vector<Shape>& shapes) {
 }
 
 // Instantiates a test for all backends and the given cases, or those of a container;
-// `name_of(case)` is a part of the tests' names. The last one is for other backends, and any
+// `name_of(case)` is part of the tests' names. The last macro is for other backends, and any
 // generator of cases.
 #define INSTANTIATE_OP_TEST(suite, name_of, ...)                              \
   INSTANTIATE_OP_TEST_ON(::stagecoach::testing::OpBackends(), suite, name_of, \

@@ -45,10 +45,10 @@ using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::ToDouble;
 using ::testing::ElementsAre;
 
-// One kind of each device: optimizers are the same whatever activations are.
+// Returns one kind of each device: optimizers are the same for all activation types.
 std::vector<OpBackend> Backends() { return {OpBackends().front()}; }
 
-// One parameter: a first moment (or momentum), and a second, which is not negative.
+// One parameter with a first moment (or momentum) and a second moment, which is not negative.
 struct Parameter {
   explicit Parameter(int64_t elements, uint64_t stream = 0)
       : value(RandomNormal(elements, stream + 1)),
@@ -61,11 +61,11 @@ struct Parameter {
   std::vector<float> value, gradient, m, v;
   bool decays = true;
   bool has_working = true;
-  int64_t offset = 0;  // of its tensors, in elements
+  int64_t offset = 0;  // in elements
 };
 
 // Sizes around those of vectors, of threads' batches, of chunks of 8,192 and of a CPU's tiles of
-// 65,536; with and without what is optional.
+// 65,536; with and without the optional parts.
 std::vector<Parameter> ManyParameters() {
   std::vector<Parameter> parameters;
   for (const int64_t elements :
@@ -82,8 +82,8 @@ struct State {
   Vector value, m, v, working;
 };
 struct Outcome {
-  std::vector<State> states;  // of each parameter
-  Vector squares;             // what `work` may write: a number for each parameter
+  std::vector<State> states;  // per parameter
+  Vector squares;             // `work` may write these: a number for each parameter
 };
 using Work = absl::FunctionRef<absl::Status(OptimizerOps&, Stream&, const ParameterGroup&,
                                             const Tensor& scale, const Tensor& squares)>;
@@ -91,7 +91,7 @@ using Work = absl::FunctionRef<absl::Status(OptimizerOps&, Stream&, const Parame
 template <typename Case>
 class OptimizerTest : public OpTest<Case> {
  protected:
-  // What `work` makes of the parameters, given a scale or none.
+  // Returns the parameters after `work`, given a scale or none.
   Outcome After(Work work, const std::vector<Parameter>& parameters,
                 std::optional<float> scale = std::nullopt, bool has_v = true) const {
     const OpResults results =
@@ -283,8 +283,8 @@ std::string NameOf(const Scaled<Step>& scaled) {
   return absl::StrCat(name, scaled.scale.has_value() ? "_scaled" : "");
 }
 
-// The first step, where the corrections are largest, and one so late that they are gone; every term
-// alone.
+// The first step, where the corrections are largest, and one so late that they have vanished; every
+// term alone.
 using ScaledAdamW = Scaled<AdamWStep>;
 INSTANTIATE_OP_TEST_ON(Backends(), AdamW, NameOf<AdamWStep>,
                        ::testing::Values(ScaledAdamW{{.step = 1}}, ScaledAdamW{{.step = 2}},
@@ -303,7 +303,7 @@ INSTANTIATE_OP_TEST_ON(Backends(), Sgd, NameOf<SgdStep>,
 INSTANTIATE_OP_TEST_ON(Backends(), SgdOfAGroup, NameOf<SgdStep>,
                        ::testing::Values(ScaledSgd{{.weight_decay = 0.1F}, 0.25F}));
 
-// What follows has no cases but the backends.
+// The following tests have no cases except the backends.
 struct All {};
 class Optimizer : public OptimizerTest<All> {
  protected:
@@ -314,7 +314,7 @@ class Optimizer : public OptimizerTest<All> {
     return ops.Sgd(stream, {.weight_decay = 0.1F, .gradient_scale = scale}, group);
   }
 
-  // Of squares (rows, n): norm and scale.
+  // Returns norm and scale for squares of shape (rows, n).
   std::array<double, 2> ClipScale(const Vector& squares, int64_t rows, float clip_norm) const {
     const auto results = Results([&](OpBench& bench) {
       const Shape shape{rows, std::ssize(squares) / rows};
@@ -332,7 +332,7 @@ class Optimizer : public OptimizerTest<All> {
 INSTANTIATE_OP_TEST_ON(
     Backends(), Optimizer, [](const All&) { return "all"; }, ::testing::Values(All{}));
 
-// As ClipScale gives it for a norm that is not finite.
+// ClipScale yields such a scale for a norm that is NaN or infinite.
 TEST_P(Optimizer, WithAScaleThatIsNoNumberChangesNothing) {
   const std::vector<Parameter> parameters = ManyParameters();
   const Outcome outcome = After(Both, parameters, std::numeric_limits<float>::quiet_NaN());
@@ -366,7 +366,7 @@ TEST_P(Optimizer, NeedsNoWorkWithoutElements) {
 
 TEST_P(Optimizer, RoundsTheWorkingCopiesAlone) {
   std::vector<Parameter> parameters = ManyParameters();
-  // Ties go to the even neighbor; infinity stays so.
+  // Ties go to the even neighbor; infinity stays infinite.
   Parameter& special = parameters.emplace_back(4);
   special.value = {0x1.01p0F, 0x1.03p0F, 0x1.010002p0F, std::numeric_limits<float>::infinity()};
   const Outcome outcome =
@@ -382,7 +382,7 @@ TEST_P(Optimizer, RoundsTheWorkingCopiesAlone) {
 
 TEST_P(Optimizer, SquaredNormsMatchReferenceInDouble) {
   std::vector<Parameter> parameters = ManyParameters();
-  // Of more chunks than a block of threads has.
+  // More chunks than a block has threads.
   Parameter& very_long = parameters.emplace_back(1);
   very_long.gradient = RandomNormal(300 * 8192 + 1, 1);
   very_long.value = very_long.m = very_long.v = very_long.gradient;
@@ -390,14 +390,14 @@ TEST_P(Optimizer, SquaredNormsMatchReferenceInDouble) {
   Vector expected, bounds;
   for (const Parameter& parameter : parameters) {
     expected.push_back(reference::SquaredNorm(ToDouble(parameter.gradient)));
-    // Both are off by that much at most.
+    // Both are off by at most that much.
     bounds.push_back(2.0 * Gamma(std::ssize(parameter.gradient), DType::kFloat64) *
                      expected.back());
   }
   EXPECT_THAT(SquaredNorms(parameters), CloseTo(expected, bounds));
 }
 
-// However parameters are divided among devices, and wherever they lie in memory.
+// The bits do not depend on how parameters are divided among devices, or where they lie in memory.
 TEST_P(Optimizer, SquaredNormsHaveTheSameBitsInAnyCompany) {
   std::vector<Parameter> parameters = ManyParameters();
   const Vector together = SquaredNorms(parameters);
@@ -415,7 +415,7 @@ TEST_P(Optimizer, SquaredNormsHaveTheRangeOfDouble) {
   EXPECT_THAT(SquaredNorms({large, small}), ElementsAre(0x1p200, 0x1p-200));
 }
 
-// Rows are ranks, each of which has squares of its own parameters only.
+// Rows are ranks, each of which has squares of only its own parameters.
 TEST_P(Optimizer, ClippingBringsALargeNormToTheLimit) {
   EXPECT_THAT(ClipScale({9.0, 0.0, 0.0, 0.0, 4.0, 12.0}, 2, 2.5F), ElementsAre(5.0, 0.5));
 }
@@ -434,7 +434,7 @@ TEST_P(Optimizer, ClippingIsByNoNumberIfTheNormIsNotFinite) {
   }
 }
 
-// The sum has the bits of one made column after column, however many rows they are spread over.
+// The sum has the bits of a sum column by column, over however many rows they are spread.
 TEST_P(Optimizer, NormsAddColumnsInOrder) {
   constexpr size_t kColumns = 700, kRows = 3;
   const std::vector<float> values = RandomNormal(kColumns, 1);
@@ -448,8 +448,8 @@ TEST_P(Optimizer, NormsAddColumnsInOrder) {
   EXPECT_EQ(ClipScale(squares, kRows, 1.0F)[0], std::sqrt(sum));
 }
 
-// Whatever the optimizer, neither the step's coefficients nor its scale touch an average, unless
-// the scale is no number; and whatever else is in the group.
+// Neither the step's coefficients nor its scale affect an average, unless the scale is NaN; nor do
+// the optimizer and the rest of the group.
 TEST_P(Optimizer, MovingAveragesFollowTheShareOfTheSum) {
   constexpr int64_t kElements = 8192 + 3;
   for (const float factor : {0.125F, std::numeric_limits<float>::quiet_NaN()}) {

@@ -42,7 +42,7 @@ class PoolingTest : public OpTest<PoolingShape> {
     return {shape().samples, shape().channels, shape().output_height(), shape().output_width()};
   }
 
-  // y and dx.
+  // Returns y and dx.
   std::array<Vector, 2> Pool() const {
     return ResultsAtAnyAddress([&](OpBench& bench) {
       PoolingOp& op = bench.Create(shape());
@@ -85,9 +85,9 @@ std::string NameOf(const PoolingShape& s) {
                       s.stride, "p", s.padding);
 }
 
-// In windows that overlap, an element has the gradients of several; where all of an image is one,
-// it has a share; where they are apart, it may have none. With channels last: more than one band of
-// rows, more channels than a block of threads has, and windows of more than 256 elements.
+// If windows overlap, an element has the gradients of several; if the whole image is one, it has a
+// share; if they are apart, it may have none. With channels last: more than one band of rows, more
+// channels than a block has threads, and windows of more than 256 elements.
 std::vector<PoolingShape> Cases() {
   std::vector<PoolingShape> cases;
   for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
@@ -119,7 +119,7 @@ TEST_P(PoolingOfNan, PassesItOn) {
 INSTANTIATE_OP_TEST(PoolingOfNan, NameOf, PoolingShape{Pooling::kMax, 1, 1, 2, 4, 2, 2, 2},
                     PoolingShape{Pooling::kAverage, 1, 1, 2, 4, 2, 2, 2});
 
-// The first of equal ones in the order of rows, the first that is not a number before all others.
+// Chooses the first of equal elements in row order, and the first NaN before all others.
 using PoolingOfEqualElements = PoolingTest;
 
 TEST_P(PoolingOfEqualElements, GivesTheFirstTheGradient) {

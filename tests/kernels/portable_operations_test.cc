@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 
-// Of a portable build. That each compilation computes what it should is tested by all tests of
-// operations, which run once for each (CMakeLists.txt).
+// Properties of a portable build. All tests of operations run once for each compilation
+// (CMakeLists.txt), which tests what each computes.
 namespace stagecoach::kernels {
 namespace {
 

@@ -18,7 +18,7 @@
 #include "tests/testing/finite_difference.h"
 #include "tests/testing/random_tensor.h"
 
-// The oracle against the definition of a derivative, and against cases that can be done by hand.
+// Tests the oracle against the definition of a derivative, and against cases computed by hand.
 namespace stagecoach::kernels::reference {
 namespace {
 
@@ -29,8 +29,8 @@ using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::ToDouble;
 using ::testing::ElementsAre;
 
-// Central differences of sums of about 100 terms of size one, whose fifth derivatives are below
-// 1000.
+// Error of central differences of sums of about 100 terms of size one, whose fifth derivatives are
+// below 1000.
 constexpr double kDifferenceError = 1e-9;
 
 Vector Random(int64_t elements, uint64_t stream) {
@@ -57,7 +57,7 @@ class LinearReference : public ::testing::TestWithParam<Activation> {
     }
   }
 
-  // A scalar whose derivative by y is dy.
+  // Returns a scalar whose derivative by y is dy.
   double Objective(const Vector& x, const Vector& w, const Vector& b) const {
     return Dot(LinearForward(shape_, x, w, b).y, dy_);
   }
@@ -142,7 +142,7 @@ TEST(AttentionReferenceByHand, WeighsValuesByTheirScores) {
   const AttentionShape shape{.positions = 2, .heads = 1, .kv_heads = 1, .head_size = 1};
   const double log3 = std::log(3.0);
   const auto out = AttentionForward(shape, Vector{5, 1, 2, log3, 2, 6});
-  // Scores of the second position: log 3 and 2 log 3, that is weights of 3 and 9.
+  // Scores of the second position: log 3 and 2 log 3, that is, weights of 3 and 9.
   EXPECT_THAT(out.y, CloseTo(Vector{2, 0.25 * 2 + 0.75 * 6}, 1e-14));
   EXPECT_THAT(out.statistics, CloseTo(Vector{5, std::log(12.0)}, 1e-14));
 }
@@ -154,13 +154,13 @@ TEST(AttentionReferenceByHand, HeadsOfAGroupReadTheSameKeysAndValues) {
   EXPECT_THAT(out.statistics, ElementsAre(10, 20, 60, 80));
 }
 
-// Pairs (0, 2) and (1, 3), the latter by a hundredth of the angle.
+// Pairs (0, 2) and (1, 3), the latter rotated by a hundredth of the angle.
 TEST(AttentionReferenceByHand, TurnsPairsByTheirDistance) {
   const AttentionShape shape{
       .positions = 3, .heads = 1, .kv_heads = 1, .head_size = 4, .rotary_base = 10000.0F};
   Vector qkv;
   for (int t = 0; t < 3; ++t) qkv.insert(qkv.end(), {6, 0, 0, 2, 0, 0, 8, 2, 0, 0, 0, 0});
-  // q (6, 0) and (0, 2), k (0, 8) and (0, 2); k is turned by the distance less than q.
+  // q is (6, 0) and (0, 2), k is (0, 8) and (0, 2); k is rotated by the distance less than q.
   const auto score = [](double distance) {
     return (48.0 * std::sin(distance) + 4.0 * std::cos(0.01 * distance)) / 2.0;
   };
@@ -217,7 +217,7 @@ TEST_F(LayerNormReference, BetaGradientIsTheDerivative) {
                       kDifferenceError));
 }
 
-// As LayerNorm without a mean.
+// The same as LayerNorm without a mean.
 TEST(RmsNormReference, GradientsAreTheDerivatives) {
   const LayerNormShape shape{.rows = 3, .features = 7, .centers = false};
   const Vector x = Random(3 * 7, 1), gamma = Random(7, 2), dy = Random(3 * 7, 4);

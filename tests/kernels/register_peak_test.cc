@@ -1,4 +1,4 @@
-#include "kernels/cpu/register_peak.h"
+#include "kernels/cpu/runtime/register_peak.h"
 
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-// How many instructions of each kind that multiply the functions Spin... of this program have.
+// Counts the instructions of each multiplying kind in this program's functions Spin...
 std::map<std::string, int> Multiplications() {
   std::map<std::string, int> counts;
   FILE* const lines =
@@ -45,7 +45,7 @@ std::map<std::string, int> Multiplications() {
   return counts;
 }
 
-// A compiler may make scalars of vectors, which are not as fast everywhere.
+// A compiler may turn vectors into scalars, which are not as fast everywhere.
 TEST(RegisterPeak, IsOfTheWidestInstructions) {
   double (*volatile measure)(int, Precision) = RegisterPeakFlops;  // so that it is linked
   ASSERT_NE(measure, nullptr);

@@ -68,7 +68,7 @@ std::string NameOf(const SwiGluShape& shape) {
 INSTANTIATE_OP_TEST(SwiGlu, NameOf, SwiGluShape{1, 1}, SwiGluShape{3, 7}, SwiGluShape{5, 24},
                     SwiGluShape{17, 33}, SwiGluShape{2, 2048}, SwiGluShape{300, 9});
 
-// Where the exponential overflows or vanishes.
+// Values at which the exponential overflows or vanishes.
 using SwiGluGate = SwiGlu;
 
 TEST_P(SwiGluGate, IsOpenOrShutFarFromZero) {

@@ -11,7 +11,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/thread_count.h"
 
-// A program of its own: other tests' libraries and devices would be counted too.
+// A separate program: other tests' libraries and devices would be counted too.
 namespace stagecoach::kernels {
 namespace {
 

@@ -57,7 +57,7 @@ TEST_P(TileProductTest, MatchesPlainLoops) {
   }
 }
 
-// Around the sizes of blocks and vectors.
+// Extents around the sizes of blocks and vectors.
 INSTANTIATE_TEST_SUITE_P(Extents, TileProductTest,
                          ::testing::Combine(::testing::Values(1, 3, 8, 15, 64),
                                             ::testing::Values(1, 4, 7, 16, 31, 32, 64, 77),

@@ -45,7 +45,7 @@ std::string NameOf(const TransposeShape& s) {
   return absl::StrCat(s.matrices, "x", s.rows, "x", s.columns);
 }
 
-// Few rows, few columns, tiles that are whole and that are not.
+// Few rows, few columns, whole tiles and partial ones.
 INSTANTIATE_OP_TEST(Transposition, NameOf, TransposeShape{}, TransposeShape{3, 3, 70},
                     TransposeShape{2, 70, 5}, TransposeShape{2, 32, 64}, TransposeShape{3, 33, 17});
 

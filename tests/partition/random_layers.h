@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "partition/layer_cost.h"
-#include "partition/stage_memory.h"
+#include "partition/cost/layer_cost.h"
+#include "partition/cost/stage_memory.h"
 
 namespace stagecoach::partition {
 
@@ -16,15 +16,15 @@ inline schedule::LastUse RandomLastUse(std::mt19937& random) {
   return static_cast<schedule::LastUse>(random() % 3);
 }
 
-// Each in [0, below).
+// Returns counts in [0, below).
 inline std::vector<int64_t> RandomCounts(std::mt19937& random, size_t count, unsigned below) {
   std::vector<int64_t> values(count);
   for (int64_t& value : values) value = static_cast<int64_t>(random() % below);
   return values;
 }
 
-// `count` layers that hand activations to each other. Times are small whole numbers; every field of
-// LayerMemory varies.
+// Returns `count` layers that pass activations to each other. Times are small whole numbers; every
+// field of LayerMemory varies.
 inline std::vector<LayerCost> RandomLayers(std::mt19937& random, int count) {
   const auto bytes = [&random](int64_t most) {
     return AlignTensor(static_cast<int64_t>(random() % most));

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "schedule/lowering.h"
-#include "schedule/validator.h"
+#include "schedule/transforms/lowering.h"
+#include "schedule/verify/validator.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -44,7 +44,7 @@ class Lists {
     return kept;
   }
 
-  // Otherwise B and then W is at least as good as BW.
+  // Without this, B and then W is at least as good as BW.
   bool GainsByFusing(StageId stage) const {
     const StageTimes& times = request_.costs.of(stage);
     if (times.backward_ns < times.backward_input_ns + times.backward_weight_ns) return true;
@@ -144,7 +144,7 @@ class Orders {
 
   bool IsValid() { return Validate(Lower(Chosen()).value()).ok(); }
 
-  // Repeats until nothing moves: slow, and as different from the library's own way as can be.
+  // Repeats until nothing changes: slow, and as different from the library's method as possible.
   int64_t Time() {
     for (std::vector<int64_t>& ends : end_) std::fill(ends.begin(), ends.end(), kNotYet);
     std::array<size_t, 4> next{};

@@ -8,8 +8,9 @@
 
 namespace stagecoach::schedule {
 
-// `text` after one to three random edits, a function of `seed`: bytes (mostly of `meaningful`,
-// which must not be empty) changed and inserted, bytes removed, pieces repeated and swapped.
+// Returns `text` after one to three random edits, a function of `seed`: bytes (mostly of
+// `meaningful`, which must not be empty) changed and inserted, bytes removed, pieces repeated and
+// swapped.
 std::string Mutate(std::string text, uint64_t seed, absl::string_view meaningful);
 
 }  // namespace stagecoach::schedule

@@ -26,11 +26,11 @@ struct RankState {
   const std::vector<Action>* list = nullptr;
   std::vector<Group> groups;
   std::vector<size_t> group_at;  // index: position of a transfer
-  std::vector<size_t> needed;    // index: position; how many groups are done before the action
+  std::vector<size_t> needed;    // index: position; groups to be done before the action
   std::vector<bool> passed;      // index: position of a transfer
-  size_t next = 0;               // action
-  size_t started = 0;            // groups
-  size_t done = 0;               // groups
+  size_t next = 0;               // index of the next action
+  size_t started = 0;            // number of groups
+  size_t done = 0;               // number of groups
 };
 
 class Performer {
@@ -80,20 +80,20 @@ class Performer {
   }
   bool Pass(size_t rank);
 
-  // The other end of the transfer at `position`: its rank and position.
+  // Returns the other end of the transfer at `position`: its rank and position.
   std::pair<size_t, size_t> OtherEndOf(size_t rank, size_t position) const {
     const Action other = OtherEnd((*ranks_[rank].list)[position]);
     const auto peer = static_cast<size_t>(schedule_.rank_of(other.stage).value());
     return {peer, place_of_.at(other)};
   }
-  // What is in batches before that of the transfer has passed.
+  // Returns true if everything in the batches before the transfer's has passed.
   bool IsTurnOf(const RankState& state, size_t position) const;
   bool AllOfItsMomentHaveStarted(size_t rank, size_t group) const;
 
   const Schedule& schedule_;
   const GroupRule rule_;
   std::vector<RankState> ranks_;
-  std::map<Action, size_t> place_of_;  // of each transfer, as OtherEnd gives it
+  std::map<Action, size_t> place_of_;  // index: each transfer, as OtherEnd returns it
 };
 
 void Performer::AddRank(Rank rank) {

@@ -3,23 +3,23 @@
 
 #include <random>
 
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
 
 namespace stagecoach::schedule {
 
-// When the messages of a group pass.
+// Decides when the messages of a group pass.
 struct GroupRule {
-  // As NCCL performs them on so many channels (tests/testing/nccl_batches.h); 0: once all groups
-  // have started that messages connect with this one.
+  // The number of channels on which NCCL performs them (tests/testing/nccl_batches.h); 0: once all
+  // groups have started that messages connect with this one.
   int channels = 0;
 };
 
 // Performs a lowered schedule without collectives action by action, in random order, in an
-// independent and deliberately simple way: what Transfers::kGrouped says, word by word. False: some
-// rank does not come to its end. Pre-condition: rules 1 to 4 of Validate.
+// independent and deliberately simple way that follows Transfers::kGrouped literally. Returns false
+// if some rank does not complete. Pre-condition: rules 1 to 4 of Validate.
 bool EveryRankEnds(const Schedule& lowered, GroupRule rule, std::mt19937& random);
 
-// The schedule with all transfers between two other actions in one group, receives first.
+// Returns the schedule with all transfers between two other actions in one group, receives first.
 Schedule WithLargestGroups(Schedule lowered);
 
 }  // namespace stagecoach::schedule

@@ -69,9 +69,9 @@ class Fault:
         place = f"tcp://127.0.0.1:{free_port()}"
         epochs = "40" if self.phase == "end" else "1000000"
         command = [self.program, "train", "--device", "cpu", "--data", "synthetic:256x32x4",
-                   "--layers", "8", "--width", "64", "--batch", "64", "--microbatches", "8",
+                   "--layers", "8", "--width", "64", "--global-batch-size", "64", "--micro-batches", "8",
                    "--stages", self.stages, "--replicas", self.replicas, "--epochs", epochs,
-                   "--reduction", self.reduction, "--clip-norm", "1", "--deadline", str(DEADLINE_S), "--json"]
+                   "--reduction", self.reduction, "--clip-norm", "1", "--timeout", str(DEADLINE_S), "--json"]
         processes = []
         for rank in range(RANKS):
             environment = dict(os.environ, STAGECOACH_RANK=str(rank), STAGECOACH_RANKS=str(RANKS),

@@ -5,8 +5,9 @@
 
 Each fault is a `train --checkpoint`, as one process or as `launch` of four, which is struck once in each of its starts: by SIGHUP, by a reader of
 its output that goes away, or by a limit of the size of its files (RLIMIT_FSIZE), at the start, while it trains, while it saves or near its end.
-It must end with the status of that (129, 141; with a limit 74, or 0 if it did not matter), a hang-up after the first epoch must leave a checkpoint,
-and `--resume` without a further fault must end with the bits of a run that was left alone.
+It must end with the status of that (129, 141, 74), or with 0 if it was over before or the limit did not matter, which does not count as one of the
+--faults; a hang-up after the first epoch must leave a checkpoint, and `--resume` without a further fault must end with the bits of a run that was left
+alone.
 
 Then, ten times, two runs are started in one folder at almost the same time, some behind a run that was killed there: one of them must train and
 end with those bits, the other be refused with 78 and the name of the first. --only N repeats one fault.
@@ -15,6 +16,7 @@ end with those bits, the other be refused with 78 and the name of the first. --o
 import argparse
 import collections
 import glob
+import itertools
 import os
 import random
 import resource
@@ -28,15 +30,21 @@ sys.dont_write_bytecode = True
 
 from observed import children_of, result_of, wait_until  # noqa: E402
 
-EPOCHS = 40
+EPOCHS = 100  # more than a second, so that most runs are struck before they end
 STEPS = 4 * EPOCHS
-HANG_S = 60.0
+HANG_S = 240.0  # on a busy machine
 KINDS = ("hang-up", "pipe", "limit")
 PHASES = ("start", "training", "saving", "end")
 STATUSES = {"hang-up": (129, -signal.SIGHUP), "pipe": (141, -signal.SIGPIPE), "limit": (74,)}
-TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--width", "64", "--batch", "64", "--microbatches", "8",
+TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--width", "64", "--global-batch-size", "64", "--micro-batches", "8",
          "--gradient-blocks", "4", "--epochs", str(EPOCHS), "--clip-norm", "1", "--log-every", "1"]
 MESHES = (["--stages", "4"], ["--stages", "2", "--replicas", "2"])
+
+
+def default_signals():
+    """As a shell starts a program. Python ignores SIGPIPE, and `nohup` SIGHUP: a run that inherits that rightly goes on."""
+    for number in (signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def steps_saved(folder):
@@ -52,17 +60,17 @@ class Fault:
         self.kind = KINDS[number % len(KINDS)]
         self.phase = self.random.choice(PHASES)
         self.is_launched = self.random.random() < 0.4
-        self.every = self.random.choice(("1", "7", "1000000"))
-        self.too_late = False
+        self.every = self.random.choice(("5", "17", "1000000"))
+        self.has_struck = False
         self.problems = []
         self.command = [program]
         if self.is_launched:
             self.command += ["launch", "--processes", "4", "--"]
-        self.command += [*TRAIN, *self.random.choice(MESHES), "--every", self.every]
+        self.command += [*TRAIN, *self.random.choice(MESHES), "--checkpoint-every", self.every]
 
     def problem(self, what):
         where = "launch" if self.is_launched else "train"
-        self.problems.append(f"fault {self.number}, {self.kind} of {where} at {self.phase}, --every {self.every}: {what}")
+        self.problems.append(f"fault {self.number}, {self.kind} of {where} at {self.phase}, --checkpoint-every {self.every}: {what}")
 
     def wait_for_moment(self, folder, process, lines):
         def has_ended():
@@ -93,7 +101,7 @@ class Fault:
         lines = []
         with open(f"{folder}/err", "wb") as err:
             process = subprocess.Popen([*self.command, "--checkpoint", f"{folder}/run"], stdout=subprocess.PIPE, stderr=err,
-                                       preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL))
+                                       preexec_fn=default_signals)
         os.set_blocking(process.stdout.fileno(), False)
         rest = bytearray()
 
@@ -123,7 +131,7 @@ class Fault:
         status = process.wait()
         with open(f"{folder}/err", encoding="utf-8", errors="replace") as err:
             text = err.read()
-        self.too_late = status == 0 and self.kind != "limit"
+        self.has_struck = status != 0
         if status not in (0, *STATUSES[self.kind]):
             self.problem(f"ends with {status}: {text[-1500:]}")
         is_trained = any(b'"event":"epoch"' in line for line in lines)
@@ -145,7 +153,7 @@ class Fault:
 def two_in_one_folder(program, seed, number, expected):
     draw = random.Random(f"{seed}/two/{number}")
     with tempfile.TemporaryDirectory() as folder:
-        command = [program, *TRAIN, "--stages", "2", "--checkpoint", f"{folder}/run", "--resume", "--every", "3"]
+        command = [program, *TRAIN, "--stages", "2", "--checkpoint", f"{folder}/run", "--resume", "--checkpoint-every", "3"]
         if number % 2 == 1:
             killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             wait_until(lambda: steps_saved(folder), HANG_S)
@@ -178,19 +186,27 @@ def main():
 
     alone = subprocess.run([arguments.program, *TRAIN, "--stages", "1"], check=True, capture_output=True, text=True)
     expected = result_of(alone.stdout)
-    numbers = range(arguments.faults * len(KINDS)) if arguments.only is None else [arguments.only]
-    counts = collections.Counter()
-    late = bad = 0
-    for number in numbers:
+    struck, counts = collections.Counter(), collections.Counter()
+    runs = bad = 0
+    for number in itertools.count() if arguments.only is None else [arguments.only]:
+        kind = KINDS[number % len(KINDS)]
+        if struck[kind] == arguments.faults:
+            if all(struck[of] == arguments.faults for of in KINDS):
+                break
+            continue
         fault = Fault(arguments.program, arguments.seed, number).run(expected)
         for problem in fault.problems:
             print(problem, flush=True)
-        counts[fault.kind, fault.phase, "launch" if fault.is_launched else "train"] += 1
-        late += fault.too_late
+        if fault.has_struck:
+            struck[kind] += 1
+            counts[kind, fault.phase, "launch" if fault.is_launched else "train"] += 1
+        runs += 1
         bad += bool(fault.problems)
+        if runs % 20 == 0:
+            print(f"{runs} runs, struck: {dict(struck)}", file=sys.stderr, flush=True)
     for of, count in sorted(counts.items()):
         print(f"{of[0]:9}{of[1]:10}{of[2]:8}{count:5}")
-    print(f"{len(numbers)} faults, {late} of which came too late; {len(numbers) - bad} runs ended as if nothing had happened")
+    print(f"{runs} runs, {sum(struck.values())} of which were struck; {runs - bad} ended as if nothing had happened", flush=True)
     if arguments.only is None:
         problems = [problem for number in range(10) for problem in two_in_one_folder(arguments.program, arguments.seed, number, expected)]
         print("\n".join(problems + [f"two runs in one folder: {10 - len(problems)} of 10 as it must be"]))

@@ -3,9 +3,10 @@
 
     tests/soak/restarts.py --program build/release/tools/stagecoach --faults 2000 --seed 1
 
-Each run is `launch --max-restarts -- train --checkpoint`, four CPU processes: four stages, two of two
-replicas (with and without a sharded optimizer) or four replicas. It saves itself after every step, or
-after each epoch alone, and is struck ten times by SIGKILL or SIGSTOP, each time in one of these phases:
+Each run is `launch --max-restarts -- train --checkpoint`, four processes, with CPU devices or
+(--device cuda) a GPU each: four stages, two of two replicas (with and without a sharded optimizer) or
+four replicas. It saves itself after every step, or after each epoch alone, and is struck ten times by
+SIGKILL or SIGSTOP, each time in one of these phases:
 
   start     while processes start, meet, plan and restore;
   training  at any moment;
@@ -45,7 +46,7 @@ MESHES = (["--stages", "4"], ["--stages", "2", "--replicas", "2"],
           ["--stages", "2", "--replicas", "2", "--shard-optimizer"],
           ["--stages", "1", "--replicas", "4"])
 TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--width", "64",
-         "--batch", "64", "--microbatches", "8", "--gradient-blocks", "4", "--epochs", str(EPOCHS),
+         "--global-batch-size", "64", "--micro-batches", "8", "--gradient-blocks", "4", "--epochs", str(EPOCHS),
          "--clip-norm", "1"]
 
 
@@ -60,9 +61,10 @@ def is_there(pid):
 class Run:
     """One supervised run, and what befell it."""
 
-    def __init__(self, program, seed, number, faults):
+    def __init__(self, program, train, seed, number, faults):
         self.random = random.Random(f"{seed}/{number}")
         self.program = program
+        self.train = train
         self.number = number
         self.left = faults
         self.mesh = self.random.choice(MESHES)
@@ -79,8 +81,8 @@ class Run:
 
     def launch(self, folder):
         command = [self.program, "launch", "--processes", str(RANKS), "--max-restarts", "1000",
-                   "--silence", "0.3", "--", *TRAIN, *self.mesh, "--checkpoint", f"{folder}/run",
-                   "--resume", "--every", self.every]
+                   "--silence", "0.3", "--", *self.train, *self.mesh, "--checkpoint", f"{folder}/run",
+                   "--resume", "--checkpoint-every", self.every]
         with open(f"{folder}/out", "ab") as out, open(f"{folder}/err", "ab") as err:
             # Launchers that are killed leave their folders for rings.
             env = {**os.environ, "TMPDIR": folder}
@@ -181,17 +183,19 @@ def main():
     parser.add_argument("--program", required=True, help="the stagecoach to test")
     parser.add_argument("--faults", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", type=int, help="the number of the only run")
     arguments = parser.parse_args()
 
-    alone = subprocess.run([arguments.program, *TRAIN, "--stages", "1"], check=True,
+    train = [*TRAIN, "--device", arguments.device]
+    alone = subprocess.run([arguments.program, *train, "--stages", "1"], check=True,
                            capture_output=True, text=True)
     expected = result_of(alone.stdout)
     runs = []
     left = arguments.faults if arguments.only is None else FAULTS_PER_RUN
     number = 0 if arguments.only is None else arguments.only
     while left > 0:
-        run = Run(arguments.program, arguments.seed, number, min(left, FAULTS_PER_RUN))
+        run = Run(arguments.program, train, arguments.seed, number, min(left, FAULTS_PER_RUN))
         runs.append(run.run(expected))
         for problem in run.problems:
             print(problem, flush=True)

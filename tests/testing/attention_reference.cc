@@ -6,7 +6,8 @@
 #include "base/check.h"
 #include "tests/testing/reference.h"
 
-// Names of extents as in kernels/ops/attention.h; t is the position of a query, u that of a key.
+// Names of extents are those of kernels/ops/attention.h; t is the position of a query, u that of a
+// key.
 namespace stagecoach::kernels::reference {
 namespace {
 
@@ -39,7 +40,7 @@ struct AttentionPlaces {
   double base;
 };
 
-// Queries and keys turned by their position, or turned back with `direction` -1.
+// Returns queries and keys rotated by their position, or rotated back if `direction` is -1.
 Vector Turned(const AttentionPlaces& at, Values qkv, double direction) {
   Vector turned(qkv.begin(), qkv.end());
   if (at.base == 0.0) return turned;

@@ -11,7 +11,7 @@
 namespace stagecoach::testing {
 
 // Matches a sequence of numbers whose element i is within bounds[i] of expected[i]. Explains the
-// element that misses its bound by the largest factor. Not-a-number is close to nothing.
+// element that misses its bound by the largest factor. NaN is close to nothing.
 //   EXPECT_THAT(device.Values(y), CloseTo(reference.y, bounds));
 MATCHER_P2(CloseToEach, expected, bounds, "is within the bounds of the expected values") {
   if (arg.size() != expected.size() || arg.size() != bounds.size()) {
@@ -42,7 +42,7 @@ MATCHER_P2(CloseToEach, expected, bounds, "is within the bounds of the expected 
 inline auto CloseTo(std::vector<double> expected, std::vector<double> bounds) {
   return CloseToEach(std::move(expected), std::move(bounds));
 }
-// One bound for all elements.
+// Uses one bound for all elements.
 inline auto CloseTo(std::vector<double> expected, double bound) {
   std::vector<double> bounds(expected.size(), bound);
   return CloseToEach(std::move(expected), std::move(bounds));

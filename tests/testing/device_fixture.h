@@ -28,9 +28,9 @@ class TestDevice {
   kernels::Device& device() { return *device_; }
   kernels::Ops& ops() { return device_->ops(); }
 
-  // Memory that lives as long as this. Operands hold `values`; results and workspaces hold bytes
-  // 0xFF, which read as not-a-number, so that an operation that reads what it should write is seen.
-  // Of float32, or rounded to bfloat16.
+  // Allocates memory that lives as long as this device. Operands hold `values`, as float32 or
+  // rounded to bfloat16; results and workspaces hold bytes 0xFF, which read as NaN, so that reading
+  // before writing is noticed.
   kernels::Tensor Operand(const kernels::Shape& shape, absl::Span<const float> values,
                           kernels::DType dtype = kernels::DType::kFloat32);
   kernels::Tensor Labels(absl::Span<const int32_t> labels);
@@ -38,10 +38,10 @@ class TestDevice {
                          kernels::DType dtype = kernels::DType::kFloat32);
   std::byte* Workspace(int64_t bytes);
 
-  // Runs `work` as a job of the device's stream, waits, and returns what it returned.
+  // Runs `work` as a job of the device's stream, waits, and returns its result.
   absl::Status Run(absl::FunctionRef<absl::Status(kernels::Stream&)> work);
 
-  // The elements of a tensor of numbers of 2 bytes or more.
+  // Returns the elements of a tensor of numbers of 2 bytes or more.
   static std::vector<double> Values(const kernels::Tensor& tensor);
 
  private:
@@ -54,7 +54,7 @@ class TestDevice {
   std::vector<Guarded> memory_;
 };
 
-// The tensor's bytes, to compare results that must be the same to the bit.
+// Returns the tensor's bytes, to compare results that must have the same bits.
 absl::Span<const std::byte> BytesOf(const kernels::Tensor& tensor);
 
 }  // namespace stagecoach::testing

@@ -7,7 +7,7 @@
 
 namespace stagecoach::testing {
 
-// The gradient of a scalar function at x by central differences of fourth order:
+// Returns the gradient of a scalar function at x by central differences of fourth order:
 //   f'(x) = (8 (f(x + h) - f(x - h)) - (f(x + 2h) - f(x - 2h))) / 12h + O(h^4 f^(5) / 30)
 // With h = 2^-10 the truncation is about 3e-14 f^(5), the rounding about 3e-13 |f|.
 inline std::vector<double> CentralDifferences(

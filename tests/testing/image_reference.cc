@@ -5,7 +5,7 @@
 #include "absl/functional/function_ref.h"
 #include "tests/testing/reference.h"
 
-// Names of extents and indices as in the contracts.
+// Names of extents and indices are those of the contracts.
 namespace stagecoach::kernels::reference {
 namespace {
 

@@ -10,14 +10,14 @@
 
 namespace stagecoach::testing {
 
-// One end of a message, in a group of a rank.
+// One end of a message in a group of a rank.
 struct NcclEnd {
   bool is_send = false;
   int peer = 0;
 };
 
-// Where NCCL performs it: the batches of a channel run one after the other, and what is in one
-// batch together. Channels do not wait for one another.
+// The place where NCCL performs it: the batches of a channel run one after the other, and the
+// members of a batch together. Channels do not wait for one another.
 struct NcclPlace {
   int channel = 0;
   int batch = 0;
@@ -25,13 +25,13 @@ struct NcclPlace {
   friend bool operator==(const NcclPlace&, const NcclPlace&) = default;
 };
 
-// The places of a group's transfers, in the order in which they were posted, for ranks on one node
-// and messages that one channel takes whole. As NCCL 2.28.9 does it (p2pSchedule in init.cc,
+// Returns the places of a group's transfers, in the order in which they were posted, for ranks on
+// one node and messages that one channel takes whole, as in NCCL 2.28.9 (p2pSchedule in init.cc,
 // scheduleP2pTasksToPlan and addWorkBatchToPlan in enqueue.cc, ncclP2pChannelBaseForRound in
 // channel.h): round r is the send to the rank r further on and the receive from the rank r before.
-// In each pass over the rounds every round takes the first send and the first receive that are
+// Each pass over the rounds takes, for every round, the first send and the first receive that are
 // left. Rounds are dealt to channels by their number with its bits reversed; a batch has at most 8
-// rounds, of one block of 8, and none twice. `channels` is a power of two.
+// rounds, of one block of 8, and no round twice. `channels` is a power of two.
 inline std::vector<NcclPlace> NcclPlaces(const std::vector<NcclEnd>& group, int rank, int ranks,
                                          int channels) {
   constexpr int kRoundsOfBatch = 8;

@@ -11,16 +11,16 @@
 
 namespace stagecoach::testing {
 
-// Why a test of that precision on CPU devices has to be skipped on this machine.
+// Returns why a test of that precision on CPU devices must be skipped on this machine.
 inline absl::Status HasOnCpu(kernels::Precision precision) {
   return precision == kernels::Precision::kBfloat16 ? kernels::CheckBfloat16OnCpu()
                                                     : absl::OkStatus();
 }
 
-// What `k` roundings to bfloat16 one after the other do to a tensor that comes out of a network, to
-// first order and relative to the largest of it: 2 sqrt(k) u. Their errors are independent and have
-// mean 0, so they add as squares do (Higham & Mary 2019, "A new approach to probabilistic rounding
-// error analysis"); the worst case, k u, is met by none of many elements.
+// Returns the effect of `k` successive roundings to bfloat16 on a tensor that comes out of a
+// network, to first order and relative to its largest element: 2 sqrt(k) u. The errors are
+// independent and have mean 0, so they add as squares do (Higham & Mary 2019, "A new approach to
+// probabilistic rounding error analysis"); none of many elements meets the worst case, k u.
 inline double ProbableErrorOfBfloat16(int64_t k) {
   return 2.0 * std::sqrt(static_cast<double>(k)) *
          PrecisionOf(kernels::DType::kBfloat16).unit_roundoff;

@@ -9,19 +9,19 @@
 
 namespace stagecoach::testing {
 
-// Test operands: the same values in every run. Operands of one test take different streams, which
-// makes them independent.
+// Return test operands: the same values in every run. Operands of one test use different streams,
+// which makes them independent.
 std::vector<float> RandomNormal(int64_t elements, uint64_t stream);
 std::vector<float> RandomUniform(float lo, float hi, int64_t elements, uint64_t stream);
-// Labels in [0, classes).
+// Returns labels in [0, classes).
 std::vector<int32_t> RandomLabels(int64_t rows, int64_t classes, uint64_t stream);
 
-// Each value rounded to `type`: what a tensor of that type can hold.
+// Returns each value rounded to `type`: the numbers that a tensor of that type can hold.
 std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values);
 
-// The same numbers for the reference in double precision.
+// Returns the same numbers for the reference in double precision.
 std::vector<double> ToDouble(absl::Span<const float> values);
-// Their absolute values, for error bounds.
+// Returns the absolute values, for error bounds.
 std::vector<double> Magnitudes(absl::Span<const double> values);
 
 }  // namespace stagecoach::testing

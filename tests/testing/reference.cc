@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/random.h"
 
-// Throughout: R rows, I inputs, O outputs, C features or classes; r, i, o, c index them.
+// Letters throughout: R rows, I inputs, O outputs, C features or classes; r, i, o, c index them.
 namespace stagecoach::kernels::reference {
 namespace {
 
@@ -22,7 +22,7 @@ void CheckSize(absl::Span<const T> values, size_t expected) {
                    absl::StrCat(values.size(), " values where the shape has ", expected));
 }
 
-// The loss of one row; `gradient` gets its derivative times `scale`.
+// Returns the loss of one row; writes its derivative times `scale` to `gradient`.
 double CrossEntropyRow(Values output, size_t label, double scale, absl::Span<double> gradient) {
   const double largest = *std::max_element(output.begin(), output.end());
   double sum = 0;

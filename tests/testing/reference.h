@@ -18,15 +18,15 @@
 #include "kernels/ops/swiglu.h"
 
 // The oracle of every backend: each operation of kernels/ops/ as plain loops in double precision.
-// Formulas, shapes and names are those of the contracts there. Matrices are row-major. Slow,
-// single-threaded, pure functions; a span of another length than the shape gives aborts.
+// Formulas, shapes and names are those of the contracts there. Matrices are row-major. The
+// functions are slow, single-threaded and pure; a span whose length does not fit the shape aborts.
 namespace stagecoach::kernels::reference {
 
 using Values = absl::Span<const double>;
 using Vector = std::vector<double>;
 
 double Activate(Activation activation, double z);
-// At its kink kRelu has the derivative 0.
+// kRelu has the derivative 0 at its kink.
 double ActivationDerivative(Activation activation, double z);
 
 struct LinearOutput {
@@ -57,7 +57,7 @@ struct EmbeddingGradient {
 EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<const int32_t> ids,
                                     Values dy);
 
-// Also RMSNorm: with its shape `beta` is not read and `dbeta` is empty.
+// Also for RMSNorm: with its shape `beta` is not read and `dbeta` is empty.
 struct LayerNormOutput {
   Vector statistics;
   Vector y;
@@ -66,7 +66,7 @@ LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values g
 Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, Values gamma,
                               Values statistics);
 
-// Of one row, from those of all.
+// The statistics of one row, from those of all.
 struct NormStatistics {
   double mean, rstd;
 };
@@ -80,15 +80,15 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
                                                 Values statistics);
 
 struct AttentionOutput {
-  Vector weights;  // (B, H, T, T): p, 0 for what a position does not see
+  Vector weights;  // (B, H, T, T): p, 0 for positions that are not seen
   Vector statistics;
   Vector y;
 };
 AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv);
-// dqkv. Weights and y are those of AttentionForward.
+// Returns dqkv. Weights and y are those of AttentionForward.
 Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv);
 
-// `b` is empty without a bias, and then so is `db`.
+// `b` is empty without a bias, and then `db` is, too.
 Vector ConvolutionForward(const ConvolutionShape& shape, Values x, Values w, Values b);
 Vector ConvolutionBackwardInput(const ConvolutionShape& shape, Values dy, Values w);
 struct ConvolutionWeightGradient {
@@ -111,14 +111,14 @@ Vector ImageNormBackwardInput(const ImageNormShape& shape, Values dy, Values x, 
                               Values mean, Values variance);
 LayerNormWeightGradient ImageNormBackwardWeight(const ImageNormShape& shape, Values dy, Values x,
                                                 Values mean, Values variance);
-// The set of an element of x, and its channel.
+// Returns the set of an element of x, and its channel.
 int64_t ImageNormSetOf(const ImageNormShape& shape, int64_t element);
 int64_t ImageNormChannelOf(const ImageNormShape& shape, int64_t element);
 
 Vector SwiGluForward(const SwiGluShape& shape, Values x);
 Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x);
 
-// In float32, in which it is exact but for one rounding. `key.first_sample` is not read.
+// Computes in float32, which is exact except for one rounding. `key.first_sample` is not read.
 Vector Dropout(const DropoutShape& shape, const DropoutKey& key, int64_t first_sample,
                absl::Span<const float> x);
 
@@ -132,7 +132,7 @@ LossOutput SoftmaxCrossEntropy(const LossShape& shape, Values output,
 LossOutput MeanSquaredError(const LossShape& shape, Values output, absl::Span<const int32_t> labels,
                             int64_t valid_rows, double scale);
 
-// What an optimizer keeps of each parameter, updated in place.
+// The optimizer's states of each parameter, updated in place.
 struct AdamWState {
   Vector parameter;
   Vector m;

@@ -29,7 +29,8 @@ MATCHER_P(StatusIs, code, "has the code " + absl::StatusCodeToString(code)) {
   return GetStatus(arg).code() == code;
 }
 
-// The same, and a message that `message` (a string or a matcher, such as HasSubstr) matches.
+// Matches one with this code and a message that `message` (a string or a matcher, such as
+// HasSubstr) matches.
 MATCHER_P2(StatusIs, code, message,
            "has the code " + absl::StatusCodeToString(code) + " and a message that " +
                ::testing::DescribeMatcher<std::string>(message)) {

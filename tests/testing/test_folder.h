@@ -12,7 +12,7 @@
 
 namespace stagecoach::testing {
 
-// A folder of the running test's own, which disappears with this.
+// A folder for the running test, which is removed with this object.
 class TestFolder {
  public:
   TestFolder() { std::filesystem::create_directories(path_); }
@@ -25,7 +25,7 @@ class TestFolder {
  private:
   static std::string Name() {
     const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-    // The names of a test with a parameter have slashes.
+    // The names of a parameterized test have slashes.
     return absl::StrReplaceAll(
         absl::StrCat(test.test_suite_name(), "_", test.name(), "_", getpid()), {{"/", "_"}});
   }

@@ -9,47 +9,50 @@
 #include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 
-// How far a correct implementation may be from the exact result: bounds derived from the
-// arithmetic, none fitted to what an implementation happens to give. They hold for any order of
+// Bounds for the distance of a correct implementation from the exact result, derived from the
+// arithmetic, none fitted to the results of an implementation. They hold for any order of
 // summation, with and without fused multiply-add, so one bound serves every backend. (Higham,
 // "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapters 2 to 4.)
 //
-// The rule behind most of them: where every path from an operand to the result passes at most k
+// The rule behind most of them: if every path from an operand to the result passes at most k
 // roundings, the error is at most Gamma(k) times the same expression with absolute values of all
 // its terms.
 namespace stagecoach::testing {
 
 struct Precision {
-  double unit_roundoff;  // u: one rounding makes x into x (1 + d), |d| <= u
+  double unit_roundoff;  // u: one rounding turns x into x (1 + d), |d| <= u
   double underflow;      // results smaller than this may become zero, or this
   double elementary;     // exp, log, tanh, sqrt and division: relative error in units of u
 };
 
-// The one table. Integers are exact.
+// Returns the only table of precisions. Integers are exact.
 const Precision& PrecisionOf(kernels::DType dtype);
 
-// gamma_k = k u / (1 - k u), which bounds the relative effect of k successive roundings. k u < 1.
+// Returns gamma_k = k u / (1 - k u), which bounds the relative effect of k successive roundings.
+// Pre-condition: k u < 1.
 double Gamma(int64_t k, kernels::DType dtype = kernels::DType::kFloat32);
 
-// Of a sum of n products x_i y_i, where sum_abs is the sum of |x_i y_i|: gamma_n sum_abs.
+// Returns the bound of a sum of n products x_i y_i, where sum_abs is the sum of |x_i y_i|: gamma_n
+// sum_abs.
 double DotBound(int64_t n, double sum_abs, kernels::DType dtype = kernels::DType::kFloat32);
 
-// Of a value near `value` that was computed in float32 to within `bound` and then stored as
-// `dtype`.
+// Returns the bound of a value near `value` that was computed in float32 to within `bound` and then
+// stored as `dtype`.
 double StoredBound(double value, double bound, kernels::DType dtype);
 
-// Of activation(z), computed in float32, where the z it was computed from is off by at most
-// `z_error`.
+// Returns the bound of activation(z), computed in float32, if the z that it was computed from is
+// off by at most `z_error`.
 double ActivationBound(kernels::Activation activation, double z, double z_error);
 
-// Whether all that is computed, forward and backward, is an operand or 0.
+// Returns whether everything that is computed, forward and backward, is an operand or 0.
 bool IsExact(kernels::Activation activation);
 
-// Of activation'(z), from z where that is kept, and else from activation(z) as it is stored.
+// Returns the bound of activation'(z), from z if that is kept, and otherwise from activation(z) as
+// it is stored.
 double ActivationDerivativeBound(kernels::Activation activation, double z,
                                  kernels::DType dtype = kernels::DType::kFloat32);
 
-// Of each element of what SwiGluOp gives for these operands, computed in float32.
+// Returns the bounds of each element of SwiGluOp's results for these operands, computed in float32.
 std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
                                         absl::Span<const double> x);
 std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,

@@ -16,24 +16,26 @@ TOKENIZER = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                          "../fixtures/tokenizers/gpt2.json")
 USAGE, BAD_DATA, CANNOT_WRITE = 2, 65, 74
 
-SMALL = ["--data", "synthetic:64x4x2", "--layers", "2", "--width", "4", "--batch", "8",
+SMALL = ["--data", "synthetic:64x4x2", "--layers", "2", "--width", "4", "--global-batch-size", "8",
          "--stages", "2", "--epochs", "1"]
-PLAN = ["plan", *SMALL[:-4], "--devices", "2", "--microbatches", "2"]
-SIMULATE = ["simulate", "--stages", "2", "--microbatches", "2"]
+PLAN = ["plan", *SMALL[:-4], "--devices", "2", "--micro-batches", "2"]
+SIMULATE = ["simulate", "--stages", "2", "--micro-batches", "2"]
 
 # FILE is replaced by the path of each bad file with that ending.
 INPUTS = {
     "data.csv": ["train", *SMALL[2:], "--data", "FILE"],
     "data.npy": ["train", *SMALL[2:], "--data", "FILE"],
     "data.bin": ["train", "--model", "gpt2:blocks=1,width=8,heads=2", "--data", "FILE"],
-    "model.toml": ["train", *SMALL[:2], "--batch", "8", "--model", "FILE"],
+    "model.toml": ["train", *SMALL[:2], "--global-batch-size", "8", "--model", "FILE"],
     "schedule.csv": ["train", *SMALL, "--schedule", "FILE"],
     "schedule.json": ["simulate", "--schedule", "FILE"],
     "plan.json": ["train", *SMALL[:6], "--plan", "FILE"],
     "tokenizer.json": ["train", "--data", __file__, "--tokenizer", "FILE"],
     "tokenizer.model": ["prepare", "--text", __file__, "--output", "ids.bin", "--tokenizer", "FILE"],
     "folder": ["generate", "--prompt", "a", "--init", "FILE"],
+    "prompts.jsonl": ["generate", "--init", "none", "--prompts", "FILE"],
     "profile.json": ["plan", "--profile", "FILE", "--devices", "2"],
+    "transformer.toml": ["plan", "--profile", "FILE", "--devices", "2"],
     "profile.csv": ["plan", "--profile", "FILE", "--devices", "2"],
     "cluster.toml": [*PLAN, "--cluster", "FILE"],
     "other.json": [*PLAN, "--compare", "FILE"],
@@ -80,12 +82,12 @@ OUTPUTS = [
 ]
 
 NUMBERS = [
-    (["train", *SMALL], ["--layers", "--width", "--batch", "--microbatches", "--epochs", "--steps",
-                         "--seed", "--rows", "--eval-every", "--deadline", "--learning-rate",
+    (["train", *SMALL], ["--layers", "--width", "--global-batch-size", "--micro-batches", "--epochs", "--steps",
+                         "--seed", "--train-samples", "--eval-every", "--timeout", "--learning-rate",
                          "--threads-per-device", "--replicas", "--chunks",
-                         "--device-memory", "--stages", "--warmup-steps", "--keep"]),
-    (PLAN, ["--devices", "--microbatches", "--time-limit", "--device-memory", "--replicas"]),
-    (SIMULATE, ["--stages", "--microbatches", "--forward", "--latency", "--stash-limit"]),
+                         "--device-memory", "--stages", "--warmup-steps", "--keep-checkpoints"]),
+    (PLAN, ["--devices", "--micro-batches", "--time-limit", "--device-memory", "--replicas"]),
+    (SIMULATE, ["--stages", "--micro-batches", "--forward", "--latency", "--stash-limit"]),
     (["generate", "--init", "none", "--prompt", "a"], ["--tokens", "--temperature", "--top-p"]),
 ]
 VALUES = ["", "x", "-1", "nan", "1e999", "99999999999999999999", "1\x1b[2J", "\n"]
@@ -105,6 +107,7 @@ WRITTEN = {
     "cluster.toml": "version = 1\n[[group]]\ndevices = 2\n",
     "model.toml": '[[layer]]\ntype = "linear"\noutputs = "classes"\n',
     "transformer.toml": "version = 1\nlayers = 2\n",
+    "config.json": '{"model_type": "resnet", "depths": [1]}',
     "times.json": '{"stages": [{"forward_ms": 1, "backward_ms": 1, "weight_ms": 1}]}',
     "text.txt": "a text\n",
 }
@@ -118,11 +121,11 @@ OTHER_KINDS = [
     ([*SIMULATE, "--times"], [k for k in [*MADE, *WRITTEN] if k != "times.json"]),
     (["plan", "--devices", "2", "--profile"],
      ["plan.json", "schedule.json", "schedule.csv", "trace.json", "times.json", "table.csv",
-      "cluster.toml", "model.toml", "text.txt", "run"]),
-    ([*PLAN[:-4], "--microbatches", "2", "--cluster"],
+      "config.json", "cluster.toml", "model.toml", "text.txt", "run"]),
+    ([*PLAN[:-4], "--micro-batches", "2", "--cluster"],
      [k for k in [*MADE, *WRITTEN] if k != "cluster.toml"]),
     ([*PLAN, "--compare"], ["schedule.json", "trace.json", "profile.json", "times.json"]),
-    (["train", *SMALL[:2], "--batch", "8", "--model"],
+    (["train", *SMALL[:2], "--global-batch-size", "8", "--model"],
      ["cluster.toml", "transformer.toml"]),
     (["train", *SMALL[2:], "--data"], ["layers.csv", "schedule.csv"]),
     (["trace", "show"], [k for k in [*MADE, *WRITTEN] if k != "trace.json"]),

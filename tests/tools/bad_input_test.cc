@@ -1,4 +1,5 @@
-// Whatever is wrong with the input: one line that says so, and the exit status of its kind.
+// Whatever is wrong with the input, the program prints one line that says so and exits with the
+// status of that kind of error.
 
 #include <string>
 #include <vector>
@@ -24,8 +25,8 @@ using ::testing::StartsWith;
 
 // A small network on small data, with `more` arguments.
 Arguments SmallRun(const Arguments& more) {
-  return Joined({"train", "--data", "synthetic:100x8x2", "--layers", "4", "--width", "8", "--batch",
-                 "16", "--microbatches", "4", "--epochs", "1"},
+  return Joined({"train", "--data", "synthetic:100x8x2", "--layers", "4", "--width", "8",
+                 "--global-batch-size", "16", "--micro-batches", "4", "--epochs", "1"},
                 more);
 }
 
@@ -40,7 +41,7 @@ void ExpectBadData(const std::string& data, const Matcher<std::string>& line) {
   ExpectFailure({"train", "--data", data}, kStatusBadData, line);
 }
 
-// Usage.
+// ---- Usage.
 
 TEST(Usage, UnknownFlagNamesTheNearest) {
   ExpectFailure(SmallRun({"--stagse", "2"}), kStatusUsage,
@@ -73,14 +74,17 @@ TEST(Usage, BadNumbersSayWhatIsExpected) {
 }
 
 TEST(Usage, EveryCountRefusesLetters) {
-  for (const char* flag : {"--layers",   "--width",         "--devices",
-                           "--batch",    "--microbatches",  "--threads-per-device",
-                           "--rows",     "--epochs",        "--seed",
-                           "--deadline", "--learning-rate", "--warmup-steps",
-                           "--min-lr",   "--clip-norm",     "--weight-decay",
-                           "--momentum", "--beta1",         "--beta2",
-                           "--steps",    "--eval-every",    "--eval-rows",
-                           "--log-every"}) {
+  for (const char* flag : {"--layers",        "--width",
+                           "--devices",       "--global-batch-size",
+                           "--micro-batches", "--threads-per-device",
+                           "--train-samples", "--epochs",
+                           "--seed",          "--timeout",
+                           "--learning-rate", "--warmup-steps",
+                           "--min-lr",        "--clip-norm",
+                           "--weight-decay",  "--momentum",
+                           "--beta1",         "--beta2",
+                           "--steps",         "--eval-every",
+                           "--eval-rows",     "--log-every"}) {
     ExpectFailure({"train", flag, "7x"}, kStatusUsage, HasSubstr(absl::StrCat(flag, ": \"7x\"")));
   }
 }
@@ -153,7 +157,7 @@ TEST(Usage, OnlyTokensHaveAContextAndAVocabulary) {
   }
 }
 
-// Data.
+// ---- Data.
 
 TEST(BadData, MissingDirectory) {
   ExpectBadData("/no/such/place", HasSubstr("/no/such/place: no such file or directory"));
@@ -163,7 +167,8 @@ TEST(BadData, DirectoryOfOtherFiles) {
   ExpectBadData(TestDirectory(), HasSubstr("expected a directory of IDX"));
 }
 
-// A directory of two training images and one for the test, of 2 x 2 pixels. Tests replace a file.
+// Returns a directory of two training images and one test image of 2 x 2 pixels. Tests replace a
+// file in it.
 std::string SmallImages() {
   const std::string directory = TestDirectory();
   WriteTestFile(directory, "train-images-idx3-ubyte", IdxFile({2, 2, 2}, "12345678"));
@@ -236,18 +241,18 @@ TEST(BadData, MissingLabelColumn) {
 }
 
 TEST(BadData, MoreRowsThanThereAre) {
-  ExpectFailure(SmallRun({"--rows", "101"}), kStatusBadData, HasSubstr("101"));
+  ExpectFailure(SmallRun({"--train-samples", "101"}), kStatusBadData, HasSubstr("101"));
 }
 
-// Configuration.
+// ---- Configuration.
 
 TEST(BadConfiguration, ModelsThatTakeNumbersDoNotTakeTokens) {
   const std::string directory = TestDirectory();
   const std::string text = WriteTestFile(directory, "a.txt", std::string(100, 'x'));
   const std::string model =
       WriteTestFile(directory, "m.toml", "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n");
-  const Arguments run = {"train",   "--data", text,       "--context", "9",
-                         "--batch", "4",      "--stages", "1"};
+  const Arguments run = {"train", "--data",   text, "--context", "9", "--global-batch-size",
+                         "4",     "--stages", "1"};
   ExpectFailure(run, kStatusBadConfiguration, HasSubstr("the default network takes numbers"));
   ExpectFailure(Joined(run, {"--model", model}), kStatusBadConfiguration,
                 HasSubstr("linear 9 -> 256 takes numbers, but is given ids"));
@@ -259,22 +264,24 @@ TEST(BadConfiguration, MoreStagesThanLayers) {
 }
 
 TEST(BadConfiguration, BatchNotDivisibleNamesTheNearestThatIs) {
-  ExpectFailure(
-      SmallRun({"--batch", "18"}), kStatusBadConfiguration,
-      AllOf(HasSubstr("18 rows"), HasSubstr("4 equal micro-batches"), HasSubstr("use --batch 16")));
-  ExpectFailure(SmallRun({"--batch", "19"}), kStatusBadConfiguration, HasSubstr("use --batch 20"));
-  ExpectFailure(SmallRun({"--batch", "1"}), kStatusBadConfiguration, HasSubstr("use --batch 4"));
+  ExpectFailure(SmallRun({"--global-batch-size", "18"}), kStatusBadConfiguration,
+                AllOf(HasSubstr("18 rows"), HasSubstr("4 equal micro-batches"),
+                      HasSubstr("use --global-batch-size 16")));
+  ExpectFailure(SmallRun({"--global-batch-size", "19"}), kStatusBadConfiguration,
+                HasSubstr("use --global-batch-size 20"));
+  ExpectFailure(SmallRun({"--global-batch-size", "1"}), kStatusBadConfiguration,
+                HasSubstr("use --global-batch-size 4"));
 }
 
 TEST(Usage, NoMicroBatches) {
   for (const char* count : {"0", "-3"}) {
-    ExpectFailure(SmallRun({"--microbatches", count}), kStatusUsage,
-                  HasSubstr(absl::StrCat("--microbatches is ", count, ", expected at least 1")));
+    ExpectFailure(SmallRun({"--micro-batches", count}), kStatusUsage,
+                  HasSubstr(absl::StrCat("--micro-batches is ", count, ", expected at least 1")));
   }
 }
 
 TEST(BadConfiguration, LessThanABatchOfRows) {
-  ExpectFailure(SmallRun({"--rows", "15"}), kStatusBadConfiguration,
+  ExpectFailure(SmallRun({"--train-samples", "15"}), kStatusBadConfiguration,
                 AllOf(HasSubstr("15 rows"), HasSubstr("one batch of 16")));
 }
 
@@ -292,7 +299,8 @@ TEST(BadData, MissingModelFile) {
 }
 
 TEST(BadConfiguration, ModelThatDoesNotFitGetsATableAfterTheLine) {
-  // The parameters of one layer alone take more, whatever scratch this CPU's products need.
+  // The parameters of one layer alone exceed this, whatever scratch memory this CPU's products
+  // need.
   const Finished run = RunStagecoach(SmallRun({"--stages", "1", "--device-memory", "1kB"}));
   EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
   EXPECT_THAT(run.out, IsEmpty());

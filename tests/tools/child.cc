@@ -30,7 +30,8 @@ std::string ReadAll(int file) {
   return text;
 }
 
-// What engine/launch reads: a launcher that runs the tests starts none of their programs.
+// The variables that engine/comm reads: a launcher that runs the tests starts none of their
+// programs.
 constexpr absl::string_view kOfLaunchers[] = {"STAGECOACH_RANK",
                                               "STAGECOACH_LOCAL_RANK",
                                               "STAGECOACH_RENDEZVOUS",
@@ -46,7 +47,7 @@ constexpr absl::string_view kOfLaunchers[] = {"STAGECOACH_RANK",
                                               "MPI_LOCALRANKID",
                                               "SLURM_"};
 
-// Before the first test, which may set some for its own.
+// Removes the variables before the first test, which may set some of its own.
 class WithoutLauncher : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -98,7 +99,7 @@ Child::Child(const Arguments& arguments, Output output, const std::optional<std:
   int input_ends[2] = {-1, -1};
   if (input.has_value()) {
     STAGECOACH_CHECK(pipe(input_ends) == 0, "pipe failed");
-    // As much as a pipe holds, so that this write never waits for a reader.
+    // The input is no longer than a pipe holds, so this write never waits for a reader.
     const ssize_t written = write(input_ends[1], input->data(), input->size());
     STAGECOACH_CHECK(written == static_cast<ssize_t>(input->size()), "the input is too long");
     close(input_ends[1]);
@@ -131,7 +132,7 @@ Child::Child(const Arguments& arguments, Output output, const std::optional<std:
     close(theirs);
     close(output_);
     if (input.has_value()) dup2(input_ends[0], STDIN_FILENO);
-    // What a test runner may have set to be ignored.
+    // A test runner may have set these to be ignored.
     for (const int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) {
       signal(signal_number, SIG_DFL);
     }
@@ -153,7 +154,7 @@ Child::~Child() {
 
 bool Child::WaitUntilStopped() {
   siginfo_t info = {};
-  // Its end is left for Wait.
+  // WNOWAIT leaves its end for Wait.
   STAGECOACH_CHECK(waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) == 0,
                    "waitid failed");
   return info.si_code == CLD_STOPPED;
@@ -165,7 +166,7 @@ bool Child::ReadMore() {
   do {
     n = read(output_, buffer, sizeof(buffer));
   } while (n < 0 && errno == EINTR);
-  if (n <= 0) return false;  // A terminal whose other end is closed gives an error.
+  if (n <= 0) return false;  // Reading a terminal whose other end is closed fails.
   out_.append(buffer, static_cast<size_t>(n));
   return true;
 }

@@ -12,7 +12,7 @@
 
 namespace stagecoach::tools {
 
-// Of the program.
+// The program's arguments.
 using Arguments = std::vector<std::string>;
 Arguments Joined(Arguments first, const Arguments& more);
 
@@ -30,39 +30,39 @@ struct Finished {
   std::string err;
 
   std::vector<std::string> OutLines() const;
-  // One object of each line of `out`; aborts if one is not JSON.
+  // Returns the object on each line of `out`; aborts if one is not JSON.
   std::vector<nlohmann::json> Events() const;
 };
 
-// Expects that `err` is one line which matches.
+// Expects that `err` is one line that matches.
 void ExpectOneLine(const std::string& err, const ::testing::Matcher<std::string>& line);
 
-// The program `stagecoach`, running with the given arguments and this process's variables, but for
+// The program `stagecoach`, running with the given arguments and this process's variables, except
 // those by which a launcher may have started the tests. Aborts if it cannot be started.
 class Child {
  public:
   enum class Output { kPipe, kTerminal };  // a terminal has 80 columns
 
-  // `input`: what its standard input holds, a pipe; nullopt: that of the tests.
+  // `input` is what its standard input, a pipe, holds; nullopt: it inherits that of the tests.
   explicit Child(const Arguments& arguments, Output output = Output::kPipe,
                  const std::optional<std::string>& input = std::nullopt);
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Waits until its output so far contains `text`, or has ended; returns whether it does.
+  // Waits until its output so far contains `text`, or has ended; returns whether it contains it.
   bool WaitForOutput(const std::string& text);
   void Signal(int signal) const;
   pid_t pid() const { return pid_; }
-  // Waits until a signal has stopped it (SIGSTOP), or it has ended; returns whether it is stopped.
+  // Waits until a signal (SIGSTOP) has stopped it, or it has ended; returns whether it is stopped.
   bool WaitUntilStopped();
-  // Its next write has no reader.
+  // Closes the reading end, so that the program's next write has no reader.
   void CloseOutput();
-  // Waits for its end. To be called once.
+  // Waits for its end. Must be called once.
   Finished Wait();
 
  private:
-  // False at the end of the output.
+  // Returns false at the end of the output.
   bool ReadMore();
 
   pid_t pid_ = -1;
@@ -71,10 +71,10 @@ class Child {
   std::string out_;
 };
 
-// Where the program is.
+// Returns the path of the program.
 std::string ProgramPath();
 
-// Runs the program from start to end. `input`, if given, is on its standard input, a pipe.
+// Runs the program from start to end. `input`, if present, is on its standard input, a pipe.
 Finished RunStagecoach(const Arguments& arguments,
                        const std::optional<std::string>& input = std::nullopt);
 

@@ -1,4 +1,4 @@
-// Which devices a run gets, and what it says where they are missing. GPUs are emulated
+// Which devices a run gets, and what it prints if they are missing. GPUs are emulated
 // (tests/testing/cuda/stand_in.h).
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// ---- What is missing.
+// ---- Missing devices.
 
 TEST(CudaUnavailable, MoreStagesThanGpus) {
   const CudaMachine machine("gpus=2");
@@ -72,10 +72,10 @@ TEST(CudaUnavailable, BeforeAnyDataIsRead) {
                 HasSubstr("sees no GPU"));
 }
 
-// ---- What does not go together.
+// ---- Flags that do not go together.
 
 TEST(CudaUsage, BadValues) {
-  const CudaMachine machine("gpus=0");  // which the run should not need
+  const CudaMachine machine("gpus=0");  // the run should not need them
   ExpectFailure({"--gpus", "0,x"}, kStatusUsage,
                 AllOf(HasSubstr("--gpus: \"x\""), HasSubstr("0 to")));
   ExpectFailure({"--gpus", "0,"}, kStatusUsage, HasSubstr("--gpus: \"\""));
@@ -114,7 +114,7 @@ TEST(CudaUsage, AGpuForEachDeviceIsNeeded) {
   }
 }
 
-// ---- Devices chosen by what is there.
+// ---- Devices chosen by what is available.
 
 TEST(CudaAuto, WithoutGpusIsTheCpuAndSaysSo) {
   const CudaMachine machine("gpus=0");
@@ -154,8 +154,8 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
   EXPECT_EQ(run.Events().back()["devices"][1]["device"], "cpu:1");
 }
 
-// Images and a model of them, of which layer 1 has no CUDA kernel.
-// What was said of GPUs is of no use on CPU devices, nor on another number of GPUs.
+// Images and a model for them whose layer 1 has no CUDA kernel. Settings for GPUs do not apply on
+// CPU devices, nor on another number of GPUs.
 TEST(CudaChoice, ARunOnGpusGoesOnOnOtherDevices) {
   const CudaMachine machine("gpus=3");
   const std::string saved = machine.home() + "/moved";
@@ -163,16 +163,26 @@ TEST(CudaChoice, ARunOnGpusGoesOnOnOtherDevices) {
     const Finished run = RunStagecoach(Joined({"train", "--checkpoint", saved}, more));
     EXPECT_EQ(run.exit_status, 0) << run.err;
   };
-  train({"--data",     "synthetic:64x16x4",
-         "--layers",   "4",
-         "--width",    "8",
-         "--batch",    "16",
-         "--epochs",   "1",
-         "--devices",  "2",
-         "--device",   "cuda",
-         "--gpus",     "0,0",
-         "--exchange", "copies",
-         "--tuning",   machine.home() + "/tuning"});
+  train({"--data",
+         "synthetic:64x16x4",
+         "--layers",
+         "4",
+         "--width",
+         "8",
+         "--global-batch-size",
+         "16",
+         "--epochs",
+         "1",
+         "--devices",
+         "2",
+         "--device",
+         "cuda",
+         "--gpus",
+         "0,0",
+         "--exchange",
+         "copies",
+         "--tuning",
+         machine.home() + "/tuning"});
   train({"--resume", "--epochs", "2", "--device", "cpu", "--devices", "1"});
   train({"--resume", "--epochs", "3", "--device", "cuda", "--devices", "3"});
 }
@@ -194,12 +204,12 @@ TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
   const CudaMachine machine("gpus=2,cudnn_version=91002");  // too old
   const Arguments model = ModelWithConvolution(machine);
   const std::string saved = machine.home() + "/run";
-  const std::vector<Arguments> commands = {
-      Joined({"train", "--batch", "16", "--epochs", "1", "--stages", "2", "--checkpoint", saved},
-             model),
-      Joined({"plan"}, model),
-      Joined({"profile"}, model),
-      {"predict", "--checkpoint", saved}};
+  const std::vector<Arguments> commands = {Joined({"train", "--global-batch-size", "16", "--epochs",
+                                                   "1", "--stages", "2", "--checkpoint", saved},
+                                                  model),
+                                           Joined({"plan"}, model),
+                                           Joined({"profile"}, model),
+                                           {"predict", "--checkpoint", saved}};
   for (const Arguments& command : commands) {
     const Finished run = RunStagecoach(Joined(command, {"--device", "auto"}));
     EXPECT_EQ(run.exit_status, 0) << command[0] << ": " << run.err;
@@ -211,8 +221,8 @@ TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
 TEST(CudaAuto, WithALayerWithoutKernelIsAnErrorOnCuda) {
   const CudaMachine machine("gpus=2,cudnn_version=91002");  // too old
   const Arguments model = ModelWithConvolution(machine);
-  for (const Arguments& command :
-       std::vector<Arguments>{{"train", "--batch", "16", "--stages", "2"}, {"plan"}, {"profile"}}) {
+  for (const Arguments& command : std::vector<Arguments>{
+           {"train", "--global-batch-size", "16", "--stages", "2"}, {"plan"}, {"profile"}}) {
     const Finished run = RunStagecoach(Joined(command, Joined(model, {"--device", "cuda"})));
     EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
     EXPECT_EQ(run.out, "");

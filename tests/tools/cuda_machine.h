@@ -8,7 +8,7 @@
 
 namespace stagecoach::tools {
 
-// What a test finds to compute on: so many emulated GPUs, and a home of its own.
+// The devices that a test finds: N emulated GPUs, and a home folder of its own.
 class CudaMachine {
  public:
   explicit CudaMachine(const std::string& stand_in,

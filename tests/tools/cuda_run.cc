@@ -13,7 +13,7 @@ using ::testing::StartsWith;
 
 Arguments SmallRun(const Arguments& more) {
   return Joined({"train", "--data", "synthetic:256x16x4", "--layers", "3", "--width", "16",
-                 "--batch", "32", "--epochs", "1", "--stages", "2"},
+                 "--global-batch-size", "32", "--epochs", "1", "--stages", "2"},
                 more);
 }
 

@@ -8,8 +8,8 @@
 #include "gmock/gmock.h"
 #include "tests/tools/child.h"
 
-// `stagecoach train` of a small network on small data, over two stages if nothing else is asked
-// for.
+// `stagecoach train` of a small network on small data, over two stages unless the arguments say
+// otherwise.
 namespace stagecoach::tools {
 
 inline constexpr int kRows = 256, kFeatures = 16, kLayers = 3, kWidth = 16, kBatch = 32;
@@ -17,10 +17,10 @@ inline constexpr int kSteps = kRows / kBatch;
 
 Arguments SmallRun(const Arguments& more);
 
-// The events of a run that must succeed and have nothing to complain of.
+// Returns the events of a run that must succeed without warnings.
 std::vector<nlohmann::json> EventsOf(const Arguments& more);
 
-// That it ends with nothing but a line that says why.
+// Expects that it ends with nothing but one line that says why.
 void ExpectFailure(const Arguments& more, int exit_status,
                    const ::testing::Matcher<std::string>& line);
 

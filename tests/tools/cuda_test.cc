@@ -27,18 +27,18 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// How far apart the losses of descent may be. To first order an error of rounding is passed on as
-// the value that it is in, so a loss is off by at most the number of roundings on the longest path
-// times the loss; gradients are, likewise. What following the gradients changes the loss by, in all
-// steps, is less than the loss: twice as much, then. A sum of n products rounds n times, a layer
-// norm, an activation or the loss at most 12 times.
+// Returns how far apart the losses of two runs of gradient descent may be. To first order a
+// rounding error is passed on in proportion to the value that it is in, so a loss is off by at most
+// the number of roundings on the longest path times the loss; so are gradients. The gradients
+// change the loss, over all steps, by less than the loss itself; hence the factor of two. A sum of
+// n products rounds n times; a layer norm, an activation or the loss at most 12 times.
 double LossTolerance(const std::string& precision, double loss) {
   constexpr int kLinear = kLayers, kOthers = 4;  // layer norm, sum of the residual, two activations
   constexpr int64_t kSums = 2 * (kFeatures + kWidth + kWidth) + kBatch + 2 * 12 * (kOthers + 1);
   double roundings = testing::Gamma(kSums, DType::kFloat32);
-  // Both operands of the three products of a layer.
+  // The three products of a layer round both operands.
   if (precision == "tf32") roundings += 2 * 3 * kLinear * std::ldexp(1.0, -10);
-  // What an operation reads, writes and keeps, and the gradients of that.
+  // An operation rounds what it reads, writes and keeps, and the gradients of these.
   if (precision == "bf16") roundings += testing::Gamma(7 * (kLinear + kOthers), DType::kBfloat16);
   return 2 * roundings * loss;
 }
@@ -124,7 +124,7 @@ TEST(CudaTrain, CountsGraphs) {
                                        "for want of a CUDA graph: cudaStreamBeginCapture"));
 }
 
-// What has room in groups, which receive later, need not have it with copies.
+// A plan that has room for grouped transfers, which receive later, may not have room for copies.
 TEST(CudaTrain, PlansForTheTransfersThatItPerforms) {
   const CudaMachine machine("gpus=2");
   const auto largest_peak = [](const Arguments& more) {
@@ -163,7 +163,7 @@ TEST(CudaTrain, OnTheCpuThereIsNoGpuToMeasure) {
   EXPECT_THAT(RunStagecoach(SmallRun({})).out, Not(HasSubstr("libraries")));
 }
 
-// ---- The file of algorithms.
+// ---- The algorithm file.
 
 bool Exists(const std::string& path) {
   struct stat unused = {};
@@ -173,7 +173,8 @@ bool Exists(const std::string& path) {
 TEST(CudaReplay, IsOnTheDevicesOfTheRunUnlessOthersAreNamed) {
   const CudaMachine machine("gpus=2");
   const std::string run = TestDirectory() + "/run";
-  EventsOf({"--device", "auto", "--precision", "bf16", "--every", "4", "--checkpoint", run});
+  EventsOf(
+      {"--device", "auto", "--precision", "bf16", "--checkpoint-every", "4", "--checkpoint", run});
   const Finished again = RunStagecoach({"replay", "--json", run, "--steps", "4"});
   EXPECT_EQ(again.exit_status, 0) << again.err;
   EXPECT_EQ(again.err, "");
@@ -238,16 +239,27 @@ TEST(CudaTuning, ADamagedFileIsNamed) {
 
 TEST(CudaPlan, IsMadeForTheDevicesAsked) {
   const CudaMachine machine("gpus=2");
-  // This includes how they will exchange tensors; the place of some of them is not known.
+  // The choice includes how they will exchange tensors; where some of them are is not known.
   const auto transfers_of = [](const Arguments& flags) {
-    Arguments plan = {
-        "plan",    "--data", "synthetic:256x16x4", "--layers", "3",        "--width", "16",
-        "--batch", "32",     "--devices",          "3",        "--device", "cuda",    "--json"};
+    Arguments plan = {"plan",
+                      "--data",
+                      "synthetic:256x16x4",
+                      "--layers",
+                      "3",
+                      "--width",
+                      "16",
+                      "--global-batch-size",
+                      "32",
+                      "--devices",
+                      "3",
+                      "--device",
+                      "cuda",
+                      "--json"};
     plan.insert(plan.end(), flags.begin(), flags.end());
     const Finished run = RunStagecoach(plan);
     EXPECT_EQ(run.exit_status, 0) << run.err;
-    const nlohmann::json receipt = run.Events().at(0);
-    return receipt["transfers"].get<std::string>();
+    const nlohmann::json evaluation = run.Events().at(0);
+    return evaluation["transfers"].get<std::string>();
   };
   EXPECT_EQ(transfers_of({}), "grouped");
   EXPECT_EQ(transfers_of({"--gpus", "1"}), "grouped");
@@ -279,11 +291,16 @@ TEST(CudaProfile, IsMeasuredOnTheGpu) {
 TEST(CudaBench, ComparesWithWhatTheGpusCanDo) {
   const CudaMachine machine("gpus=2");
   for (const char* gpus : {"0,1", "1,1"}) {
-    const Finished run =
-        RunStagecoach({"bench",    "--device",    "cuda",      "--gpus",    gpus, "--devices",
-                       "2",        "--precision", "fp32,bf16", "--layers",  "4",  "--width",
-                       "16",       "--batch",     "16",        "--repeats", "1",  "--no-prediction",
-                       "--output", "json"});
+    const Finished run = RunStagecoach({"bench",     "--device",
+                                        "cuda",      "--gpus",
+                                        gpus,        "--devices",
+                                        "2",         "--precision",
+                                        "fp32,bf16", "--layers",
+                                        "4",         "--width",
+                                        "16",        "--global-batch-size",
+                                        "16",        "--repeats",
+                                        "1",         "--no-prediction",
+                                        "--output",  "json"});
     ASSERT_EQ(run.exit_status, 0) << run.err;
     const nlohmann::json rows = run.Events().at(0)["rows"];
     ASSERT_THAT(rows, SizeIs(2));

@@ -7,8 +7,8 @@
 
 namespace stagecoach::tools {
 
-// A variable of the environment, and so of the programs started meanwhile, that has `value` while
-// this lives. For tests with one thread.
+// Sets a variable of the environment, and so of the programs started meanwhile, to `value` for its
+// lifetime. For tests with one thread.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const std::string& value) : name_(name) {

@@ -85,7 +85,7 @@ class ModelSteps:
                 unit, rate = "tokens", "tokens_per_second"
             command = [self.check.stagecoach, "bench", *self.check.on_gpus(stages),
                        "--model", model.model or pathlib.Path(place, "model.toml"),
-                       "--batch", model.batch, "--microbatches", micro_batches, *of_data,
+                       "--global-batch-size", model.batch, "--micro-batches", micro_batches, *of_data,
                        "--precision", "bf16", "--schedule", "1f1b", "--recompute", recompute,
                        "--no-prediction", "--warm-up", warm_up, "--repeats", repeats,
                        "--output", "json"]
@@ -144,8 +144,8 @@ class ModelSteps:
             prompt.write_text(words[:generation.prompt])
             self.check.run(log, self.check.train_command(
                 1, "--precision", "bf16", "--model", model.model, "--context", model.context,
-                "--data", text, "--tokenizer", "bytes", "--batch", model.batch // 4,
-                "--microbatches", "1", "--steps", "2",
+                "--data", text, "--tokenizer", "bytes", "--global-batch-size", model.batch // 4,
+                "--micro-batches", "1", "--steps", "2",
                 "--eval-rows", "1", "--clip-norm", "1", "--checkpoint", run))
             _, printed = self.check.run(log, [
                 self.check.stagecoach, "generate", "--json", *self.check.on_gpus(1),
@@ -169,7 +169,7 @@ class ModelSteps:
         self._beside_torch(log, _TORCH)
 
     def _beside_torch(self, log, forms):
-        """Figures of PyTorch, and of it beside ours. Each form is a process of its own.
+        """Metrics of PyTorch, and of it beside ours. Each form is a process of its own.
 
         StepFailed or StepTimedOut if one has not answered; those of the others count.
         """

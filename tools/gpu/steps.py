@@ -37,7 +37,7 @@ _SANITIZED_SHARE = 25
 def _tiny_run(epochs=1, layers=4):
     # Sizes that fit no tile.
     return ["--data", "synthetic:192x37x5", "--layers", str(layers), "--width", "76",
-            "--batch", "48", "--epochs", str(epochs)]
+            "--global-batch-size", "48", "--epochs", str(epochs)]
 
 
 class Programs(enum.Enum):
@@ -231,7 +231,7 @@ class GpuCheck:
 
     def nccl(self, log):
         # The same bits for every schedule.
-        run = [*_tiny_run(layers=10), "--microbatches", "8", "--deadline", "30"]
+        run = [*_tiny_run(layers=10), "--micro-batches", "8", "--timeout", "30"]
         _, text = self.run(log, self.train_command(_NCCL_RANKS, "--exchange", "copies", *run))
         expected = hashes(json_lines(text))
         for schedule in _SCHEDULES_OF_NCCL:

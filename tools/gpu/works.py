@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """The default network (engine/model/model.h)."""
+    """The default network (engine/models/model.h)."""
 
     layers: int = 20
     width: int = 2304

@@ -52,7 +52,7 @@ AddedTokens::Found AddedTokens::Find(absl::string_view text, bool follows_word) 
 size_t AddedTokens::OpenAt(absl::string_view text) const {
   if (empty()) return text.size();
   size_t open = text.size();
-  // White space at the end may be that of a token in front of it.
+  // White space at the end may belong to a token in front of it.
   const size_t end = strips_right_ ? WithoutTrailingSpace(text).size() : text.size();
   const size_t from = end - std::min(lengths_.front(), end);
   for (size_t i = from; i < text.size() && open == text.size(); ++i) {

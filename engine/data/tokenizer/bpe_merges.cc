@@ -6,14 +6,14 @@
 namespace stagecoach::engine {
 namespace {
 
-// Of a heap, the first is the greatest: what is merged last is the least.
+// The first element of a heap is the greatest: what is merged last is the least.
 constexpr auto kIsMergedLater = [](const auto& a, const auto& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
 };
 
 }  // namespace
 
-// The pair that begins there, if it is ever merged.
+// Pushes the pair that begins there, if it is ever merged.
 void BpeMerges::Push(int32_t position, Scratch& scratch) const {
   const Scratch::Symbol& left = scratch.symbols_[static_cast<size_t>(position)];
   if (left.next < 0) return;

@@ -10,13 +10,13 @@
 namespace stagecoach::engine {
 
 // The merges of a byte-pair encoding (Sennrich, Haddow, Birch 2016, "Neural machine translation of
-// rare words with subword units"): of a sequence of symbols, the pair of the lowest rank that
-// occurs becomes one symbol, the leftmost if it occurs several times, until none occurs. Takes
-// O(n log n) for n symbols. Thread-safe once all are added.
+// rare words with subword units"): repeatedly replaces the pair of lowest rank in a sequence of
+// symbols, the leftmost if it occurs several times, with one symbol, until none occurs. Takes O(n
+// log n) for n symbols. Thread-safe once all are added.
 class BpeMerges {
  public:
   void Reserve(size_t merges) { merges_.reserve(merges); }
-  // Of the same pair twice, the last counts.
+  // Adds a merge. If the same pair is added twice, the last counts.
   void Add(int32_t left, int32_t right, int32_t rank, int32_t merged) {
     merges_.insert_or_assign(Pair(left, right), Merge{rank, merged});
   }
@@ -36,7 +36,7 @@ class BpeMerges {
     std::vector<Symbol> symbols_;
     std::vector<Candidate> heap_;
   };
-  // Merges `symbols` where they are. Pre-condition: there are fewer than 2^31.
+  // Merges `symbols` in place. Pre-condition: there are fewer than 2^31.
   void Apply(std::vector<int32_t>& symbols, Scratch& scratch) const;
 
  private:

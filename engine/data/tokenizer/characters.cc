@@ -13,7 +13,7 @@ namespace {
 using Range = CharacterRange;
 struct Mapping {
   char32_t character;
-  uint32_t begin, count;  // of what it becomes
+  uint32_t begin, count;  // of its replacement
 };
 struct ClassRange {
   char32_t first, last;
@@ -43,7 +43,7 @@ absl::Span<const char32_t> FindMapping(const Mapping (&mappings)[kN],
   return absl::MakeConstSpan(characters).subspan(found->begin, found->count);
 }
 
-// Syllables of Hangul are composed by arithmetic (chapter 3.12 of the standard).
+// Hangul syllables are composed by arithmetic (chapter 3.12 of the standard).
 constexpr char32_t kSyllables = 0xAC00, kLead = 0x1100, kVowel = 0x1161, kTrail = 0x11A7;
 constexpr char32_t kLeads = 19, kVowels = 21, kTrails = 28;
 
@@ -52,7 +52,7 @@ int ClassOf(char32_t character) {
   return found == nullptr ? 0 : found->of_class;
 }
 
-// 0: they do not compose.
+// Returns 0 if the two do not compose.
 char32_t Compose(char32_t first, char32_t second) {
   if (first >= kLead && first < kLead + kLeads && second >= kVowel && second < kVowel + kVowels) {
     return kSyllables + ((first - kLead) * kVowels + (second - kVowel)) * kTrails;
@@ -72,7 +72,8 @@ char32_t Compose(char32_t first, char32_t second) {
   return is_found ? found->composed : 0;
 }
 
-// Whether characters become others that look or mean alike (NFKD), or remain themselves (NFD).
+// Kind of decomposition: into characters that look or mean alike (NFKD), or only into equivalent
+// ones (NFD).
 enum class Form : uint8_t { kCanonical, kCompatible };
 
 void AppendDecomposed(char32_t character, Form form, std::u32string& text) {
@@ -97,7 +98,7 @@ void AppendDecomposed(char32_t character, Form form, std::u32string& text) {
   }
 }
 
-// Decomposed, with the marks on a character in the order of their classes.
+// Decomposes a text, and sorts the marks on a character by their classes.
 std::u32string Decomposed(absl::string_view text, Form form) {
   std::u32string all;
   all.reserve(text.size());
@@ -120,11 +121,11 @@ std::string Utf8Of(const std::u32string& characters) {
   return text;
 }
 
-// What is decomposed, composed again where that can be.
+// Composes a decomposed text again where possible.
 std::string Composed(const std::u32string& all) {
   std::u32string composed;
-  size_t starter = std::u32string::npos;  // in `composed`: what marks may join
-  int last_class = 0;                     // of what stands behind it
+  size_t starter = std::u32string::npos;  // in `composed`: the character that marks may join
+  int last_class = 0;                     // that of the character that follows it
   for (const char32_t character : all) {
     const int of_class = ClassOf(character);
     if (starter != std::u32string::npos) {
@@ -148,7 +149,7 @@ bool IsAscii(absl::string_view text) {
                      [](char c) { return absl::ascii_isascii(static_cast<unsigned char>(c)); });
 }
 
-// The characters of a text that are in none of these ranges.
+// Returns the characters of a text that are in none of these ranges.
 template <size_t kN>
 std::string Without(const Range (&ranges)[kN], absl::string_view text) {
   std::string kept;

@@ -10,32 +10,32 @@
 
 namespace stagecoach::engine {
 
-// What the library `tokenizers` takes characters for
+// Classifies characters as the library `tokenizers` does
 // (tests/fixtures/tokenizers/make_characters.py), whatever version of Unicode this machine's
-// libraries are of.
+// libraries have.
 
 bool IsWhiteSpace(char32_t character);
-bool IsWordCharacter(char32_t character);  // \w of Rust's regular expressions
+bool IsWordCharacter(char32_t character);  // \w in Rust's regular expressions
 bool IsNumeric(char32_t character);
-bool IsPunctuation(char32_t character);  // P of Unicode, and of ASCII all that is called so
-bool IsControl(char32_t character);      // C of Unicode, but for tab and ends of lines
-bool IsChinese(char32_t character);      // as BERT has it
+bool IsPunctuation(char32_t character);  // Unicode's P, and everything in ASCII that is called so
+bool IsControl(char32_t character);      // Unicode's C, except for tab and line ends
+bool IsChinese(char32_t character);      // as in BERT
 
-// The character at `at`, which is moved behind it. Pre-condition: `text` is UTF-8 there.
+// Returns the character at `at`, and moves `at` behind it. Pre-condition: `text` is UTF-8 there.
 char32_t NextCharacter(absl::string_view text, size_t& at);
-// Whether the last, or the first one is such a one; false of no text.
+// Return whether the last, or the first, character is one of a word; false for an empty text.
 bool EndsInWordCharacter(absl::string_view text);
 bool BeginsWithWordCharacter(absl::string_view text);
-// `text` without white space at its front, or at its end.
+// Return `text` without white space at its front, or at its end.
 absl::string_view WithoutLeadingSpace(absl::string_view text);
 absl::string_view WithoutTrailingSpace(absl::string_view text);
 
-// Forms of Unicode's normalization (annex 15) of UTF-8.
+// Return normal forms (Unicode's annex 15) of UTF-8.
 std::string ToNfd(absl::string_view text);
 std::string ToNfkc(absl::string_view text);
 std::string ToNfkd(absl::string_view text);
 std::string ToNfc(absl::string_view text);
-// Without marks (M), which accents are in a text of the form NFD; or, as BERT has it, without those
+// Return a text without marks (M), which accents are in the form NFD; or, as in BERT, without those
 // that take no space (Mn).
 std::string WithoutMarks(absl::string_view text);
 std::string WithoutBertMarks(absl::string_view text);
@@ -43,7 +43,7 @@ std::string ToLowercase(absl::string_view text);
 
 void AppendCharacter(char32_t character, std::string& text);
 
-// Ranges of characters that are in \p{L}, or \p{N}, of Oniguruma.
+// Ranges of characters that are in Oniguruma's \p{L}, or \p{N}.
 struct CharacterRange {
   char32_t first, last;
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status_macros.h"
@@ -30,7 +31,7 @@ absl::Status CopyTo(const std::string& from, const std::string& to, int64_t max_
   return base::WriteFileAtomically(to, contents);
 }
 
-// For a tokenizer that has none.
+// Makes a configuration for a tokenizer that has none.
 std::string MakeConfig(const std::string& path, const Tokenizer& tokenizer, int64_t context,
                        std::optional<int64_t> begin_of_text, std::optional<int64_t> end_of_text) {
   nlohmann::ordered_json config = {
@@ -63,8 +64,8 @@ absl::StatusOr<FolderTokenizer> LoadFolderTokenizer(const std::string& folder) {
     if (!base::Exists(model)) return refused;
   }
   if (!base::Exists(model)) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, " has no tokenizer.json and no tokenizer.model"));
+    return base::DataError(absl::StrCat(folder, " has no tokenizer.json and no tokenizer.model"),
+                           absl::StatusCode::kNotFound);
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::Load(model));
   return FolderTokenizer{

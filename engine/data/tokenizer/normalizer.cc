@@ -84,8 +84,8 @@ bool Normalizer::MayDropTheFirst() const {
   });
 }
 
-// No character joins one of ASCII in front of which it is not, and what is replaced is one
-// character, or has no end of a line in it.
+// No character combines with an ASCII character that follows it, and what is replaced is one
+// character, or contains no line end.
 size_t Normalizer::PlaceToDivide(absl::string_view text) const {
   const bool any_ascii = std::all_of(steps_.begin(), steps_.end(),
                                      [](const Step& step) { return step.from.size() <= 1; });

@@ -11,7 +11,7 @@
 
 namespace stagecoach::engine {
 
-// What is done to a text before it is divided into pieces, step by step. Thread-safe once all are
+// Transforms a text before it is divided into pieces, step by step. Thread-safe once all steps are
 // added.
 class Normalizer {
  public:
@@ -24,9 +24,9 @@ class Normalizer {
       kLowercase,
       kStripAccents,
       kStripBertAccents,
-      kCleanText,     // BERT's: no control characters, and all white space is spaces
+      kCleanText,     // BERT's: removes control characters, and makes all white space spaces
       kSpaceChinese,  // BERT's: a space on either side of a Chinese character
-      kReplace,       // `from` by `to`
+      kReplace,       // `from` with `to`
       kPrepend,       // `to` in front of a text that is not empty
     };
     Kind kind;
@@ -35,14 +35,14 @@ class Normalizer {
   void Add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
 
-  // Whether nothing may be left of the first character of a text.
+  // Returns whether nothing may be left of the first character of a text.
   bool MayDropTheFirst() const;
 
   // `is_front`: the text is not a part that follows another.
   std::string Apply(absl::string_view text, bool is_front) const;
 
-  // A place at which a text may be divided whose parts become what the whole would, near its end;
-  // 0: none was found.
+  // Returns a place near the end at which a text may be divided, so that its parts become what the
+  // whole would; 0: none was found.
   size_t PlaceToDivide(absl::string_view text) const;
 
  private:

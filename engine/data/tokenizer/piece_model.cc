@@ -31,7 +31,7 @@ class BpeModel final : public PieceModel {
 
  private:
   void AppendCharacters(absl::string_view piece, std::vector<int32_t>& symbols) const {
-    // An unknown one waits for the next that is known, but not for bytes.
+    // An unknown character waits for the next known one, but not for bytes.
     bool is_unknown = false;
     for (size_t at = 0; at < piece.size();) {
       const size_t begin = at;
@@ -79,7 +79,7 @@ class UnigramModel final : public PieceModel {
 
   void Encode(absl::string_view piece, Scratch& /*scratch*/,
               std::vector<int32_t>& ids) const override {
-    // The best way to what ends at each byte.
+    // The best division of the part that ends at each byte.
     struct Best {
       double score = 0.0;
       int32_t id = -1;
@@ -108,7 +108,7 @@ class UnigramModel final : public PieceModel {
       if (!has_single) offer(begin, next, unknown_, unknown_score_);
       begin = next;
     }
-    std::vector<std::pair<size_t, size_t>> parts;  // from the last on; unknown ones in a row as one
+    std::vector<std::pair<size_t, size_t>> parts;  // last first; consecutive unknown ones as one
     std::vector<int32_t> part_ids;
     for (size_t end = piece.size(); end > 0; end = best[end].begin) {
       const bool goes_on =

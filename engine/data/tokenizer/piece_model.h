@@ -15,7 +15,7 @@
 
 namespace stagecoach::engine {
 
-// What makes ids of a piece of text, as the library `tokenizers` does. Immutable and thread-safe.
+// Turns a piece of text into ids, as the library `tokenizers` does. Immutable and thread-safe.
 class PieceModel {
  public:
   virtual ~PieceModel() = default;
@@ -28,25 +28,25 @@ class PieceModel {
                       std::vector<int32_t>& ids) const = 0;
 };
 
-// The ids of tokens that are bytes, such as "<0x0A>": of a character without a token, where all of
-// its bytes have one.
+// The ids of tokens that are bytes, such as "<0x0A>": used for a character without a token, if all
+// of its bytes have one.
 struct ByteFallback {
   ByteFallback() { ids.fill(-1); }
-  // Appends them. False: there is none for some.
+  // Appends them. Returns false if some byte has none.
   bool Append(absl::string_view character, std::vector<int32_t>& to) const;
 
   std::array<int32_t, 256> ids;
 };
 
 struct Bpe {
-  // What a piece is made of: each byte, or, without these, each character that has a token.
+  // The initial symbols of a piece: each byte, or, if unset, each character that has a token.
   std::optional<std::array<int32_t, 256>> bytes;
   absl::flat_hash_map<std::string, int32_t> characters;
-  std::optional<ByteFallback> fallback;  // of other characters
-  int32_t unknown = -1;                  // of those that are left; -1: they are dropped
-  bool fuses_unknown = false;            // of several in a row, one
+  std::optional<ByteFallback> fallback;  // for other characters
+  int32_t unknown = -1;                  // for characters that remain; -1: they are dropped
+  bool fuses_unknown = false;            // one for several in a row
   BpeMerges merges;
-  // Pieces that become one token, whatever the merges make of them.
+  // Pieces that become one token, whatever the merges yield.
   absl::flat_hash_map<std::string, int32_t> whole_pieces;
 };
 std::unique_ptr<PieceModel> MakePieceModel(Bpe bpe);
@@ -62,13 +62,13 @@ std::unique_ptr<PieceModel> MakePieceModel(const Unigram& unigram);
 // BERT's: the longest token at the front, then the longest behind it, and so on.
 struct WordPiece {
   absl::flat_hash_map<std::string, int32_t> tokens;
-  std::string prefix = "##";  // of those that are not at the front
-  int32_t unknown = 0;        // of a piece that is not tokens all through, or is longer
+  std::string prefix = "##";  // of tokens that are not at the front
+  int32_t unknown = 0;        // for a piece that is not all tokens, or is longer
   int64_t most_characters = 100;
 };
 std::unique_ptr<PieceModel> MakePieceModel(WordPiece word_piece);
 
-// Whether a token goes on behind a word, where `space` stands for a space.
+// Returns whether a token continues beyond a word, where `space` stands for a space.
 bool CrossesWords(absl::string_view token, absl::string_view space);
 
 }  // namespace stagecoach::engine

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "engine/data/tokenizer/piece_model.h"
 #include "engine/data/tokenizer/sentencepiece/model.h"
@@ -19,7 +20,7 @@ constexpr absl::string_view kUnknown = " \xE2\x81\x87 ";  // U+2047, as the libr
 
 std::string_view Std(absl::string_view text) { return {text.data(), text.size()}; }
 
-// What the token stands for.
+// Returns what the token stands for.
 std::string SentencePieceBytes(const SentencePieceModel& model, int32_t id) {
   if (model.IsControl(id)) return "";
   if (model.IsUnknown(id)) return std::string(kUnknown);
@@ -31,8 +32,8 @@ std::string SentencePieceBytes(const SentencePieceModel& model, int32_t id) {
   return absl::StrReplaceAll(piece, {{kSpace, " "}});
 }
 
-// Whether a letter or digit is there that is no mark on what precedes it, and stands for no space:
-// of ASCII, a letter of Latin, Greek or Cyrillic, or of Chinese or Korean.
+// Returns whether there is a letter or digit that is no mark on what precedes it, and stands for no
+// space: in ASCII, a Latin, Greek or Cyrillic letter, or a Chinese or Korean one.
 bool IsPlain(absl::string_view text, size_t at) {
   const auto byte = static_cast<uint8_t>(text[at]);
   if (byte == 0xCE) return at + 1 < text.size() && static_cast<uint8_t>(text[at + 1]) >= 0x86;
@@ -40,7 +41,7 @@ bool IsPlain(absl::string_view text, size_t at) {
          (byte >= 0xCF && byte <= 0xD1) || (byte >= 0xE4 && byte <= 0xEC);
 }
 
-// Whether such a one, or punctuation of ASCII, is in front of `end`, which is not 0.
+// Returns whether such a character, or ASCII punctuation, precedes `end`, which is not 0.
 bool IsWordEnd(absl::string_view text, size_t end) {
   size_t at = end - 1;
   while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
@@ -88,12 +89,12 @@ class SentencePieceTokenizer::PieceEncoder final : public Encoder {
   }
 
  private:
-  // The library takes less time for short texts.
+  // The library is faster on short texts.
   static constexpr size_t kUsualBytes = size_t{4} << 10;
 
   // `part`: the beginning of the text, or else a space and words.
   absl::Status EncodePart(absl::string_view part, std::vector<int32_t>& ids) {
-    // The library puts a space in front of what it is given.
+    // The library puts a space in front of its input.
     if (has_begun_) part.remove_prefix(1);
     has_begun_ = true;
     std::vector<int32_t> part_ids;
@@ -101,14 +102,14 @@ class SentencePieceTokenizer::PieceEncoder final : public Encoder {
       return absl::InternalError("SentencePiece does not divide the text");
     }
     if (part_ids.empty()) return absl::OkStatus();
-    // The library makes one of several that it does not know in a row.
+    // The library merges consecutive unknown characters into one.
     const bool goes_on = ends_unknown_ && model_.IsUnknown(part_ids.front());
     ids.insert(ids.end(), part_ids.begin() + (goes_on ? 1 : 0), part_ids.end());
     ends_unknown_ = model_.IsUnknown(part_ids.back());
     return absl::OkStatus();
   }
 
-  // The last space between two words, where no normalization joins it with what is beside it. 0:
+  // Returns the last space between two words where no normalization joins it with its neighbors. 0:
   // there is none.
   static size_t LastGap(absl::string_view text) {
     for (size_t i = text.size() < 2 ? 0 : text.size() - 2; i > 1; --i) {
@@ -132,7 +133,7 @@ std::unique_ptr<Tokenizer::Encoder> SentencePieceTokenizer::MakeEncoder() const 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseSentencePiece(absl::string_view model) {
   auto library = std::make_unique<SentencePieceModel>();
   if (!library->Load(Std(model))) {
-    return absl::InvalidArgumentError("not a model that SentencePiece can read");
+    return base::DataError("not a model that SentencePiece can read");
   }
   std::vector<std::string> tokens;
   bool crosses_words = false;
@@ -142,7 +143,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ParseSentencePiece(absl::string_view 
   }
   std::vector<int32_t> ids;
   if (!library->Encode("a", ids) || ids.empty()) {
-    return absl::InvalidArgumentError("a model of SentencePiece that cannot encode \"a\"");
+    return base::DataError("a model of SentencePiece that cannot encode \"a\"");
   }
   const bool adds_space = absl::StartsWith(library->Piece(ids.front()), kSpace);
   return std::make_unique<SentencePieceTokenizer>(std::move(library), std::move(tokens), adds_space,

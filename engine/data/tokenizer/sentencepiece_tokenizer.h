@@ -9,7 +9,7 @@
 
 namespace stagecoach::engine {
 
-// The tokenizer that a model of SentencePiece is. InvalidArgument: it is none.
+// Returns the tokenizer that a model of SentencePiece is. InvalidArgument: it is none.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseSentencePiece(absl::string_view model);
 
 }  // namespace stagecoach::engine

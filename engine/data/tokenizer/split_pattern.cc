@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "engine/data/tokenizer/characters.h"
 
@@ -20,8 +21,8 @@ const char kGpt2Pattern[] =
 
 namespace {
 
-// Of these ranges, the characters that a newer Unicode than PCRE2's has in that category, as what a
-// class has.
+// Returns those characters of the ranges that a newer Unicode than PCRE2's has in that category,
+// written as the contents of a character class.
 std::string FindNewer(const char* category, const std::vector<CharacterRange>& ranges) {
   int error = 0;
   size_t offset = 0;
@@ -34,7 +35,7 @@ std::string FindNewer(const char* category, const std::vector<CharacterRange>& r
   for (const auto& [first, last] : ranges) {
     std::string text;
     for (char32_t c = first; c <= last; ++c) AppendCharacter(c, text);
-    char32_t begin = first;  // of those that are not known
+    char32_t begin = first;  // of the unknown characters
     char32_t next = first;
     for (size_t at = 0; at <= text.size();) {
       const int result = at == text.size()
@@ -60,7 +61,7 @@ std::string FindNewer(const char* category, const std::vector<CharacterRange>& r
   return newer;
 }
 
-// "": there are none, or the category is another than letters and numbers.
+// Returns "" if there are none, or the category is neither letters nor numbers.
 absl::string_view NewerOf(absl::string_view category) {
   static const std::string* const letters = new std::string(FindNewer("L", LettersOfPatterns()));
   static const std::string* const numbers = new std::string(FindNewer("N", NumbersOfPatterns()));
@@ -86,18 +87,18 @@ class PatternTranslator {
   }
 
   absl::Status Refuse(size_t bytes) const {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("a pattern with \"", rest_.substr(0, bytes), "\" is not supported"));
   }
 
-  // At the backslash.
+  // Called at the backslash.
   absl::Status TakeEscape() {
     if (rest_.size() < 2) return Refuse(1);
     const char escaped = rest_[1];
     switch (escaped) {
       case 's':
       case 'S':
-        // PCRE2's own \s has U+180E too.
+        // PCRE2's own \s also has U+180E.
         absl::StrAppend(&translated_, escaped == 's' ? "\\p" : "\\P", "{White_Space}");
         rest_.remove_prefix(2);
         return absl::OkStatus();
@@ -114,8 +115,8 @@ class PatternTranslator {
     }
   }
 
-  // \p{Lu}, a category, or \p{Han}, a script: by that name alone, PCRE2 takes what is also used in
-  // other scripts.
+  // Takes \p{Lu}, a category, or \p{Han}, a script: by that name alone, PCRE2 would take what is
+  // also used in other scripts.
   absl::Status TakeProperty() {
     const size_t end = rest_.find('}');
     if (rest_.size() < 3 || rest_[2] != '{' || end == absl::string_view::npos) return Refuse(2);
@@ -139,7 +140,7 @@ class PatternTranslator {
       case '[':
         in_class_ = true;
         Copy(absl::StartsWith(rest_, "[^") ? 2 : 1);
-        // To one of the two, an empty class is none.
+        // One of the two does not accept an empty class.
         return absl::StartsWith(rest_, "]") ? Refuse(1) : absl::OkStatus();
       case '(':
         if (!absl::StartsWith(rest_, "(?")) {
@@ -155,7 +156,7 @@ class PatternTranslator {
       case '^':
         return Refuse(1);
       case '$':
-        // The end of a line, to Oniguruma.
+        // Oniguruma's $ is the end of a line.
         absl::StrAppend(&translated_, "(?m:$)");
         rest_.remove_prefix(1);
         return absl::OkStatus();
@@ -195,7 +196,7 @@ absl::StatusOr<SplitPattern> SplitPattern::Compile(absl::string_view pattern) {
   if (code == nullptr) {
     unsigned char message[256] = "";
     pcre2_get_error_message_8(error, message, sizeof(message));
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("the pattern ", translated, ": ", reinterpret_cast<const char*>(message)));
   }
   const std::shared_ptr<const pcre2_code_8> owner(
@@ -203,10 +204,10 @@ absl::StatusOr<SplitPattern> SplitPattern::Compile(absl::string_view pattern) {
   uint32_t matches_nothing = 0;
   pcre2_pattern_info_8(code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing != 0) {
-    return absl::InvalidArgumentError(
+    return base::DataError(
         absl::StrCat("the pattern ", pattern, " can match nothing, expected one that cannot"));
   }
-  // Where PCRE2 has no compiler for this processor, it interprets the pattern.
+  // If PCRE2 has no compiler for this processor, it interprets the pattern.
   pcre2_jit_compile_8(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return SplitPattern(owner);
 }
@@ -249,8 +250,9 @@ absl::StatusOr<SplitPattern::Matcher::Result> SplitPattern::Matcher::Find(absl::
   if (result == PCRE2_ERROR_NOMATCH) return is_whole ? Result::kNone : Result::kNeedsMore;
   unsigned char message[256] = "";
   pcre2_get_error_message_8(result, message, sizeof(message));
-  return absl::ResourceExhaustedError(absl::StrCat("a search by the tokenizer's pattern fails: ",
-                                                   reinterpret_cast<const char*>(message)));
+  return base::DataError(absl::StrCat("a search by the tokenizer's pattern fails: ",
+                                      reinterpret_cast<const char*>(message)),
+                         absl::StatusCode::kResourceExhausted);
 }
 
 size_t SplitPattern::Matcher::begin() const { return pcre2_get_ovector_pointer_8(state_->data)[0]; }

@@ -9,16 +9,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "engine/data/tokenizer/characters.h"
 
 namespace stagecoach::engine {
 namespace {
 
-// What pieces have become, since most of a text are the same few. Forgets all where it is full.
+// Remembers the ids of pieces, since most of a text consists of the same few. Forgets everything
+// when it is full.
 class PieceCache {
  public:
-  // Null: not known.
+  // Returns null if the piece is unknown.
   const absl::Span<const int32_t>* Find(absl::string_view piece) {
     const auto found = places_.find(piece);
     if (found == places_.end()) return nullptr;
@@ -60,7 +62,8 @@ class PipelineTokenizer final : public Tokenizer {
   const TextPipeline pipeline_;
 };
 
-// The functions take what they can of a text, unless it `is_whole`, and return its bytes.
+// The functions take as much of a text as they can (all, if it `is_whole`), and return the number
+// of bytes.
 class PipelineTokenizer::PipelineEncoder final : public Encoder {
  public:
   explicit PipelineEncoder(const TextPipeline& pipeline) : pipeline_(pipeline) {
@@ -84,7 +87,7 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
   }
 
  private:
-  // Between added tokens of that level.
+  // Takes what is between added tokens of that level.
   absl::StatusOr<size_t> TakeSections(size_t level, absl::string_view text, bool is_whole) {
     const AddedTokens& added = pipeline_.added[level];
     size_t done = 0;
@@ -116,7 +119,7 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
     return level == 0 ? TakeNormalized(text, is_whole) : TakeSection(text, is_whole);
   }
 
-  // What is normalized waits in a buffer of its own for what follows.
+  // Normalized text waits in a separate buffer for what follows.
   absl::StatusOr<size_t> TakeNormalized(absl::string_view text, bool is_whole) {
     const Normalizer& normalizer = pipeline_.normalizer;
     if (normalizer.empty()) {
@@ -131,8 +134,9 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
     normalized_.erase(0, taken);
     if (is_whole) follows_word_[1] = false;
     if (normalized_.size() <= kLongestPart) return end;
-    return absl::ResourceExhaustedError(absl::StrCat("there is no place in ", kLongestPart,
-                                                     " bytes at which the text could be divided"));
+    return base::DataError(absl::StrCat("there is no place in ", kLongestPart,
+                                        " bytes at which the text could be divided"),
+                           absl::StatusCode::kResourceExhausted);
   }
 
   absl::StatusOr<size_t> TakeSection(absl::string_view text, bool is_whole) {
@@ -144,7 +148,7 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
     }
     const std::string prefixed = " " + std::string(text);
     ASSIGN_OR_RETURN(const size_t taken, Split(0, prefixed, is_whole));
-    // Where this is the space alone, the text goes on without it.
+    // If this is the space alone, the text continues without it.
     if (taken == 0) return 0;
     is_at_start_ = false;
     return taken - 1;
@@ -181,7 +185,7 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
     return done;
   }
 
-  // A place in front of which a step divides, whatever follows; 0: there is none.
+  // Returns a place in front of which a step divides, whatever follows; 0: there is none.
   static size_t LastGap(const SplitStep& step, absl::string_view text) {
     size_t last = 0;
     bool follows_other = false;  // behind a character that is no gap
@@ -232,7 +236,7 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
     return Next(index, spaced);
   }
 
-  // In front of each `space`, or of those in a row.
+  // Splits in front of each `space`, or of each run of them.
   absl::Status SplitBefore(size_t index, absl::string_view text, bool in_runs) {
     const std::string& space = pipeline_.splits[index].space;
     size_t begin = 0;
@@ -278,16 +282,16 @@ class PipelineTokenizer::PipelineEncoder final : public Encoder {
   }
 
   const TextPipeline& pipeline_;
-  std::vector<std::unique_ptr<SplitPattern::Matcher>> matchers_;  // null: of a step without one
+  std::vector<std::unique_ptr<SplitPattern::Matcher>> matchers_;  // null: a step without one
   PieceCache cache_;
   PieceModel::Scratch scratch_;
   std::vector<int32_t> piece_ids_;
   std::vector<int32_t>* ids_ = nullptr;
   std::string normalized_;
   bool has_begun_ = false;
-  bool section_has_begun_ = false;   // of it, a part has been normalized
+  bool section_has_begun_ = false;   // a part of it has been normalized
   bool is_at_start_ = true;          // of the text, or of what follows an added token
-  bool is_in_first_section_ = true;  // no added token was in front
+  bool is_in_first_section_ = true;  // no added token came before
   std::array<bool, 2> follows_word_ = {};
 };
 

@@ -18,16 +18,16 @@
 
 namespace stagecoach::engine {
 
-// How the pieces that the step before has left are divided.
+// Describes how the pieces that the previous step has left are divided.
 struct SplitStep {
   enum class Kind : uint8_t {
-    kPattern,     // what a pattern matches, and what is between
-    kMatches,     // what it matches alone
-    kDigits,      // numbers, and what is between; each by itself if `is_single`
+    kPattern,     // the matches of a pattern, and what is between
+    kMatches,     // the matches alone
+    kDigits,      // numbers, and what is between; each digit by itself if `is_single`
     kWhiteSpace,  // at white space, which is dropped, and around each punctuation mark (BERT's)
     kSpaces,      // `space` stands for spaces and is put in front; in front of each if `is_single`
-    kWords,       // in front of `space` behind something else: a model of which no token goes on
-                  // there makes the same of the parts as of all
+    kWords,       // in front of `space` behind something else: for a model none of whose tokens
+                  // continues there, the parts yield the same as the whole
   };
   enum class Prepends : uint8_t { kNever, kInText, kInSections };
 
@@ -35,17 +35,18 @@ struct SplitStep {
   std::optional<SplitPattern> pattern = std::nullopt;
   std::string space = {};
   bool is_single = true;
-  // In front of a text; or also of what follows an added token.
+  // Puts `space` in front of a text; or also in front of what follows an added token.
   Prepends prepends = Prepends::kNever;
 };
 
-// What a tokenizer.json says.
+// The contents of a tokenizer.json.
 struct TextPipeline {
   std::vector<std::string> tokens;  // what each id stands for
-  // First the one kind is found in a text; what is left is normalized; then the other is.
+  // Tokens of the first kind are found in the text; what is left is normalized; then those of the
+  // second kind are found.
   std::array<AddedTokens, 2> added;
   Normalizer normalizer;
-  // Then each divides the pieces that the one before has left.
+  // Then each step divides the pieces that the previous one has left.
   std::vector<SplitStep> splits;
   bool adds_prefix_space = false;
   std::unique_ptr<PieceModel> model;
@@ -57,7 +58,7 @@ struct TextPipeline {
 // Reads a tokenizer.json. InvalidArgument says where and what is wrong or not supported.
 absl::StatusOr<TextPipeline> ParseTokenizerJson(absl::string_view text);
 
-// The tokenizer that it is.
+// Returns the tokenizer that it describes.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParsePipeline(absl::string_view text);
 
 }  // namespace stagecoach::engine

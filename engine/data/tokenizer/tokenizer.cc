@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/error_class.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/line.h"
@@ -15,17 +16,16 @@
 namespace stagecoach::engine {
 namespace {
 
-// A vocabulary of 256,000 is 20 MB.
+// The file of a vocabulary of 256,000 is 20 MB.
 constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
-// Of text that is encoded at a time.
+// Bytes of text that are encoded at a time.
 constexpr size_t kWindowBytes = size_t{256} << 10;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTokenizer(const std::string& path,
                                                           absl::string_view contents) {
   if (absl::EndsWith(path, ".json")) return ParsePipeline(contents);
   if (absl::EndsWith(path, ".model")) return ParseSentencePiece(contents);
-  return absl::InvalidArgumentError(
-      "expected the name of a tokenizer.json or of SentencePiece's .model");
+  return base::DataError("expected the name of a tokenizer.json or of SentencePiece's .model");
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   RETURN_IF_ERROR(contents.status());
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = ParseTokenizer(path, *contents);
   if (!tokenizer.ok()) {
-    return base::InFile(absl::InvalidArgumentError(tokenizer.status().message()), path);
+    return base::InFile(base::DataError(tokenizer.status().message()), path);
   }
   (*tokenizer)->hash_ = base::HashOf(*contents);
   return std::shared_ptr<const Tokenizer>(*std::move(tokenizer));
@@ -50,13 +50,13 @@ absl::Status Tokenizer::Encode(absl::string_view text, Take take) const {
   const std::unique_ptr<Encoder> encoder = MakeEncoder();
   std::vector<int32_t> ids;
   size_t done = 0;
-  size_t checked = 0;  // up to here it is UTF-8
+  size_t checked = 0;  // the text before this is UTF-8
   size_t window = kWindowBytes;
   bool is_last = false;
   while (!is_last) {
     const size_t end = done + std::min(window, text.size() - done);
     if (end > checked) checked += base::Utf8Prefix(text.substr(checked, end - checked));
-    // A character may go on behind the window, but three bytes are all that it may lack.
+    // A character may continue behind the window, but it lacks at most three bytes.
     if (checked < end && (end == text.size() || end - checked > 3)) {
       return base::NotUtf8(text, checked);
     }
@@ -66,9 +66,9 @@ absl::Status Tokenizer::Encode(absl::string_view text, Take take) const {
     RETURN_IF_ERROR(base::Annotate(encoded.status(), absl::StrCat("from offset ", done, " on")));
     if (*encoded == 0 && !is_last) {
       if (window >= kLongestPart) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("from offset ", done, " on, there is no place in ", window,
-                         " bytes at which the text could be divided"));
+        return base::DataError(absl::StrCat("from offset ", done, " on, there is no place in ",
+                                            window, " bytes at which the text could be divided"),
+                               absl::StatusCode::kResourceExhausted);
       }
       window *= 2;
       continue;

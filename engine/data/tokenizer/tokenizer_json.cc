@@ -1,5 +1,5 @@
-// How a tokenizer.json says what the header of Tokenizer has. Where an option is null, it is as if
-// it were not there.
+// Reads a tokenizer.json, as far as the header of Tokenizer says. An option that is null counts as
+// absent.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,12 +26,12 @@ namespace {
 
 constexpr char kUsualSpace[] = "\xE2\x96\x81";  // U+2581
 
-// What tokens stand for.
+// Describes what tokens stand for.
 struct Decoding {
   bool of_bytes = false;  // ByteLevel's
-  std::string space;      // what stands for one; "": nothing does
+  std::string space;      // what stands for a space; "": nothing does
   bool falls_back = false;
-  std::optional<std::string> word_prefix;  // of tokens that go on in a word; others begin one
+  std::optional<std::string> word_prefix;  // of tokens that continue a word; others begin one
   bool cleans_up = false;                  // WordPiece's: no space in front of punctuation
 };
 
@@ -41,7 +41,7 @@ void EraseNullsInside(json& value) {
   for (json& inner : value) EraseNullsInside(inner);
 }
 
-// A text as a pattern.
+// Returns a text as a pattern.
 std::string PatternOf(absl::string_view text) {
   std::string pattern;
   for (const char c : text) {
@@ -51,7 +51,7 @@ std::string PatternOf(absl::string_view text) {
   return pattern;
 }
 
-// As the library does it, to the text of each token.
+// Cleans up the text of each token as the library does.
 std::string CleanedUp(std::string text) {
   constexpr std::pair<const char*, const char*> kSteps[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -76,7 +76,7 @@ class TokenizerJsonReader {
     RETURN_IF_ERROR(reader.RequiredObject("model").status());
     ASSIGN_OR_RETURN(std::optional<ObjectReader> pre_tokenizer,
                      reader.OptionalObject("pre_tokenizer"));
-    // The model's type first: it tells best what is wrong with the file.
+    // The model's type comes first: it tells best what is wrong with the file.
     ASSIGN_OR_RETURN(model_, ReadTokenizerJsonModel(root.at("model"), IsByteLevel(root)));
     pipeline_.model = std::move(model_.model);
     ASSIGN_OR_RETURN(std::optional<ObjectReader> normalizer, reader.OptionalObject("normalizer"));
@@ -102,7 +102,7 @@ class TokenizerJsonReader {
   }
 
  private:
-  // Whether the last step makes bytes of the characters.
+  // Returns whether the last step turns characters into bytes.
   static bool IsByteLevel(const json& root) {
     const auto is_one = [](const json& step) {
       return step.is_object() && step.contains("type") && step["type"] == "ByteLevel";
@@ -119,7 +119,7 @@ class TokenizerJsonReader {
     for (const std::string& token : model_.tokens) pipeline_.tokens.push_back(TextOf(token));
   }
 
-  // What a token stands for, with a space in front where it begins a word.
+  // Returns what a token stands for, with a space in front if it begins a word.
   std::string TextOf(const std::string& token) const {
     if (decoding_.of_bytes) return BytesOfByteLevelToken(token).value_or(token);
     unsigned byte = 0;
@@ -218,7 +218,7 @@ class TokenizerJsonReader {
     return reader.Finish();
   }
 
-  // Of {"pattern": {"String": "a"}}.
+  // Reads {"pattern": {"String": "a"}}.
   static absl::StatusOr<std::string> ReadText(ObjectReader& reader) {
     ASSIGN_OR_RETURN(ObjectReader pattern, reader.RequiredObject("pattern"));
     ASSIGN_OR_RETURN(const std::string text, pattern.RequiredString("String"));
@@ -270,7 +270,7 @@ class TokenizerJsonReader {
     return reader.Finish();
   }
 
-  // It makes bytes of the characters.
+  // ByteLevel turns characters into bytes.
   absl::Status ReadByteLevel(ObjectReader& reader, bool is_first, bool is_last) {
     if (!is_last) return reader.Error("type", "ByteLevel is to be the last step");
     ASSIGN_OR_RETURN(pipeline_.adds_prefix_space, reader.OptionalBool("add_prefix_space", true));
@@ -293,7 +293,7 @@ class TokenizerJsonReader {
     ASSIGN_OR_RETURN(const std::string behavior, reader.RequiredString("behavior"));
     ASSIGN_OR_RETURN(const bool inverts, reader.OptionalBool("invert", false));
     RETURN_IF_ERROR(reader.Finish());
-    // To isolate what is between matches is to isolate these.
+    // Isolating what is between matches is the same as isolating the matches.
     const bool keeps_matches = behavior == "Removed" && inverts;
     if (behavior != "Isolated" && !keeps_matches) {
       return reader.Error("behavior", absl::StrCat(Quoted(behavior), " is not supported"));
@@ -314,7 +314,7 @@ class TokenizerJsonReader {
     SplitStep step = {.kind = SplitStep::Kind::kSpaces};
     ASSIGN_OR_RETURN(step.prepends, ReadPrepends(reader));
     if (step.prepends == SplitStep::Prepends::kInText && pipeline_.normalizer.MayDropTheFirst()) {
-      // To the library, a text without its first character is none that begins.
+      // The library regards a text without its first character as one that does not begin.
       return reader.Error("prepend_scheme",
                           "\"first\" is not supported behind a normalizer that drops characters");
     }
@@ -324,7 +324,7 @@ class TokenizerJsonReader {
     return reader.Finish();
   }
 
-  // As it is for files that are older, and have whether in place of where.
+  // Reads the scheme, also of older files, which say whether to prepend rather than where.
   static absl::StatusOr<SplitStep::Prepends> ReadPrepends(ObjectReader& reader) {
     using Prepends = SplitStep::Prepends;
     ASSIGN_OR_RETURN(const bool adds, reader.OptionalBool("add_prefix_space", true));
@@ -414,7 +414,7 @@ class TokenizerJsonReader {
     return {.min = 0, .max = static_cast<int64_t>(pipeline_.tokens.size()) - 1};
   }
 
-  // Of the template for one text: what stands before and behind it.
+  // Reads the template for one text: what stands before and behind it.
   absl::Status ReadTemplate(ObjectReader& reader) {
     ASSIGN_OR_RETURN(const ArrayReader parts, reader.RequiredArray("single"));
     ASSIGN_OR_RETURN(ObjectReader known, reader.RequiredObject("special_tokens"));
@@ -451,8 +451,8 @@ class TokenizerJsonReader {
     return reader.Finish();
   }
 
-  // A text that nothing else divides is one piece, however long. Where no token goes on from one
-  // word to the next, its words are.
+  // A text that nothing else divides is one piece, however long. If no token continues from one
+  // word to the next, its words are pieces.
   void DivideWords() {
     const std::vector<SplitStep>& splits = pipeline_.splits;
     const bool is_one_piece =

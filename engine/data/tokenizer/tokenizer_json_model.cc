@@ -8,9 +8,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
-#include "engine/data/token_ids.h"
 #include "engine/data/tokenizer/characters.h"
+#include "engine/data/tokenizer/token_ids.h"
 
 namespace stagecoach::engine {
 
@@ -19,8 +20,9 @@ using nlohmann::json;
 
 namespace {
 
-// The character by which the vocabulary writes a byte (GPT-2's bytes_to_unicode): itself, if it is
-// printable and no space in Latin-1; the others are those from U+0100 on, in order.
+// Returns the character by which the vocabulary writes each byte (GPT-2's bytes_to_unicode):
+// itself, if it is printable and no space in Latin-1; the others are those from U+0100 on, in
+// order.
 std::array<int, 256> CharactersOfBytes() {
   std::array<int, 256> characters = {};
   int next = 0x100;
@@ -49,7 +51,7 @@ class ByteAlphabet {
 
   std::string SymbolOf(size_t byte) const { return Utf8Of(characters_[byte]); }
 
-  // The bytes that a token is; nullopt if it has other characters.
+  // Returns the bytes of a token; nullopt if it has other characters.
   std::optional<std::string> BytesOf(absl::string_view token) const {
     std::string bytes;
     while (!token.empty()) {
@@ -77,7 +79,7 @@ const ByteAlphabet& Alphabet() {
 }
 
 absl::Status ErrorAt(absl::string_view path, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", message));
+  return base::DataError(absl::StrCat(path, ": ", message));
 }
 
 class ModelReader {
@@ -86,7 +88,7 @@ class ModelReader {
 
   absl::StatusOr<TokenizerJsonModel> Read(const json& model) {
     ASSIGN_OR_RETURN(ObjectReader options, ObjectReader::Create(model, "$.model"));
-    // Files of GPT-2's time have no type.
+    // Files from GPT-2's time have no type.
     ASSIGN_OR_RETURN(const std::string type, options.OptionalString("type", "BPE"));
     if (type == "BPE") {
       RETURN_IF_ERROR(ReadBpe(model, options));
@@ -205,7 +207,7 @@ class ModelReader {
     return fallback;
   }
 
-  // Not by an ObjectReader: a vocabulary may have 256,000 entries.
+  // Does not use an ObjectReader: a vocabulary may have 256,000 entries.
   absl::Status ReadVocabulary(const json& vocabulary) {
     const auto& entries = vocabulary.get_ref<const json::object_t&>();
     read_.ids.reserve(entries.size());
@@ -243,7 +245,7 @@ class ModelReader {
     return absl::OkStatus();
   }
 
-  // "a b" or ["a", "b"]. Likewise.
+  // Reads "a b" or ["a", "b"], likewise without an ObjectReader.
   absl::Status ReadMerges(const json& merges) {
     bpe_.merges.Reserve(merges.size());
     std::string merged;

@@ -18,27 +18,30 @@
 
 namespace stagecoach::engine {
 
-// What is in "model" of a tokenizer.json.
+// The contents of "model" in a tokenizer.json.
 struct TokenizerJsonModel {
   std::unique_ptr<PieceModel> model;
-  absl::flat_hash_map<std::string, int32_t> ids;  // by the file's own names
+  absl::flat_hash_map<std::string, int32_t> ids;  // by the names in the file
   std::vector<std::string> tokens;                // these names, by id
   bool is_bpe = false;
 };
 
-// InvalidArgument says where and what is wrong or not supported. `is_byte_level`: pieces are bytes,
-// which the file writes as the characters that stand for them. Removes nulls from `model`.
+// Reads "model". InvalidArgument says where and what is wrong or not supported. `is_byte_level`:
+// pieces are bytes, which the file writes as the characters that stand for them. Removes nulls from
+// `model`.
 absl::StatusOr<TokenizerJsonModel> ReadTokenizerJsonModel(nlohmann::json& model,
                                                           bool is_byte_level);
 
-// The bytes that a token of a byte-level model stands for; nullopt if it has other characters.
+// Returns the bytes that a token of a byte-level model stands for; nullopt if it has other
+// characters.
 std::optional<std::string> BytesOfByteLevelToken(absl::string_view token);
 
-// Where an option is null, it is as if it were not there.
+// Removes options that are null, which count as absent.
 void EraseNulls(nlohmann::json& object);
-// Ids are below it: few of them are unused, so that a small file makes no large vocabulary.
+// Returns the upper limit of ids: few of them are unused, so that a small file makes no large
+// vocabulary.
 size_t EndOfIds(size_t tokens);
-// Fails if the key is there with another value.
+// Fails if the key has another value.
 absl::Status RequireBool(base::ObjectReader& reader, absl::string_view key, bool expected,
                          bool if_missing);
 std::string Quoted(absl::string_view text);

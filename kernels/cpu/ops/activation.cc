@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kActivationTile = 1 << 15;
 
-// T: of activations.
+// T is the type of activations.
 template <typename T>
 class CpuActivation final : public ActivationOp {
  public:

@@ -7,14 +7,14 @@
 
 namespace stagecoach::kernels {
 
-// Every activation as a type, for loops that are compiled for each: y = Of(z), dz = Gradient(dy,
-// known), where `known` is z where KeepsZ, otherwise y.
+// Each activation is a type, for loops that are compiled for each: y = Of(z), dz = Gradient(dy,
+// known), where `known` is z if KeepsZ, otherwise y.
 struct NoActivation {
   static float Of(float z) { return z; }
   static float Gradient(float dy, float /*known*/) { return dy; }
 };
 struct ReluActivation {
-  // In this form not-a-number stays one.
+  // NaN stays NaN in this form.
   static float Of(float z) { return z < 0.0F ? 0.0F : z; }
   static float Gradient(float dy, float y) { return y > 0.0F ? dy : 0.0F; }
 };
@@ -35,7 +35,7 @@ struct SigmoidActivation {
   static float Gradient(float dy, float y) { return dy * SigmoidDerivative(y); }
 };
 
-// use(Type()) for the type of the activation.
+// Calls use(Type()) for the type of the activation.
 template <typename Use>
 void WithActivation(Activation activation, Use use) {
   switch (activation) {

@@ -19,10 +19,10 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Queries of a tile, and keys.
+// The number of queries, and of keys, in a tile.
 constexpr int64_t kPositionTile = 64;
 
-// Rows of a head, at consecutive positions.
+// Rows of a head at consecutive positions.
 template <typename Element>
 struct HeadRows {
   Element* data;
@@ -32,11 +32,11 @@ struct HeadRows {
 };
 
 // Scores are kept with a row for each key and a column for each query of a tile. That way maxima
-// and sums over keys are those of whole rows, all products read keys, values and gradients where
-// they are, and only queries are transposed.
+// and sums over keys are over whole rows, all products read keys, values and gradients where they
+// are, and only queries are transposed.
 //
-// Names of extents as in kernels/ops/attention.h. Element: of activations. What is not float is
-// loaded into tiles that are, and all sums are float.
+// Names of extents are those of kernels/ops/attention.h. Element is the type of activations.
+// Operands that are not float are loaded into float tiles, and all sums are float.
 template <typename Element>
 class CpuAttention final : public AttentionOp {
   using Rows = HeadRows<Element>;
@@ -64,8 +64,8 @@ class CpuAttention final : public AttentionOp {
   absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics, const Tensor& y,
                        std::byte* workspace) override {
     AsCpu(stream).ParallelFor(static_cast<int>(B_ * H_ * tiles_.count), [&](int task, int slot) {
-      // One head after the other, while its keys and values are in a cache; of each the last tile,
-      // which has the most keys, first.
+      // Heads are computed one after the other, while their keys and values are in a cache; within
+      // each, the last tile, which has the most keys, comes first.
       const int tile = tiles_.count - 1 - task % tiles_.count;
       const int64_t b = task / tiles_.count / H_;
       const int64_t h = task / tiles_.count % H_;
@@ -115,20 +115,20 @@ class CpuAttention final : public AttentionOp {
   }
 
  private:
-  // Of one thread. M queries and as many keys in a tile; all rows contiguous.
+  // Scratch of one thread, for tiles of M queries and as many keys; all rows are contiguous.
   struct Scratch {
-    float* queries;             // (M, D), turned and scaled
+    float* queries;             // (M, D), rotated and scaled
     float* queries_transposed;  // (D, M)
     float* dy_transposed;       // (D, M)
-    float* keys;                // (M, D), turned
-    // Where activations are not float: (M, D) each, and (T, D) each.
+    float* keys;                // (M, D), rotated
+    // Used if activations are not float: (M, D) each, and (T, D) each.
     float* values;
     float* dy;
     float* dk;
     float* dv;
-    float* scores;     // (M keys, M queries), then what the softmax makes of them
+    float* scores;     // (M keys, M queries), then the softmax's results
     float* gradients;  // of the scores
-    float* sums;       // (M, D): of a query, before they are scaled
+    float* sums;       // (M, D): sums of a query, before scaling
     // (M) each
     float* largest;
     float* correction;
@@ -198,7 +198,7 @@ class CpuAttention final : public AttentionOp {
     Transpose(scratch.queries, D_, m, D_, scratch.queries_transposed, M_);
   }
 
-  // Rows of a tile: where they are, or loaded into `to`.
+  // Returns the rows of a tile: where they are, or loaded into `to`.
   FloatRows Load(int tile, const Rows& rows, float* to) const {
     const int64_t begin = tiles_.begin(tile);
     if constexpr (!kIsLoaded) return rows.from(begin);
@@ -215,7 +215,7 @@ class CpuAttention final : public AttentionOp {
     return {scratch.keys, D_};
   }
 
-  // to (keys, queries) = rows times transposed queries, or gradients.
+  // Computes to (keys, queries) = rows times transposed queries, or gradients.
   void TimesQueries(int64_t n, int64_t m, bool diagonal, const FloatRows& rows,
                     const float* transposed, float* to) const {
     const int64_t block = diagonal ? kDiagonalBlock : n;
@@ -226,7 +226,7 @@ class CpuAttention final : public AttentionOp {
     }
   }
 
-  // to (queries, D) (+)= scores^T times rows (keys, D).
+  // Computes to (queries, D) (+)= scores^T times rows (keys, D).
   void SumOverKeys(int64_t n, int64_t m, bool diagonal, const float* scores, const FloatRows& rows,
                    bool accumulate, float* to) const {
     const int64_t block = diagonal ? kDiagonalBlock : m;
@@ -237,7 +237,7 @@ class CpuAttention final : public AttentionOp {
     }
   }
 
-  // to (keys, D) += scores times rows (queries, D).
+  // Computes to (keys, D) += scores times rows (queries, D).
   void AddOverQueries(int64_t n, int64_t m, bool diagonal, const float* scores,
                       const FloatRows& rows, const FloatRows& to) const {
     const int64_t block = diagonal ? kDiagonalBlock : n;
@@ -248,12 +248,12 @@ class CpuAttention final : public AttentionOp {
     }
   }
 
-  // The first query of a row of scores that was computed.
+  // Returns the first query of a row of scores that was computed.
   static int64_t FirstColumn(bool diagonal, int64_t r) {
     return diagonal ? r / kDiagonalBlock * kDiagonalBlock : 0;
   }
 
-  // Scores of one tile of keys: what a query does not see is kNoScore.
+  // Computes the scores of one tile of keys; those that a query does not see become kNoScore.
   void Scores(int64_t n, int64_t m, bool diagonal, const FloatRows& keys,
               const Scratch& scratch) const {
     TimesQueries(n, m, diagonal, keys, scratch.queries_transposed, scratch.scores);
@@ -298,7 +298,7 @@ class CpuAttention final : public AttentionOp {
     }
   }
 
-  // dy_t y_t of a tile, and dy transposed.
+  // Computes dy_t y_t of a tile, and transposes dy.
   void LoadOutputs(int tile, const BackwardHead& head, const Scratch& scratch) const {
     const int64_t begin = tiles_.begin(tile);
     const int64_t m = tiles_.length(tile);

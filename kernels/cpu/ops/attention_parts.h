@@ -7,26 +7,27 @@
 
 #include "kernels/math.h"
 
-// What both forms of attention on a CPU share.
+// Code that both forms of attention on a CPU share.
 namespace stagecoach::kernels {
 
-// Where a query sees a part of the keys, scores are left out in blocks of so many keys and queries.
+// If a query sees a part of the keys, scores are skipped in blocks of this many keys and queries.
 constexpr int64_t kDiagonalBlock = 16;
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
-// e^x, which is 0 far below 0.
+// Returns e^x, which is 0 far below 0.
 inline float SoftmaxWeight(float x) { return x < -87.0F ? 0.0F : FastExp(x); }
 
-// Of each query of a tile, over the keys so far.
+// The sums of each query of a tile, over the keys so far.
 struct SoftmaxSums {
   float* largest;
-  float* correction;  // of what was summed before the last tile of keys
+  float* correction;  // factor for the sums before the last tile of keys
   float* total;
 };
 
-// Online softmax (Milakov & Gimelshein 2018): scores (n keys, m queries), whose rows are `stride`
-// apart and begin with column first_column(key), become weights relative to the largest of this
-// tile and those before, `total` their sum, `correction` what makes up for another largest.
+// Computes the online softmax (Milakov & Gimelshein 2018): scores (n keys, m queries), whose rows
+// are `stride` apart and begin with column first_column(key), become weights relative to the
+// largest of this tile and those before; `total` becomes their sum, and `correction` the factor
+// that accounts for a new largest score.
 template <typename FirstColumn>
 void OnlineSoftmax(int64_t n, int64_t m, float* scores, int64_t stride, FirstColumn first_column,
                    const SoftmaxSums& sums) {

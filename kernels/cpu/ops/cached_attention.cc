@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <optional>
 
 #include "base/status_macros.h"
 #include "kernels/cpu/ops/attention_parts.h"
@@ -19,11 +18,12 @@ namespace stagecoach::kernels {
 namespace {
 
 // Keys of a tile, and most queries: where several positions come at once, tiles of them are
-// multiplied, as in attention.cc.
+// multiplied, as in attention.cc; where rows are sequences, each is by itself.
 constexpr int64_t kTile = 64;
 
-// Names of extents as in kernels/ops/attention.h. Element: of activations. The cache, in float, is
-// keys (G, T, D), then values (G, T, D), so that a head reads both from the first to the last.
+// Names of extents are those of kernels/ops/attention.h. Element is the type of activations. The
+// cache, in float, is keys (G, T, D), then values (G, T, D), so that a head reads both from the
+// first to the last.
 template <typename Element>
 class CpuCachedAttention final : public CachedAttentionOp {
  public:
@@ -33,72 +33,87 @@ class CpuCachedAttention final : public CachedAttentionOp {
         H_(shape.heads),
         G_(shape.kv_heads),
         D_(shape.head_size),
+        sequences_(shape.sequences),
+        rows_are_sequences_(shape.rows_are_sequences),
         slots_(slots),
         scale_(1.0F / std::sqrt(static_cast<float>(D_))),
-        query_tiles_(R_, kTile),
-        M_(query_tiles_.size) {
-    if (shape.rotary_base > 0.0F) rotary_.emplace(T_, D_, shape.rotary_base);
+        M_(rows_are_sequences_ || R_ == 1 ? 1 : Tiling(R_, kTile).size),
+        query_tiles_((R_ + M_ - 1) / M_) {
+    if (shape.rotary_base > 0.0F) rotary_ = SharedRotary(T_, D_, shape.rotary_base);
   }
 
-  int64_t cache_bytes() const override { return 2 * G_ * T_ * D_ * SizeOf(DType::kFloat32); }
+  int64_t cache_bytes() const override {
+    return sequences_ * SequenceFloats() * SizeOf(DType::kFloat32);
+  }
   int64_t workspace_bytes() const override {
     return slots_ * SlotFloats() * SizeOf(DType::kFloat32);
   }
 
-  absl::Status Forward(Stream& stream, const int64_t* first_position, const Tensor& qkv,
-                       std::byte* cache, const Tensor& y, std::byte* workspace) override {
-    const int64_t first = *first_position;
-    const int64_t rows = std::clamp<int64_t>(T_ - first, 0, R_);
-    float* const keys = reinterpret_cast<float*>(cache);
-    float* const values = keys + G_ * T_ * D_;
+  absl::Status Forward(Stream& stream, const CachedRow* rows, const Tensor& qkv, std::byte* cache,
+                       const Tensor& y, std::byte* workspace) override {
+    const auto at = [&](int64_t r) {
+      return rows_are_sequences_ ? rows[r] : CachedRow{rows->position + r, rows->sequence};
+    };
+    const auto keys_of = [&](int64_t r, int64_t g) {
+      return reinterpret_cast<float*>(cache) + at(r).sequence * SequenceFloats() + g * T_ * D_;
+    };
+    const int64_t to_values = G_ * T_ * D_;
     CpuStream& cpu = AsCpu(stream);
-    cpu.ParallelFor(static_cast<int>(rows * G_), [&](int task, int) {
-      const int64_t r = task / G_, g = task % G_;
-      const int64_t place = (g * T_ + first + r) * D_;
-      Load(first + r, 1.0F, Part(qkv, r, H_ + g), keys + place);
-      Convert(Part(qkv, r, H_ + G_ + g), D_, values + place);
+    cpu.ParallelFor(static_cast<int>(R_ * G_), [&](int task, int) {
+      const int64_t r = task / G_, g = task % G_, position = at(r).position;
+      if (position >= T_) return;
+      float* const key = keys_of(r, g) + position * D_;
+      Load(position, 1.0F, Part(qkv, r, H_ + g), key);
+      Convert(Part(qkv, r, H_ + G_ + g), D_, key + to_values);
     });
     // One head after the other, while its keys and values are in a cache.
-    cpu.ParallelFor(static_cast<int>(H_ * query_tiles_.count), [&](int task, int slot) {
-      const int64_t h = task / query_tiles_.count;
-      const int64_t begin = query_tiles_.begin(task % query_tiles_.count);
-      const int64_t m = std::min(rows - begin, M_);
+    cpu.ParallelFor(static_cast<int>(H_ * query_tiles_), [&](int task, int slot) {
+      const int64_t h = task / query_tiles_;
+      const int64_t begin = task % query_tiles_ * M_;
+      const int64_t first = at(begin).position;
+      const int64_t m = std::min({T_ - first, R_ - begin, M_});
       if (m <= 0) return;
-      const int64_t head = h / (H_ / G_) * T_ * D_;
+      const float* const keys = keys_of(begin, h / (H_ / G_));
       float* const scratch = reinterpret_cast<float*>(workspace) + slot * SlotFloats();
       for (int64_t c = 0; c < m; ++c) {
-        Load(first + begin + c, scale_, Part(qkv, begin + c, h), scratch + c * D_);
+        Load(first + c, scale_, Part(qkv, begin + c, h), scratch + c * D_);
       }
       Element* const to = Elements<Element>(y) + (begin * H_ + h) * D_;
-      if (R_ == 1) {
-        Attend(first + 1, keys + head, values + head, scratch, to);
+      if (M_ == 1) {
+        Attend(first + 1, keys, keys + to_values, scratch, to);
       } else {
-        AttendTile(first + begin, m, keys + head, values + head, scratch, to);
+        AttendTile(first, m, keys, keys + to_values, scratch, to);
       }
     });
-    std::fill_n(Elements<Element>(y) + rows * H_ * D_, (R_ - rows) * H_ * D_, Element(0.0F));
+    for (int64_t r = 0; r < R_; ++r) {
+      if (at(r).position < T_) continue;
+      std::fill_n(Elements<Element>(y) + r * H_ * D_, H_ * D_, Element(0.0F));
+    }
     return absl::OkStatus();
   }
 
  private:
-  // Of one thread: a query, its result and the score of each position; or those of a tile of them,
-  // the queries also transposed, with the scores of a tile of keys.
-  int64_t SlotFloats() const { return R_ == 1 ? 2 * D_ + T_ : 3 * M_ * D_ + kTile * M_ + 3 * M_; }
+  // Returns the scratch of one thread: a query, its result and the score of each position; or those
+  // of a tile of queries, which are also transposed, with the scores of a tile of keys.
+  int64_t SlotFloats() const { return M_ == 1 ? 2 * D_ + T_ : 3 * M_ * D_ + kTile * M_ + 3 * M_; }
+
+  // The cache of a sequence.
+  int64_t SequenceFloats() const { return 2 * G_ * T_ * D_; }
 
   const Element* Part(const Tensor& qkv, int64_t r, int64_t part) const {
     return Elements<Element>(qkv) + (r * (H_ + 2 * G_) + part) * D_;
   }
 
-  // to = scale * from, turned to the position.
+  // Computes to = scale * from, rotated to the position.
   void Load(int64_t position, float scale, const Element* from, float* to) const {
-    if (rotary_) {
+    if (rotary_ != nullptr) {
       rotary_->Turn(position, scale, from, to);
     } else {
       for (int64_t d = 0; d < D_; ++d) to[d] = scale * from[d];
     }
   }
 
-  // Of the first n positions. `scratch` begins with the query.
+  // Attends to the first n positions. `scratch` begins with the query.
   void Attend(int64_t n, const float* keys, const float* values, float* scratch, Element* y) const {
     const float* const query = scratch;
     float* const sum = scratch + D_;
@@ -119,8 +134,8 @@ class CpuCachedAttention final : public CachedAttentionOp {
     for (int64_t d = 0; d < D_; ++d) y[d] = sum[d] * share;
   }
 
-  // m queries from position `first` on, each over its own position and those before; what they give
-  // is a row of y each. `scratch` begins with the queries. Tiles of keys begin at the same
+  // Computes m queries from position `first` on, each over its own position and those before; each
+  // produces a row of y. `scratch` begins with the queries. Tiles of keys begin at the same
   // positions in every call, and sums are in their order, so that a query's bits do not depend on
   // the others.
   void AttendTile(int64_t first, int64_t m, const float* keys, const float* values, float* scratch,
@@ -170,12 +185,13 @@ class CpuCachedAttention final : public CachedAttentionOp {
     }
   }
 
-  const int64_t R_, T_, H_, G_, D_;
+  const int64_t R_, T_, H_, G_, D_, sequences_;
+  const bool rows_are_sequences_;
   const int slots_;
   const float scale_;
-  const Tiling query_tiles_;
   const int64_t M_;  // queries of a tile
-  std::optional<Rotary> rotary_;
+  const int64_t query_tiles_;
+  std::shared_ptr<const Rotary> rotary_;
 };
 
 }  // namespace

@@ -9,12 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/first_error.h"
-#include "kernels/cpu/library_primitive.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/lane_sum.h"
-#include "kernels/cpu/threads.h"
+#include "kernels/cpu/runtime/first_error.h"
+#include "kernels/cpu/runtime/library_primitive.h"
+#include "kernels/cpu/runtime/threads.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -22,7 +22,8 @@ namespace {
 using dnnl::memory;
 using dnnl::prop_kind;
 
-// A pass is shared among threads in at most so many tasks, whose number depends on the shape alone.
+// A pass is shared among threads in at most this many tasks, whose number depends on the shape
+// alone.
 constexpr int64_t kConvolutionTasks = 8;
 // The library's blocks of channels: a part of a weight gradient has whole ones.
 constexpr int64_t kChannelBlock = 16;
@@ -39,12 +40,13 @@ memory::desc Plain(const memory::dims& dims, memory::data_type type) {
 }
 
 // Lets the library choose a layout, which has blocks of channels innermost. Passes take 1.3 to 2.5
-// times as long in plain layouts; to reorder what they read and write takes some percent.
+// times as long in plain layouts; reordering what they read and write takes a few percent.
 memory::desc Chosen(const memory::desc& plain) {
   return {plain.dims(), plain.data_type(), memory::format_tag::any};
 }
 
-// Copies from one layout to another, or adds to what is there. None: nothing is to be done.
+// Copies from one layout to another, or adds to the present contents. A default-constructed one
+// does nothing.
 class Reordering {
  public:
   Reordering() = default;
@@ -71,8 +73,8 @@ class Reordering {
   LibraryPrimitive reorder_;
 };
 
-// An operand of a primitive in the layout that it works on: where it is plain anyway, or in an area
-// of its own.
+// An operand of a primitive in the layout that it works on: in place if that is plain, or in an
+// area of its own.
 struct Area {
   memory::desc plain, chosen;
 
@@ -89,7 +91,7 @@ struct Area {
 };
 
 // A pass over blocks of samples: to = convolution of (from, weights), forward, or backward to the
-// input. Its workspace: the weights, then for each slot `from`, `to` and a scratchpad.
+// input. Its workspace holds the weights, then for each slot `from`, `to` and a scratchpad.
 struct SamplePass {
   Area from, weights, to;
   LibraryPrimitive primitive;
@@ -108,7 +110,8 @@ struct SamplePass {
   int64_t workspace_bytes(int slots) const { return weights.bytes() + slots * slot_bytes(); }
 };
 
-// Names of extents as in kernels/ops/convolution.h. T: of activations and parameters.
+// Names of extents are those of kernels/ops/convolution.h. T is the type of activations and
+// parameters.
 template <typename T>
 class CpuConvolution final : public ConvolutionOp {
  public:
@@ -122,7 +125,7 @@ class CpuConvolution final : public ConvolutionOp {
         block_(BlockOf(shape.samples)),
         parts_(PartsOf(shape)) {}
 
-  // Throws dnnl::error.
+  // May throw dnnl::error.
   void Prepare() {
     const auto forward = ForwardDescription(block_, O_);
     std::vector<LibraryPrimitive::Operand> operands = {{DNNL_ARG_SRC, forward.src_desc()},
@@ -161,7 +164,7 @@ class CpuConvolution final : public ConvolutionOp {
     FirstError error;
     void* const own_x = x_.At(workspace, x.data);
     std::byte* const slots = workspace + x_.bytes();
-    // x as a whole; a block of it may lie anywhere in the library's layout.
+    // x is reordered as a whole, because a block of it may lie anywhere in the library's layout.
     error.Update(x_in_.Run(0, x.data, own_x, slots + weight_areas_bytes()));
     const int64_t outputs = O_ / parts_;
     const int64_t part_size = dw.elements() / parts_;
@@ -190,14 +193,14 @@ class CpuConvolution final : public ConvolutionOp {
   }
 
  private:
-  // Samples of a task: a divisor of all, so that one primitive is enough.
+  // Returns the samples of a task: a divisor of all, so that one primitive is enough.
   static int64_t BlockOf(int64_t samples) {
     int64_t block = (samples + kConvolutionTasks - 1) / kConvolutionTasks;
     while (samples % block != 0) --block;
     return block;
   }
 
-  // Into how many parts the outputs of a weight gradient are divided.
+  // Returns the number of parts into which the outputs of a weight gradient are divided.
   static int64_t PartsOf(const ConvolutionShape& shape) {
     if (shape.groups > 1) return 1;
     int64_t parts = kConvolutionTasks;
@@ -219,7 +222,7 @@ class CpuConvolution final : public ConvolutionOp {
   memory::desc WeightGradients(int64_t outputs) const {
     return Weights(outputs, memory::data_type::f32);
   }
-  // Of some outputs of all samples, among the others.
+  // Describes some outputs of all samples, among the others.
   memory::desc PartOfY(int64_t outputs) const {
     const int64_t Q = shape_.output_width();
     return {{N_, outputs, shape_.output_height(), Q}, kType, memory::dims{O_ * area_, area_, Q, 1}};
@@ -291,7 +294,7 @@ class CpuConvolution final : public ConvolutionOp {
   }
   int64_t weight_slot_bytes() const { return weight_areas_bytes() + weight_scratchpad_bytes_; }
 
-  // `from_size`, `to_size`: elements of a sample.
+  // `from_size` and `to_size` are the elements of a sample.
   absl::Status RunPass(Stream& stream, const SamplePass& pass, T* from, int64_t from_size, T* w,
                        T* to, int64_t to_size, const T* bias, std::byte* workspace) const {
     std::byte* const slots = workspace + pass.weights.bytes();
@@ -319,10 +322,10 @@ class CpuConvolution final : public ConvolutionOp {
   const int64_t x_size_;  // of a sample
   const int64_t area_;    // of a channel of y
   const int slots_;
-  const int64_t block_;  // samples of a task of forward and of the input's gradient
-  const int64_t parts_;  // tasks of the weights' gradient, of equally many outputs each
+  const int64_t block_;  // samples of a task of the forward pass and of the input's gradient
+  const int64_t parts_;  // tasks of the weights' gradient, with equal numbers of outputs
   SamplePass forward_, input_;
-  // The weights' gradient. Its workspace: x, then for each slot dy and dw of a part and a
+  // The weights' gradient. Its workspace holds x, then for each slot dy and dw of a part and a
   // scratchpad.
   Area x_, dy_, dw_;
   LibraryPrimitive weight_;

@@ -6,12 +6,12 @@
 #include <memory>
 #include <typeinfo>
 
-#include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/runtime/cpu_stream.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::kernels {
 
-// What an extent of an operation may be: any element count, and its bytes, then fits in 64 bits.
+// The largest extent of an operation: any element count, and its bytes, then fits in 64 bits.
 inline constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 inline bool IsExtent(int64_t value) { return value >= 1 && value <= kMaxExtent; }
 
@@ -51,10 +51,10 @@ class CpuOps final : public Ops {
   CpuOptimizerOps optimizer_;
 };
 
-// A CPU device's operations, which must not outlive it.
+// Creates a CPU device's operations, which must not outlive it.
 std::unique_ptr<Ops> CreateCpuOps(Device& device);
 
-// Every stream that reaches a CPU operation is a CPU device's.
+// Returns the CPU stream: every stream that reaches a CPU operation is one.
 inline CpuStream& AsCpu(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
 }  // namespace stagecoach::kernels

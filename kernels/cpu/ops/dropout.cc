@@ -14,13 +14,13 @@ namespace {
 
 using base::PhiloxKey;
 
-// Blocks of words that are made together. Loops over 16 would be unrolled before they could become
-// vectors, and take twice as long.
+// The number of blocks of words that are made together. Loops over 16 would be unrolled before they
+// could be vectorized, and take twice as long.
 constexpr int64_t kLanes = 32;
-constexpr int64_t kGroup = 4 * kLanes;  // elements that have them
+constexpr int64_t kGroup = 4 * kLanes;  // elements that use them
 constexpr int64_t kTile = 32 * kGroup;  // elements of one sample that one tile handles
 
-// Words 4 first_block to 4 first_block + kGroup - 1 of a stream.
+// Makes words 4 first_block to 4 first_block + kGroup - 1 of a stream.
 void MakeWords(PhiloxKey key, uint64_t stream, uint64_t first_block, uint32_t (&words)[kGroup]) {
   uint32_t w0[kLanes], w1[kLanes], w2[kLanes], w3[kLanes];
   for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -45,7 +45,7 @@ void MakeWords(PhiloxKey key, uint64_t stream, uint64_t first_block, uint32_t (&
   }
 }
 
-// Names of extents as in kernels/ops/dropout.h.
+// Names of extents are those of kernels/ops/dropout.h.
 template <typename T>
 class CpuDropout final : public DropoutOp {
  public:

@@ -13,7 +13,7 @@
 // loading and storing, all arithmetic is float's.
 namespace stagecoach::kernels {
 
-// The elements of a tensor of that type.
+// Returns the elements of a tensor of that type.
 template <typename T>
 T* Elements(const Tensor& tensor) {
   return static_cast<T*>(tensor.data);
@@ -25,13 +25,13 @@ inline constexpr bool kIsFloat = std::is_same_v<T, float>;
 template <typename T>
 inline constexpr DType kTypeOf = kIsFloat<T> ? DType::kFloat32 : DType::kBfloat16;
 
-// create(T()) for the device's type of activations.
+// Returns create(T()) for the device's type of activations.
 template <typename Create>
 auto ForActivationType(const Device& device, Create create) {
   return device.activation_type() == DType::kBfloat16 ? create(Bfloat16()) : create(float());
 }
 
-// to = from, rounded if need be.
+// Converts to = from, rounded if necessary.
 template <typename From, typename To>
 void Convert(const From* from, int64_t n, To* to) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];

@@ -16,7 +16,8 @@ constexpr size_t kMostLevels = 16;  // of a tree of addends
 
 using SumBuffers = std::array<std::array<float, kSumTile>, kMostLevels>;
 
-// out = the sum of n elements of each addend from `begin` on. The buffers from `level` on are free.
+// Computes out = the sum of n elements of each addend from `begin` on. The buffers from `level` on
+// are free.
 void SumTile(absl::Span<const Tensor> addends, int64_t begin, int64_t n, float* out,
              SumBuffers& buffers, size_t level) {
   if (addends.size() == 1) {
@@ -69,7 +70,7 @@ absl::Status CpuElementwiseOps::SumTree(Stream& stream, absl::Span<const Tensor>
     const int64_t end = tiles.begin(tile) + tiles.length(tile);
     for (int64_t begin = tiles.begin(tile); begin < end; begin += kSumTile) {
       const int64_t n = std::min(kSumTile, end - begin);
-      // What lies in y may be an addend that is read later.
+      // y may be the memory of an addend that is read later.
       float* const sum = addends.size() > 2 ? buffers[0].data() : y.f32() + begin;
       SumTile(addends, begin, n, sum, buffers, 1);
       if (addends.size() > 2) {

@@ -10,18 +10,18 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Values of a packed operand that is read again and again: together with what else passes, they
-// stay in an L2 of 1 MiB.
+// The number of values of a packed operand that is read again and again: together with the other
+// data that pass through, they stay in an L2 of 1 MiB.
 constexpr int64_t kPackedValues = int64_t{150} << 10;
-// Rows of dz whose input gradient is summed at once.
+// The most rows of dz whose input gradient is summed at once.
 constexpr int64_t kMostRows = 256;
-// Rows that a pass over dw adds.
+// The most rows that a pass over dw adds.
 constexpr int64_t kMostAddedRows = 128;
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// An extent in as few pieces of at most `most` as possible, of about the same length, which is a
-// multiple of `unit` but for the last.
+// Divides an extent into as few pieces of at most `most` as possible, of about equal length, and
+// returns that: a multiple of `unit`. The last piece may be shorter.
 int64_t PieceOf(int64_t extent, int64_t most, int64_t unit) {
   const int64_t pieces = DivideUp(extent, std::max(most / unit, int64_t{1}) * unit);
   return DivideUp(DivideUp(extent, pieces), unit) * unit;
@@ -49,8 +49,8 @@ int64_t OutputsOfPanels(int64_t rows, int64_t outputs) {
 }
 
 // Divides the columns of a matrix into panels of kColumns, each of which has all rows one after the
-// other. In blocks of rows, so that the lines that two panels share are read once, and those that
-// two rows share are written once.
+// other. It works in blocks of rows, so that the lines that two panels share are read once, and
+// those that two rows share are written once.
 template <int64_t kColumns>
 void Pack(int64_t rows, int64_t columns, const float* from, int64_t ld, float* to) {
   ForEachPiece(rows, 16, [&](int64_t r0, int64_t own_rows) {

@@ -9,32 +9,33 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/cpu/first_error.h"
-#include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/head_products.h"
 #include "kernels/cpu/ops/head_softmax.h"
+#include "kernels/cpu/ops/independent_head.h"
 #include "kernels/cpu/ops/transpose.h"
+#include "kernels/cpu/products/matrix_product.h"
+#include "kernels/cpu/runtime/first_error.h"
 
 namespace stagecoach::kernels {
 namespace {
 
-// Rows whose logits are in memory at once. Each tile of rows passes over w, and over dw. Measured
-// on 256 rows x 768 x 50257, one core of 116 GFLOP/s: all gradients run at 97, 104.5 and 106 with
-// tiles of 64, 128 and 256 rows, and the logits of those take 13, 26 and 51 MB.
+// The number of rows whose logits are in memory at once. Each tile of rows passes over w, and over
+// dw. Measured on 256 rows x 768 x 50257, one core of 116 GFLOP/s: all gradients run at 97, 104.5
+// and 106 with tiles of 64, 128 and 256 rows, and their logits take 13, 26 and 51 MB.
 constexpr int64_t kHeadRowTile = 128;
-static_assert(kHeadRowTile <= kHeadTileGranule);  // no tile may have more than is asked for
-// Classes, and features of dx, that one call of a product handles. Half as many classes are no
-// faster; with half as many features dx takes 12 % longer.
+static_assert(kHeadRowTile <= kHeadTileGranule);  // no tile may have more than requested
+// The number of classes, and of features of dx, that one call of a product handles. Half as many
+// classes are no faster; with half as many features dx takes 12 % longer.
 constexpr int64_t kClassTile = 576;
 constexpr int64_t kFeatureTile = 384;
 // Logits are kept with a row for each class and a column for each row of x. That way maxima and
-// sums over classes are those of whole rows, and all products read w, x and dz where they are; only
-// a tile of x is transposed.
+// sums over classes are over whole rows, and all products read w, x and dz where they are; only a
+// tile of x is transposed.
 //
-// Names of extents as in kernels/ops/head.h; m is the number of rows in a tile. T: of x, w, dx and
-// of the operands of products, so that gradients of logits are rounded to it.
+// Names of extents are those of kernels/ops/head.h; m is the number of rows in a tile. T is the
+// type of x, w, dx and of the operands of products, so gradients of logits are rounded to it.
 template <typename T>
 class CpuHead final : public HeadOp {
  public:
@@ -99,22 +100,7 @@ class CpuHead final : public HeadOp {
     LoadRows(rows, x, scratch);
     RETURN_IF_ERROR(ForClasses(
         stream, [&](int classes, int slot) { return Logits(rows, w, classes, slot, scratch); }));
-    int32_t largest = 0;
-    float largest_logit = -std::numeric_limits<float>::infinity();
-    for (int64_t c = 0; c < choice.classes; ++c) {
-      T stored;
-      Convert(scratch.z + c * rows.m, 1, &stored);
-      const float logit = stored;
-      if (!std::isfinite(logit)) {
-        largest = kNoClass;
-        break;
-      }
-      if (logit <= largest_logit) continue;
-      largest = static_cast<int32_t>(c);
-      largest_logit = logit;
-    }
-    if (choice.next != nullptr) *choice.next = std::max(largest, 0);
-    choice.chosen[(*choice.position)++] = largest;
+    ChooseLargest<T>(scratch.z, rows.m, choice);
     return absl::OkStatus();
   }
 
@@ -177,21 +163,21 @@ class CpuHead final : public HeadOp {
  private:
   struct Scratch {
     float* z;             // (C, M): logits, then their exponentials, then their gradients
-    T* gradients;         // these, rounded: z itself where they are not
-    float* dx;            // (M, F), before it is rounded; nothing where it is not
+    T* gradients;         // the same rounded; z itself if T is float
+    float* dx;            // (M, F), before rounding; empty if T is float
     T* x_transposed;      // (F, M)
     float* label_logits;  // (M)
     RowSoftmax* rows;     // (M)
     Partial partial;      // (tiles of classes, M)
-    std::byte* library;   // scratchpads of products, of each slot
+    std::byte* library;   // scratchpads of products, one per slot
     int64_t bytes;
   };
 
   // A tile of rows.
   struct Rows {
     int64_t begin, m;
-    const int32_t* labels;  // null where there is no loss
-    int64_t valid = 0;      // of the m
+    const int32_t* labels;  // null if there is no loss
+    int64_t valid = 0;      // rows among the m
     float scale = 0.0F;     // of the gradient of a row
   };
 
@@ -228,7 +214,7 @@ class CpuHead final : public HeadOp {
     return scratch;
   }
 
-  // `terms`: null where labels are empty.
+  // `terms` is null if labels are empty.
   Rows RowsOf(int tile, const Tensor& labels, const LossTerms* terms) const {
     const int64_t begin = row_tiles_.begin(tile);
     const int64_t m = row_tiles_.length(tile);
@@ -283,7 +269,7 @@ class CpuHead final : public HeadOp {
                  static_cast<int32_t>(c), PartialOf(classes, scratch));
   }
 
-  // All that the gradients of these rows take, and their losses.
+  // Computes everything that the gradients of these rows need, and their losses.
   absl::Status LossOfRows(Stream& stream, const Rows& rows, const Tensor& x, const Tensor& w,
                           const Scratch& scratch, RowSoftmax* softmax, Total& total) const {
     LoadRows(rows, x, scratch);
@@ -296,7 +282,7 @@ class CpuHead final : public HeadOp {
     return absl::OkStatus();
   }
 
-  // The tiles of classes, in order.
+  // Combines the tiles of classes, in order.
   void Combine(const Rows& rows, const Scratch& scratch, RowSoftmax* softmax, Total& total) const {
     for (int64_t r = 0; r < rows.valid; ++r) {
       float maximum = -std::numeric_limits<float>::infinity();
@@ -316,7 +302,7 @@ class CpuHead final : public HeadOp {
       const bool is_class = 0 <= label && label < C_;
       constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
       const float at_label = is_class ? scratch.label_logits[r] : kNaN;
-      // A loss that is not finite shows in the gradient.
+      // A loss that is NaN or infinite shows in the gradient.
       softmax[r] = {maximum,
                     is_class ? static_cast<float>(static_cast<double>(rows.scale) / sum) : kNaN,
                     rows.scale * (1.0F + 0.0F * at_label), is_class ? label : 0};
@@ -331,7 +317,7 @@ class CpuHead final : public HeadOp {
     result.f64()[1] = static_cast<double>(total.correct);
   }
 
-  // The gradients of a tile of logits, in place of their exponentials.
+  // Replaces the exponentials of a tile of logits by the gradients.
   void LogitGradients(int64_t m, const RowSoftmax* softmax, int classes,
                       const Scratch& scratch) const {
     const int64_t c = class_tiles_.begin(classes);
@@ -388,7 +374,7 @@ class CpuHead final : public HeadOp {
   const int slots_;
   const Tiling row_tiles_, class_tiles_, feature_tiles_;
   const int64_t M_;               // rows of the largest tile
-  HeadProducts whole_, last_;     // `last_`: for the last tile of rows, if it has fewer
+  HeadProducts whole_, last_;     // `last_` is for the last tile of rows, if it has fewer
   int64_t scratchpad_bytes_ = 0;  // of a slot
 };
 
@@ -396,6 +382,7 @@ class CpuHead final : public HeadOp {
 
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCpu(const HeadShape& shape, Device& device) {
   RETURN_IF_ERROR(CheckHead(shape, kMaxExtent));
+  if (shape.independent_rows) return CreateIndependentHead(shape, device);
   return ForActivationType(device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<HeadOp>> {
     auto op = std::make_unique<CpuHead<T>>(shape, AsCpu(device.stream()).threads());
     RETURN_IF_ERROR(op->Prepare());

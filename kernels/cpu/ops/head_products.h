@@ -6,12 +6,12 @@
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/products/matrix_product.h"
 
 namespace stagecoach::kernels {
 
-// The products of a head for a number m of rows, with a row for each class in z and its gradients.
-// C classes, F features.
+// The products of a head for m rows, with a row for each class in z and its gradients. C classes, F
+// features.
 struct HeadProducts {
   TiledProduct z, dw;  // over tiles of classes: w x^T, with x transposed, and dz^T x
   TiledProduct dx;     // over tiles of features: dz w

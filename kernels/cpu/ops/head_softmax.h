@@ -11,12 +11,13 @@
 // The softmax of a head over tiles of classes.
 namespace stagecoach::kernels {
 
-// Rows that one pass over a tile of logits handles: their sums stay in registers.
+// The number of rows that one pass over a tile of logits handles: their sums stay in registers.
 inline constexpr int64_t kHeadLanes = 32;
-// Exponentials that are added in float before they are added to a sum in double.
+// The number of exponentials that are added in float before their sum is added to one in double.
 inline constexpr int64_t kHeadFloatTerms = 8;
 
-// What makes a row's gradient of its logits: dz_c = e^(z_c - maximum) factor - scale [c = label].
+// The numbers from which a row's gradient of its logits is computed: dz_c = e^(z_c - maximum)
+// factor - scale [c = label].
 struct RowSoftmax {
   float maximum;
   float factor;  // scale / (sum of e^(z_c - maximum))
@@ -24,16 +25,17 @@ struct RowSoftmax {
   int32_t label;  // -1: padding
 };
 
-// What a tile of classes adds to the softmax of a tile of rows; an entry for each row.
+// The contribution of a tile of classes to the softmax of a tile of rows; each array has an entry
+// for each row.
 struct Partial {
   float* maximum;
   int32_t* largest;  // the first class that has it
   double* sum;       // of e^(z_c - maximum)
 };
 
-// A tile of logits z (classes, rows), of which `lanes` rows from `first` on: its partial results,
-// and e^(z - maximum) in place of z. `lanes`: at most kHeadLanes, a constant where there are so
-// many.
+// Processes `lanes` rows from `first` on of a tile of logits z (classes, rows): writes its partial
+// results, and replaces z by e^(z - maximum). `lanes` is at most kHeadLanes, and a constant if it
+// equals that.
 template <typename Lanes>
 void ExponentialsOfLanes(float* z, int64_t classes, int64_t rows, int64_t first, Lanes lanes,
                          int32_t first_class, const Partial& partial) {
@@ -68,7 +70,7 @@ void ExponentialsOfLanes(float* z, int64_t classes, int64_t rows, int64_t first,
   }
 }
 
-// One function for all passes: the bits of what it computes again must be the same.
+// All passes use this one function, so that recomputed results have the same bits.
 inline void Exponentials(float* z, int64_t classes, int64_t rows, int32_t first_class,
                          const Partial& partial) {
   int64_t first = 0;

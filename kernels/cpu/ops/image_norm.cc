@@ -13,7 +13,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// a b + c, rounded once on processors that can do that.
+// Returns a b + c, rounded once on processors that can do that.
 inline float MultiplyAdd(float a, float b, float c) {
 #ifdef __FP_FAST_FMAF
   return std::fma(a, b, c);
@@ -24,7 +24,8 @@ inline float MultiplyAdd(float a, float b, float c) {
 
 // A plane is one channel of one sample; a set has several.
 //
-// Names of extents as in kernels/ops/image_norm.h. T: of activations, gamma and beta.
+// Names of extents are those of kernels/ops/image_norm.h. T is the type of activations, gamma and
+// beta.
 template <typename T>
 class CpuImageNorm final : public ImageNormOp {
  public:
@@ -116,7 +117,8 @@ class CpuImageNorm final : public ImageNormOp {
     float dy = 0.0F, dy_xhat = 0.0F;
   };
 
-  // The ReLU that dy came through: whether it passes is known by y, or by the norm, computed again.
+  // The ReLU through which dy came: whether it passes is known from y, or from the norm, which is
+  // recomputed.
   enum class Mask : uint8_t { kNone, kOfX, kOfY };
   template <typename Use>
   static void WithMask(const ImageNormTailGradient& tail, Use use) {
@@ -129,7 +131,7 @@ class CpuImageNorm final : public ImageNormOp {
     }
   }
 
-  // What is done to the elements of a channel of a set.
+  // The normalization of a channel of a set.
   struct Norm {
     float mean, rstd;
     float gamma, beta = 0.0F;
@@ -141,11 +143,12 @@ class CpuImageNorm final : public ImageNormOp {
       if (!tensors.beta.empty()) beta = Elements<T>(tensors.beta)[c];
     }
 
-    // The way back computes it again, in another loop: the compiler must not choose how.
+    // The backward pass recomputes it in another loop: the compiler must not choose how it is
+    // rounded.
     float Of(float x) const { return MultiplyAdd((x - mean) * rstd, gamma, beta); }
   };
 
-  // What of dy passes a plane's mask.
+  // The part of dy that passes a plane's mask.
   template <Mask kMask>
   struct Gradient {
     const T* dy;
@@ -153,7 +156,7 @@ class CpuImageNorm final : public ImageNormOp {
     const T* y;  // of the tail
     Norm norm;
 
-    // `offset`: of the plane.
+    // `offset` is that of the plane.
     Gradient(const Tensor& dy_tensor, const ImageNormTensors& tensors,
              const ImageNormTailGradient& tail, const Norm& of_plane, int64_t offset)
         : dy(Elements<T>(dy_tensor) + offset),
@@ -218,7 +221,7 @@ class CpuImageNorm final : public ImageNormOp {
       const Norm norm(*this, tensors, s, c);
       const T* const xp = Elements<T>(tensors.x) + plane * A_;
       T* const yp = Elements<T>(tensors.y) + plane * A_;
-      // Each operation rounds what it gives.
+      // Each operation rounds its result.
       const auto relu = [&](float z) { return tail.has_relu && z < 0.0F ? 0.0F : z; };
       if (!tail.addend.empty()) {
         const T* const addend = Elements<T>(tail.addend) + plane * A_;
@@ -255,7 +258,7 @@ class CpuImageNorm final : public ImageNormOp {
   const float set_size_;
 };
 
-// With the products by which elements are counted.
+// Checks also the products that count elements.
 bool AreImageNormExtents(const ImageNormShape& shape) {
   return IsExtent(shape.samples) && IsExtent(shape.channels) && IsExtent(shape.area) &&
          IsExtent(shape.samples * shape.channels) && shape.groups >= 0 &&

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kRowTile = 16;
 constexpr int64_t kColumnTile = 576;
 
-// kCenters: otherwise it is RMSNorm.
+// If kCenters is false, it is RMSNorm.
 template <typename T, bool kCenters>
 class CpuLayerNorm final : public LayerNormOp {
  public:

@@ -8,27 +8,29 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/first_error.h"
-#include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/ops/activation.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
+#include "kernels/cpu/ops/few_rows.h"
 #include "kernels/cpu/ops/gradient_products.h"
 #include "kernels/cpu/ops/transpose.h"
+#include "kernels/cpu/products/matrix_product.h"
+#include "kernels/cpu/runtime/first_error.h"
 
 namespace stagecoach::kernels {
 namespace {
 
-// Columns of a weight matrix that one call of a product handles. Measured on (64, 2304) x (2304,
-// 2304): tiles of 288 to 1152 run forward within 10 % of the whole product, and accumulate weight
-// gradients 30 % faster than it, since a tile of the gradient stays in the cache.
+// The number of columns of a weight matrix that one call of a product handles. Measured on (64,
+// 2304) x (2304, 2304): tiles of 288 to 1152 run forward within 10 % of the whole product, and
+// accumulate weight gradients 30 % faster than that, since a tile of the gradient stays in the
+// cache.
 constexpr int64_t kTile = 576;
-// Rows of elementwise work that one tile handles.
+// The number of rows of elementwise work that one tile handles.
 constexpr int64_t kRowTile = 16;
 constexpr int64_t kScratchAlignment = 64;
 
-// Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs. T: of activations and
-// parameters.
+// Names of extents are those of kernels/ops/linear.h: R rows, I inputs, O outputs. T is the type of
+// activations and parameters.
 template <typename T>
 class CpuLinear final : public LinearOp {
  public:
@@ -38,14 +40,21 @@ class CpuLinear final : public LinearOp {
         O_(shape.outputs),
         activation_(shape.activation),
         has_bias_(shape.has_bias),
+        independent_rows_(shape.independent_rows),
         slots_(slots),
         output_tiles_(O_, kTile),
-        // Their products' sums do not depend on the tiles, so each thread has one: what the others
-        // pack as well is packed once for each.
+        // The sums of products in float do not depend on the tiles, so each thread has one tile:
+        // operands that all tiles need are packed once per tile.
         input_tiles_(I_, kIsFloat<T> ? (I_ + slots - 1) / slots : kTile),
         row_tiles_(R_, kRowTile) {}
 
   absl::Status Prepare() {
+    if (independent_rows_) {
+      scratchpad_bytes_ =
+          AlignScratch(RowsTimesWeightsScratch<T>(R_, I_) * SizeOf(DType::kFloat32));
+      slot_bytes_ = scratchpad_bytes_ + SumBytes(R_ * output_tiles_.size);
+      return absl::OkStatus();
+    }
     const auto create = [&](const Tiling& tiles, auto shape_of) {
       return TiledProduct::Create(kTypeOf<T>, tiles, slots_, shape_of);
     };
@@ -80,7 +89,7 @@ class CpuLinear final : public LinearOp {
       scratchpad_bytes_ = std::max(scratchpad_bytes_, AlignScratch(product->scratchpad_bytes()));
     }
     const int64_t sums = R_ * std::max(input_tiles_.size, output_tiles_.size);
-    slot_bytes_ = scratchpad_bytes_ + AlignScratch(sums * SizeOf(DType::kFloat32));
+    slot_bytes_ = scratchpad_bytes_ + SumBytes(sums);
     return absl::OkStatus();
   }
 
@@ -93,15 +102,21 @@ class CpuLinear final : public LinearOp {
     AsCpu(stream).ParallelFor(output_tiles_.count, [&](int tile, int slot) {
       const int64_t o = output_tiles_.begin(tile);
       const int64_t n = output_tiles_.length(tile);
-      // What is rounded at the end is summed beside it.
+      // Results that are rounded at the end are summed in a separate area.
       float* sums = nullptr;
       if constexpr (kIsFloat<T>) {
         sums = (kept != nullptr ? kept : y.f32()) + o;
       } else {
         sums = SumsOf(workspace, slot);
       }
-      error.Update(z_product_.Run(tile, slot, Elements<T>(x), Elements<T>(w) + o, false, sums,
-                                  workspace + slot * slot_bytes_));
+      std::byte* const scratch = workspace + slot * slot_bytes_;
+      if (independent_rows_) {
+        RowsTimesWeights(R_, n, I_, Elements<T>(x), Elements<T>(w) + o, O_, sums, SumStride(),
+                         reinterpret_cast<float*>(scratch));
+      } else {
+        error.Update(
+            z_product_.Run(tile, slot, Elements<T>(x), Elements<T>(w) + o, false, sums, scratch));
+      }
       for (int64_t r = 0; r < R_; ++r) {
         const int64_t row = r * O_ + o;
         float* const z_row = sums + r * SumStride();
@@ -155,7 +170,7 @@ class CpuLinear final : public LinearOp {
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
                               const Tensor& db, bool accumulate, std::byte* workspace) override {
     FirstError error;
-    // One more tile than those of dw: the bias.
+    // There is one more tile than those of dw: the bias.
     AsCpu(stream).ParallelFor(input_tiles_.count + (has_bias_ ? 1 : 0), [&](int tile, int slot) {
       if (tile == input_tiles_.count) {
         ColumnSums(Elements<T>(dz), accumulate, db.f32());
@@ -178,6 +193,11 @@ class CpuLinear final : public LinearOp {
     return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   }
 
+  // Returns the size of sums that must be rounded.
+  static int64_t SumBytes(int64_t count) {
+    return kIsFloat<T> ? 0 : AlignScratch(count * SizeOf(DType::kFloat32));
+  }
+
   // Between rows of sums that become z.
   int64_t SumStride() const { return kIsFloat<T> ? O_ : output_tiles_.size; }
   float* SumsOf(std::byte* workspace, int slot) const {
@@ -196,7 +216,7 @@ class CpuLinear final : public LinearOp {
     });
   }
 
-  // `known` is z where KeepsZ, otherwise y.
+  // `known` is z if KeepsZ, otherwise y.
   void ActivationBackward(const T* dy, const T* known, int64_t n, T* dz) const {
     WithActivation(activation_, [&](auto activation) {
       for (int64_t i = 0; i < n; ++i) dz[i] = activation.Gradient(dy[i], known[i]);
@@ -213,11 +233,12 @@ class CpuLinear final : public LinearOp {
   const int64_t R_, I_, O_;
   const Activation activation_;
   const bool has_bias_;
+  const bool independent_rows_;
   const int slots_;
   const Tiling output_tiles_, input_tiles_, row_tiles_;
   TiledProduct z_product_, dx_product_, dw_product_;
-  // Workspace of a slot: the products' scratchpad, then sums of a tile: of dx transposed, or, where
-  // they are to be rounded, of z.
+  // Workspace of a slot: the products' scratchpad, then sums of a tile: of dx transposed, or, if
+  // they must be rounded, of z.
   int64_t scratchpad_bytes_ = 0;
   int64_t slot_bytes_ = 0;
 };

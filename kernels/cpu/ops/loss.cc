@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kRowTile = 16;
 
-// What one row adds to the result. The workspace has one of each row, until they are summed in
-// order.
+// The contribution of one row to the result. The workspace has one for each row, until they are
+// summed in order.
 struct RowResult {
   double loss;
   bool correct;
@@ -25,7 +25,7 @@ struct RowResult {
 
 bool IsClass(int32_t label, int64_t classes) { return label >= 0 && label < classes; }
 
-// Of a row whose label is no class.
+// Returns the result of a row whose label is no class.
 template <typename T>
 RowResult NoNumbers(int64_t classes, T* gradient) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -49,8 +49,8 @@ RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, const Tensor&
     for (int64_t c = 0; c < classes; ++c) {
       gradient[c] = static_cast<float>(std::exp(static_cast<double>(output[c] - maximum)) * factor);
     }
-    // Not from what has been rounded to T. A loss is infinite, and the rest finite, if the label's
-    // output is minus infinity.
+    // This does not use values that have been rounded to T. A loss is infinite, and the rest
+    // finite, if the label's output is minus infinity.
     const auto share =
         static_cast<float>(std::exp(static_cast<double>(at_label - maximum)) * factor);
     gradient[label] = share - scale * (1.0F + 0.0F * at_label);

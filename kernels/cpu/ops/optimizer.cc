@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kTile = 1 << 16;
 
-// The coefficients of AdamW with what depends on the step alone worked out.
+// AdamW's coefficients, with everything that depends on the step alone precomputed.
 struct AdamWCoefficients {
   float beta1, beta2, epsilon, scale;
   float rate;  // learning rate / (1 - beta1^t)
@@ -21,8 +21,8 @@ struct AdamWCoefficients {
   float keep;  // 1 - learning rate * weight decay
 };
 
-// By value: a coefficient behind a reference could be changed by a store to `p`, for all the
-// compiler knows, and the loop would not become vectors.
+// Takes the coefficients by value: for all the compiler knows, a store to `p` could change a
+// coefficient behind a reference, and the loop would not be vectorized.
 void AdamWTile(const AdamWCoefficients c, int64_t n, const float* __restrict g, float* __restrict p,
                float* __restrict m, float* __restrict v) {
   for (int64_t i = 0; i < n; ++i) {
@@ -48,8 +48,8 @@ void SgdTile(const SgdCoefficients c, int64_t n, const float* __restrict g, floa
   }
 }
 
-// n elements of a parameter from `begin` on, for the layers: right behind their update, while they
-// are in a cache.
+// Rounds n elements of a parameter from `begin` on, for the layers, directly after their update,
+// while they are in a cache.
 void RoundTile(const ParameterTensors& parameter, int64_t begin, int64_t n) {
   if (parameter.working.empty()) return;
   Convert(parameter.value.f32() + begin, n, Elements<Bfloat16>(parameter.working) + begin);
@@ -84,7 +84,7 @@ const std::vector<ParameterTensors>& ParametersOf(const ParameterGroup& group) {
 float ScaleOf(const Tensor& scale) { return scale.empty() ? 1.0F : *scale.f32(); }
 
 double SumOfSquares(CpuStream& stream, const Tensor& x) {
-  // At most kMaxTiles partial sums, each over a fixed range: the bits do not depend on the thread.
+  // The most partial sums, each over a fixed range: the bits do not depend on the thread.
   constexpr int64_t kMaxTiles = 256;
   const int64_t n = x.elements();
   const Tiling tiles(n, std::max(kTile, (n + kMaxTiles - 1) / kMaxTiles));
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<ParameterGroup>> CpuOptimizerOps::CreateGroup(
 
 absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
                                     const ParameterGroup& group) {
-  // In double: 1 - beta^t has few digits left at the first steps.
+  // Computed in double: 1 - beta^t has few digits left at the first steps.
   const auto t = static_cast<double>(step.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
   const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);

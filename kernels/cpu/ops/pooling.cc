@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kPlaneTile = 16;
 
-// Names of extents as in kernels/ops/pooling.h. T: of activations.
+// Names of extents are those of kernels/ops/pooling.h. T is the type of activations.
 template <typename T>
 class CpuPooling final : public PoolingOp {
  public:
@@ -77,12 +77,12 @@ class CpuPooling final : public PoolingOp {
   }
 
  private:
-  // What is within the plane.
+  // The part of a window within the plane.
   struct Window {
     int64_t top, bottom, left, right;
   };
 
-  // Where in a plane the first of the largest elements is, or the first that is not a number.
+  // Returns the place in a plane of the first of the largest elements, or of the first NaN.
   int64_t Largest(const T* plane, const Window& window) const {
     int64_t largest = window.top * W_ + window.left;
     for (int64_t h = window.top; h < window.bottom; ++h) {
@@ -126,7 +126,7 @@ class CpuPooling final : public PoolingOp {
   const Tiling plane_tiles_;
 };
 
-// With the products by which elements are counted.
+// Checks also the products that count elements.
 bool ArePoolingExtents(const PoolingShape& shape) {
   return IsExtent(shape.samples) && IsExtent(shape.channels) &&
          IsExtent(shape.samples * shape.channels) && IsExtent(shape.height) &&

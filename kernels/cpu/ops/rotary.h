@@ -4,11 +4,16 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace stagecoach::kernels {
 
-// What turns queries and keys by their position: the pair (i, i + D/2) of position t by the angle t
+// Rotates queries and keys by their position: the pair (i, i + D/2) of position t by the angle t
 // base^(-2i/D). Its table has T x D numbers.
 class Rotary {
  public:
@@ -26,7 +31,7 @@ class Rotary {
     }
   }
 
-  // to = scale * from, turned. `to` may be `from`.
+  // Computes to = scale * from, rotated. `to` may be `from`.
   template <typename From, typename To>
   void Turn(int64_t position, float scale, const From* from, To* to) const {
     const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
@@ -39,7 +44,7 @@ class Rotary {
     }
   }
 
-  // The same the other way round.
+  // Does the same with the opposite rotation.
   template <typename From, typename To>
   void TurnBack(int64_t position, float scale, const From* from, To* to) const {
     const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
@@ -54,8 +59,25 @@ class Rotary {
 
  private:
   int64_t half_;
-  std::vector<float> table_;  // of each position D/2 cosines, then as many sines
+  std::vector<float> table_;  // for each position D/2 cosines, then as many sines
 };
+
+// The one of these arguments that all who ask have together, as the layers of a model do, and the
+// passes of each. Thread-safe.
+inline std::shared_ptr<const Rotary> SharedRotary(int64_t positions, int64_t head_size,
+                                                  float rotary_base) {
+  using Key = std::tuple<int64_t, int64_t, float>;
+  static base::Mutex mutex;
+  static auto& all = *new std::map<Key, std::weak_ptr<const Rotary>>();
+  const base::MutexLock lock(mutex);
+  std::weak_ptr<const Rotary>& place = all[Key(positions, head_size, rotary_base)];
+  std::shared_ptr<const Rotary> rotary = place.lock();
+  if (rotary == nullptr) {
+    rotary = std::make_shared<const Rotary>(positions, head_size, rotary_base);
+    place = rotary;
+  }
+  return rotary;
+}
 
 }  // namespace stagecoach::kernels
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kRowTile = 16;
 
-// Names of extents as in kernels/ops/swiglu.h.
+// Names of extents are those of kernels/ops/swiglu.h.
 template <typename T>
 class CpuSwiGlu final : public SwiGluOp {
  public:

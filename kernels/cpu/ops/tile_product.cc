@@ -1,16 +1,15 @@
 #include "kernels/cpu/ops/tile_product.h"
 
-#include <immintrin.h>
-
 #include <cstring>
 
+#include "kernels/cpu/ops/multiply_add.h"
 #include "kernels/cpu/ops/tile_shape.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
-constexpr int64_t kLineValues = 64 / kFloatBytes;  // of a cache line
+constexpr int64_t kLineValues = 64 / kFloatBytes;  // values in a cache line
 using Wide = float __attribute__((vector_size(kTileVectorBytes)));
 using Narrow = float __attribute__((vector_size(16)));
 
@@ -23,7 +22,7 @@ struct Problem {
   int64_t ldc;
 };
 
-// The first kCount numbers of a vector; the others are 0.
+// Loads the first kCount numbers of a vector; the others are 0.
 template <typename Vector, int64_t kCount>
 Vector Load(const float* from) {
   Vector vector{};
@@ -31,22 +30,7 @@ Vector Load(const float* from) {
   return vector;
 }
 
-// factor * b + c, rounded once where the processor can. Compilers would choose by the width of the
-// vector and the number of sums, so that an element's bits depended on where its block ends.
-template <typename Vector>
-Vector MultiplyAdd(float factor, Vector b, Vector c) {
-  const Vector a = factor - Vector{};
-#if defined(__AVX512F__)
-  if constexpr (sizeof(Vector) == 64) return _mm512_fmadd_ps(a, b, c);
-#endif
-#if defined(__FMA__)
-  if constexpr (sizeof(Vector) == 32) return _mm256_fmadd_ps(a, b, c);
-  if constexpr (sizeof(Vector) == 16) return _mm_fmadd_ps(a, b, c);
-#endif
-  return a * b + c;
-}
-
-// By value: what is copied from where it lies is kept in memory throughout.
+// Takes the vector by value: one that is copied from its place would be kept in memory throughout.
 template <int64_t kCount, typename Vector>
 void Store(Vector vector, float* to) {
   std::memcpy(to, &vector, kCount * kFloatBytes);
@@ -55,7 +39,7 @@ void Store(Vector vector, float* to) {
 template <typename Vector>
 constexpr int64_t kLanesOf = sizeof(Vector) / kFloatBytes;
 
-// kRows rows of c from row i on, and kVectors vectors of columns from column j on, each of
+// Computes kRows rows of c from row i on, and kVectors vectors of columns from column j on, each of
 // which has kCount.
 template <bool kAccumulates, int kRows, typename Vector, int kVectors, int64_t kCount>
 void Block(const Problem& p, int64_t i, int64_t j) {
@@ -69,8 +53,8 @@ void Block(const Problem& p, int64_t i, int64_t j) {
       sums[r][v] = kAccumulates ? Load<Vector, kCount>(c + r * p.ldc + v * kLanes) : Vector{};
     }
   }
-  // What is added to may come from memory. The next block is too close for that, so the one after;
-  // behind the last columns come the first ones of the rows below.
+  // The addends may come from memory. The next block is too close to prefetch, so the one after it
+  // is prefetched; after the last columns come the first ones of the rows below.
   if constexpr (kAccumulates) {
     int64_t ahead = j + 2 * (kVectors * kLanes);
     if (ahead >= p.n) ahead += kTileRows * p.ldc - p.n;

@@ -8,7 +8,7 @@
 
 namespace stagecoach::kernels {
 
-// A block of 4 x 4 numbers.
+// Transposes a block of 4 x 4 numbers.
 inline void TransposeBlock(const float* in, int64_t ldin, float* out, int64_t ldout) {
   using Quad = float __attribute__((vector_size(16)));
   Quad row[4];
@@ -24,8 +24,8 @@ inline void TransposeBlock(const float* in, int64_t ldin, float* out, int64_t ld
   for (int c = 0; c < 4; ++c) std::memcpy(out + c * ldout, &column[c], sizeof(Quad));
 }
 
-// in (rows, columns) with leading dimension `ldin` -> out (columns, rows) with leading dimension
-// `ldout`, rounded if need be; in blocks, so that both sides stay in L1.
+// Transposes in (rows, columns) with leading dimension `ldin` to out (columns, rows) with leading
+// dimension `ldout`, rounded if necessary; in blocks, so that both sides stay in L1.
 template <typename From, typename To>
 void Transpose(const From* in, int64_t ldin, int64_t rows, int64_t columns, To* out,
                int64_t ldout) {

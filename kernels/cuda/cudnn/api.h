@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// What is used here of the graph API of cuDNN 9, declared anew: the library is opened at run time
-// if it is there, and not even its headers are needed to build. Names are those of cudnn_graph.h,
-// whose numbers they have (tests/testing/cuda/cudnn_api_test.cc compares them).
+// The part of cuDNN 9's graph API that is used here, declared anew: the library is opened at run
+// time if it exists, and not even its headers are needed to build. Names and numbers are those of
+// cudnn_graph.h (tests/testing/cuda/cudnn_api_test.cc compares them).
 namespace stagecoach::kernels::cudnn {
 
 struct Context;

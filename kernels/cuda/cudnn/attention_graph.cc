@@ -5,7 +5,7 @@ namespace {
 
 constexpr auto kBfloat16 = DataType::kBfloat16, kFloat = DataType::kFloat;
 
-// What both graphs are made of.
+// The building blocks of both graphs.
 class AttentionBuilder : public GraphBuilder {
  public:
   AttentionBuilder(const Api& api, const AttentionExtents& extents)
@@ -24,13 +24,13 @@ class AttentionBuilder : public GraphBuilder {
   Descriptor Values() { return Heads(kValues, G, value_stride_); }
   Descriptor TransposedValues() { return Transposed(kValues, value_stride_); }
   Descriptor Outputs(int64_t id) { return Heads(id, H, output_stride_); }
-  // Of a number of heads of queries, or of keys.
+  // Adds an operand for a number of heads of queries, or of keys.
   Descriptor Gradients(int64_t id, int64_t heads) { return Heads(id, heads, value_stride_); }
   Descriptor Rows(int64_t id) { return Operand(id, kFloat, {B, H, T, 1}, {H * T, T, 1, 1}); }
 
-  // (B, H, T, T): a row for each query.
+  // Adds (B, H, T, T): a row for each query.
   Descriptor Scores(DataType type = kFloat) { return Virtual(type, {B, H, T, T}, ByQueries()); }
-  // The same with a row for each key, of which `scores` are the columns.
+  // Adds the transpose, with a row for each key: a column of `scores`.
   Descriptor ByKeys(Descriptor scores) {
     const Descriptor by_keys = Virtual(kBfloat16, {B, H, T, T}, {H * T * T, T * T, 1, T});
     Reshape(scores, by_keys);
@@ -48,7 +48,7 @@ class AttentionBuilder : public GraphBuilder {
         heads_first ? Dimensions{H * T * D, T * D, D, 1} : Dimensions{H * D * T, D * T, H * D, 1});
   }
 
-  // Scores that a query does not see become minus infinity.
+  // Sets scores that a query does not see to minus infinity.
   Descriptor Masked(Descriptor scores, Descriptor minus_infinity) {
     const Descriptor rows = Scores(DataType::kInt32), columns = Scores(DataType::kInt32);
     const Descriptor sees = Scores(DataType::kBoolean), masked = Scores();
@@ -68,7 +68,7 @@ class AttentionBuilder : public GraphBuilder {
     Matmul(a, b, c);
     return c;
   }
-  // The gradient of keys or values: of each head of queries first, if several share them.
+  // Computes the gradient of keys or values: first for each head of queries, if several share them.
   void GradientOfShared(Descriptor by_keys, Descriptor x, Descriptor gradient) {
     if (H == G) return Matmul(by_keys, x, gradient);
     const Descriptor of_heads = VirtualOutputs(kBfloat16, /*heads_first=*/true);

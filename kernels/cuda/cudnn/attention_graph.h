@@ -7,8 +7,8 @@
 #include "kernels/cuda/cudnn/graph.h"
 
 // Causal attention as a graph (kernels/ops/attention.h has the formulas and the letters). cuDNN
-// knows it by its operations, and has kernels for the whole. They are those of NVIDIA's
-// cudnn-frontend 1.x: engines are found for these and for no others that would compute the same.
+// recognizes it by its operations, and has kernels for the whole. The operations are those of
+// NVIDIA's cudnn-frontend 1.x: engines are found for these and for no equivalent ones.
 namespace stagecoach::kernels::cudnn {
 
 // All samples and heads, or a part of them. Strides are the elements between two positions.
@@ -33,7 +33,7 @@ enum AttentionOperand : int64_t {
   kStatistics,
   kScale,          // scalar: 1 / sqrt(D)
   kMinusInfinity,  // scalar
-  // Backward only.
+  // The operands below are for backward only.
   kOutputGradients,
   kQueryGradients,
   kKeyGradients,
@@ -42,13 +42,13 @@ enum AttentionOperand : int64_t {
   kOne,      // scalar
 };
 
-// y and statistics from q, k and v.
+// Makes a graph that computes y and statistics from q, k and v.
 absl::StatusOr<Graph> AttentionForwardGraph(const GpuHandle& handle,
                                             const AttentionExtents& extents);
 
-// dq, dk and dv from all before and dy. Without atomics: the workspace of its plans has the
-// gradients of the scores, (B, H, T, T) in bfloat16 with T rounded up to a multiple of 128 at most,
-// and, if heads of queries share keys, dk and dv of each of them.
+// Makes a graph that computes dq, dk and dv from all operands above and dy. It uses no atomics: the
+// workspace of its plans holds the gradients of the scores, (B, H, T, T) in bfloat16 with T rounded
+// up to at most a multiple of 128, and, if heads of queries share keys, dk and dv of each of them.
 absl::StatusOr<Graph> AttentionBackwardGraph(const GpuHandle& handle,
                                              const AttentionExtents& extents);
 

@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<Engine>> ConvolutionEngines(const GpuHandle& handle, 
   constexpr std::array kUnwanted = {NumericalNote::kNondeterministic,
                                     NumericalNote::kReducedPrecisionReduction, NumericalNote::kFft,
                                     NumericalNote::kWinograd, NumericalNote::kDownConvertInputs,
-                                    // With kFloat32 only.
+                                    // This note is excluded with kFloat32 only.
                                     NumericalNote::kTensorCore};
   const size_t count = kUnwanted.size() - (precision == Precision::kFloat32 ? 0 : 1);
   return EnginesWithout(absl::MakeConstSpan(kUnwanted).subspan(0, count),

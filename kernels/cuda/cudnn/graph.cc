@@ -12,7 +12,7 @@
 namespace stagecoach::kernels::cudnn {
 namespace {
 
-// How many engines and knobs are asked for; cuDNN 9.19 has at most 4 of attention and 40 of
+// The most engines and knobs that are requested; cuDNN 9.19 has at most 4 for attention and 40 for
 // convolutions.
 constexpr size_t kMaxEngines = 64, kMaxKnobs = 32, kMaxNotes = 16;
 
@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<OwnedDescriptor>> CreateSome(const Api& api, Descript
   return owned;
 }
 
-// Returns how many there are.
+// Returns how many elements there are.
 template <typename T>
 absl::StatusOr<size_t> Get(const Api& api, Descriptor from, Attribute name, AttributeType type,
                            absl::Span<T> values) {
@@ -45,7 +45,7 @@ absl::StatusOr<T> GetOne(const Api& api, Descriptor from, Attribute name, Attrib
   return absl::InternalError("cudnnBackendGetAttribute: there is no value");
 }
 
-// Descriptors of other objects: those that are there are made to describe them.
+// Returns descriptors of other objects: empty ones are made to be filled with them.
 absl::StatusOr<std::vector<OwnedDescriptor>> GetDescriptors(const Api& api, Descriptor from,
                                                             Attribute name, DescriptorType type,
                                                             size_t capacity) {
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<OwnedDescriptor>> GetDescriptors(const Api& api, Desc
   return owned;
 }
 
-// The number of an engine; -1: it has a note that is not wanted.
+// Returns the number of an engine; -1 if it has an unwanted note.
 absl::StatusOr<int64_t> EngineWithout(absl::Span<const NumericalNote> unwanted, const Api& api,
                                       const OwnedDescriptor& configuration) {
   ASSIGN_OR_RETURN(const std::vector<OwnedDescriptor> engines,
@@ -208,7 +208,7 @@ void GraphBuilder::Matmul(Descriptor a, Descriptor b, Descriptor c) {
 
 namespace {
 
-// The names that an operation has for what it shares with the two others.
+// The attributes of an operation that correspond to those of the two others.
 struct ConvolutionAttributes {
   Attribute descriptor, x, w, y, alpha, beta;
 };

@@ -20,9 +20,9 @@
 #include "kernels/cuda/cudnn/api.h"
 #include "kernels/cuda/tuning/tuning_table.h"
 
-// Computations as cuDNN takes them: operations between tensors of four dimensions, which it fuses
-// into kernels. A tensor is an operand, which is in memory, a scalar of the host, or virtual: the
-// result of one operation that others read.
+// Computations in cuDNN's terms: operations between tensors of four dimensions, which it fuses into
+// kernels. A tensor is an operand, which is in memory, a scalar of the host, or virtual: the result
+// of one operation that others read.
 namespace stagecoach::kernels::cudnn {
 
 using Dimensions = std::array<int64_t, 4>;
@@ -63,13 +63,13 @@ class OwnedDescriptor {
   Descriptor descriptor_ = nullptr;
 };
 
-// What cuDNN has for one GPU, which must be current where graphs, engines and plans are made and
+// cuDNN's handle for one GPU, which must be current where graphs, engines and plans are made and
 // plans run. Thread-safe.
 class GpuHandle {
  public:
-  // Unavailable: Open, or the library cannot use the GPU.
+  // Unavailable: Open failed, or the library cannot use the GPU.
   static absl::StatusOr<std::shared_ptr<const GpuHandle>> Create(int gpu);
-  // A GPU that need not be there, by its properties as the library writes them in JSON: graphs can
+  // Describes a GPU that need not exist, by its properties in the library's JSON format: graphs can
   // be made for it, engines found and kernels compiled, but nothing runs.
   static absl::StatusOr<std::shared_ptr<const GpuHandle>> Describe(const std::string& json);
   ~GpuHandle();
@@ -78,8 +78,8 @@ class GpuHandle {
 
   int gpu() const { return gpu_; }
   const Api& api() const { return api_; }
-  Handle get() const { return handle_; }                       // null of one that is described
-  Descriptor properties() const { return properties_.get(); }  // null of one that is there
+  Handle get() const { return handle_; }                       // null for a described GPU
+  Descriptor properties() const { return properties_.get(); }  // null for an existing GPU
 
   // Runs a plan in the stream's order.
   absl::Status Execute(cudaStream_t stream, Descriptor plan, Descriptor variant_pack) const;
@@ -94,18 +94,18 @@ class GpuHandle {
   mutable base::Mutex mutex_;  // a handle has one stream at a time
 };
 
-// Along both axes of images, with zeros around them.
+// The same stride and padding along both axes of images, which are padded with zeros.
 struct Window {
   int64_t stride = 1, padding = 0;
 };
 
-// The handle of one GPU, made at the first request. Thread-safe.
+// The handle of one GPU, created at the first request. Thread-safe.
 class SharedGpuHandle {
  public:
   explicit SharedGpuHandle(int gpu) : gpu_(gpu) {}
 
   int gpu() const { return gpu_; }
-  // The same each time, or the same error: those of GpuHandle::Create.
+  // Returns the same handle each time, or the same error: one of GpuHandle::Create.
   absl::StatusOr<std::shared_ptr<const GpuHandle>> Get();
 
  private:
@@ -119,13 +119,14 @@ struct Graph {
   OwnedDescriptor whole;
 };
 
-// Puts a graph together. What a call cannot make is null; Finish returns the first error.
+// Builds a graph. If a call cannot make its result, it returns null; Finish returns the first
+// error.
 class GraphBuilder {
  public:
   explicit GraphBuilder(const Api& api) : api_(api) {}
 
-  // In memory, at an address that is a multiple of 16. Numbers of operands and scalars are 1 to
-  // 999, each one's own.
+  // Adds a tensor in memory, at an address that is a multiple of 16. Operands and scalars have
+  // numbers from 1 to 999, all different.
   Descriptor Operand(int64_t id, DataType type, const Dimensions& dimensions,
                      const Dimensions& strides) {
     return Tensor(id, type, dimensions, strides, /*is_virtual=*/false, /*is_by_value=*/false);
@@ -140,25 +141,26 @@ class GraphBuilder {
   }
 
   void Matmul(Descriptor a, Descriptor b, Descriptor c);
-  // `operation` is one of the three of convolutions, which writes y, dw or dx.
+  // `operation` is one of the three convolutions, which write y, dw or dx.
   void Convolution(DescriptorType operation, const Window& window, Descriptor x, Descriptor w,
                    Descriptor y);
-  // y = x `mode` b, or of x alone; kBinarySelect: x where t, b elsewhere.
+  // Computes y = x `mode` b, or `mode` of x alone; kBinarySelect selects x where t, and b
+  // elsewhere.
   void Pointwise(PointwiseMode mode, Descriptor x, Descriptor b, Descriptor y,
                  Descriptor t = nullptr) {
     Pointwise(mode, DataType::kFloat, std::nullopt, x, b, y, t);
   }
-  // y = x >= b
+  // Computes y = x >= b.
   void GreaterOrEqual(Descriptor x, Descriptor b, Descriptor y) {
     Pointwise(PointwiseMode::kCmpGe, DataType::kBoolean, std::nullopt, x, b, y, nullptr);
   }
-  // y: each number's place along `axis`.
+  // Sets y to each number's index along `axis`.
   void Index(int64_t axis, Descriptor x, Descriptor y) {
     Pointwise(PointwiseMode::kGenIndex, DataType::kFloat, axis, x, nullptr, y, nullptr);
   }
-  // Along the dimensions that y has less of than x.
+  // Reduces along the dimensions in which y is smaller than x.
   void Reduce(ReduceOperator reduce, Descriptor x, Descriptor y);
-  // y: the same numbers, of which each keeps its place in memory.
+  // Sets y to the same numbers, each at the same place in memory.
   void Reshape(Descriptor x, Descriptor y);
 
   absl::StatusOr<Graph> Finish(const GpuHandle& handle);
@@ -168,7 +170,7 @@ class GraphBuilder {
                     const Dimensions& strides, bool is_virtual, bool is_by_value);
   void Pointwise(PointwiseMode mode, DataType precision, std::optional<int64_t> axis, Descriptor x,
                  Descriptor b, Descriptor y, Descriptor t);
-  // `fill` sets the attributes of a new descriptor, which is null if anything fails.
+  // Adds a descriptor, whose attributes `fill` sets; null if anything fails.
   template <typename Fill>
   Descriptor Add(DescriptorType type, Fill fill);
   template <typename Fill>
@@ -181,24 +183,24 @@ class GraphBuilder {
   std::vector<Descriptor> operations_;
 };
 
-// A way that the library has to run a graph: an engine and its knobs.
+// A way of the library to run a graph: an engine and its knobs.
 struct Engine {
   OwnedDescriptor configuration;
-  Choice choice;  // with the version of the library
+  Choice choice;  // includes the version of the library
 };
-// Those that the library proposes in `modes`, one after the other, and that have none of the notes
-// `unwanted`; the best first. No two are the same.
+// Returns the engines that the library proposes in `modes`, one mode after the other, without those
+// that have one of the notes `unwanted`; the best first. No two are the same.
 absl::StatusOr<std::vector<Engine>> EnginesWithout(absl::Span<const NumericalNote> unwanted,
                                                    absl::Span<const HeuristicMode> modes,
                                                    const GpuHandle& handle, const Graph& graph);
-// Those of mode A that give the same bits every time.
+// Returns the engines of mode A that compute the same bits every time.
 absl::StatusOr<std::vector<Engine>> DeterministicEngines(const GpuHandle& handle,
                                                          const Graph& graph);
 
-// A graph that is ready to run by one of the engines.
+// A graph that is ready to be run by one of the engines.
 class ExecutionPlan {
  public:
-  // Compiles kernels, which can take a second.
+  // Compiles kernels, which may take a second.
   static absl::StatusOr<ExecutionPlan> Create(std::shared_ptr<const GpuHandle> handle,
                                               const Engine& engine);
 

@@ -60,7 +60,7 @@ absl::StatusCode CodeOf(Status status) {
 }  // namespace
 
 absl::StatusOr<const Api*> Open() {
-  // Never closed: objects of the library may live until the process ends.
+  // The library is never closed: its objects may live until the process ends.
   static const absl::StatusOr<Api>& api = *new absl::StatusOr<Api>(Load());
   RETURN_IF_ERROR(api.status());
   if (api->get_version() < kLeastVersion) {

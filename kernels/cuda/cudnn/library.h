@@ -9,16 +9,16 @@
 
 namespace stagecoach::kernels::cudnn {
 
-// The library: what the process has already, or else libcudnn.so.9 where the system looks for
-// libraries. It is opened at the first request and stays. Unavailable, in one line: it is not
-// there, lacks a function, is older than 9.19, the first whose attention was tried, or of another
-// major version. Thread-safe.
+// Returns the library: the one that the process already has, or else libcudnn.so.9 where the system
+// looks for libraries. It is opened at the first request and stays open. Unavailable, in one line:
+// it does not exist, lacks a function, is older than 9.19, the first version whose attention was
+// tried, or has another major version. Thread-safe.
 absl::StatusOr<const Api*> Open();
 
 std::string VersionText(const Api& api);  // "9.19.0"
 
-// What a call returned, with the library's own words, in one line. Unimplemented: it does not
-// support what was asked; Unavailable: there is no driver; all else is Internal.
+// Converts the result of a call, with the library's own words, in one line. Unimplemented: it does
+// not support the request; Unavailable: there is no driver; everything else is Internal.
 absl::Status ToStatus(const Api& api, Status status, const char* call);
 
 }  // namespace stagecoach::kernels::cudnn

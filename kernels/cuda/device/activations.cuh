@@ -8,20 +8,20 @@
 
 namespace stagecoach::kernels {
 
-// LogisticGate, but for its division: rounded exactly, that alone would take about as many
-// instructions as all else that is done to an element.
+// Computes LogisticGate, except for its division: rounded exactly, that alone would take about as
+// many instructions as everything else that is done to an element.
 __device__ inline float GeluGateOf(float z) {
   return __fdividef(1.0F, 1.0F + __expf(GeluExponent(z)));
 }
 
-// Every activation as a type, as on a CPU (kernels/cpu/ops/activation.h). Gradients are products
+// Each activation is a type, as on a CPU (kernels/cpu/ops/activation.h). Gradients are products
 // that are rounded by themselves, whatever they are added to.
 struct NoActivation {
   static __device__ float Of(float z) { return z; }
   static __device__ float Gradient(float dy, float /*known*/) { return dy; }
 };
 struct ReluActivation {
-  // In this form not-a-number stays one.
+  // NaN stays NaN in this form.
   static __device__ float Of(float z) { return z < 0.0F ? 0.0F : z; }
   static __device__ float Gradient(float dy, float y) { return y > 0.0F ? dy : 0.0F; }
 };
@@ -49,7 +49,7 @@ struct SigmoidActivation {
   }
 };
 
-// use(Type()) for the type of the activation.
+// Calls use(Type()) for the type of the activation.
 template <typename Use>
 cudaError_t WithActivation(Activation activation, Use use) {
   switch (activation) {

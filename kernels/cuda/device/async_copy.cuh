@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-// Copies from global to shared memory that pass no registers and hold nobody up (compute capability
-// 8.0). Nothing may touch the destination, or change the source, before they have arrived.
+// Asynchronous copies from global to shared memory that bypass registers (compute capability 8.0).
+// Nothing may touch the destination, or change the source, before they have arrived.
 namespace stagecoach::kernels {
 
-// Starts to copy 16 bytes; both addresses are multiples of 16. If `reads` is false the destination
-// gets zeros, and `from` may be any such address.
+// Starts to copy 16 bytes; both addresses are multiples of 16. If `reads` is false, the destination
+// is filled with zeros, and `from` may be any such address.
 __device__ __forceinline__ void CopyAsync(void* to, const void* from, bool reads) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(to))),
@@ -24,7 +24,7 @@ __device__ __forceinline__ void CommitCopies() {
 }
 
 // Waits until all groups of the calling thread but its last kGroups have arrived. Its own copies
-// are then visible to it; to other threads after a barrier.
+// are then visible to it, and to other threads after a barrier.
 template <int kGroups>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");

@@ -5,7 +5,7 @@
 
 namespace stagecoach::kernels {
 
-// The types that activations may be of, in words that the device compiler reads too.
+// The types of activations, in a form that the device compiler reads too.
 enum class ElementType : uint8_t { kFloat32, kBfloat16 };
 
 }  // namespace stagecoach::kernels

@@ -9,12 +9,12 @@
 
 namespace stagecoach::kernels {
 
-// What an extent of a CUDA operation may be: the bytes of several matrices together then fit in 64
+// The largest extent of a CUDA operation: the bytes of several matrices together then fit in 64
 // bits, and any number of rows in a grid.
 inline constexpr int64_t kMaxCudaExtent = int64_t{1} << 29;
 inline bool IsCudaExtent(int64_t value) { return value >= 1 && value <= kMaxCudaExtent; }
 
-// Pre-condition: `type` is one that activations may be of.
+// Pre-condition: `type` is one that activations may have.
 inline ElementType ElementTypeOf(DType type) {
   STAGECOACH_CHECK(type == DType::kFloat32 || type == DType::kBfloat16, "no type of activations");
   return type == DType::kFloat32 ? ElementType::kFloat32 : ElementType::kBfloat16;

@@ -12,7 +12,7 @@ class IssueCount {
  public:
   static int64_t now() { return count; }
   static void Add(int64_t operations) { count += operations; }
-  // Takes back what was counted while a graph was captured: it went into no queue.
+  // Takes back what was counted while a graph was captured, since it was not queued.
   static void ResetTo(int64_t operations) { count = operations; }
 
  private:

@@ -9,12 +9,12 @@
 
 namespace stagecoach::kernels {
 
-// Without being asked for more, a kernel gets at most this much dynamic shared memory.
+// The most dynamic shared memory that a kernel gets without asking for more.
 inline constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
 
-// As Launch. The kernel, which calls WaitForEarlierKernels, may start before what is ahead of it in
-// the stream has ended (early_start.cuh) if `starts_early`, which takes a GPU of compute
-// capability 9.0.
+// Does the same as Launch. The kernel, which calls WaitForEarlierKernels, may start before the
+// preceding work in the stream has ended (early_start.cuh) if `starts_early`, which requires
+// compute capability 9.0.
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchEarly(bool starts_early, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                         size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
@@ -40,8 +40,8 @@ cudaError_t LaunchEarly(bool starts_early, void (*kernel)(Parameters...), dim3 g
 
 // Puts `kernel` into the order of `stream`, whose GPU is the current one, with `shared_bytes` of
 // dynamic shared memory per block (SharedMemory<T>() in shared_memory.cuh). Arguments are converted
-// to the types of the kernel's parameters. Returns what the launch returned: an error of the launch
-// itself, or an earlier one of the device.
+// to the types of the kernel's parameters. Returns the result of the launch: its own error, or an
+// earlier one of the device.
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, Arguments... arguments) {

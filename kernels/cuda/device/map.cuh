@@ -8,7 +8,7 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/vector.cuh"
 
-// y[i] = function(a[i], b[i]) over arrays of any length. y may be a or b.
+// Computes y[i] = function(a[i], b[i]) over arrays of any length. y may be a or b.
 namespace stagecoach::kernels {
 
 inline constexpr int kMapThreads = 256;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
       for (int i = 0; i < N; ++i) y_values[i] = Function()(a_values[k][i], b_values[k][i]);
       Store(y + vector * N, y_values);
-    } else if (vector == vectors) {  // what is left is less than a vector
+    } else if (vector == vectors) {  // the rest is less than a vector
       for (int64_t i = vector * N; i < elements; ++i) {
         y[i] = FromFloat<T>(Function()(ToFloat(a[i]), ToFloat(b[i])));
       }
@@ -55,7 +55,7 @@ cudaError_t LaunchMap(cudaStream_t stream, ElementType type, int64_t elements, c
     using T = decltype(element);
     constexpr int N = decltype(width)::value;
     constexpr int64_t kBlockVectors = kMapThreads * kMapVectors;
-    // One thread more than there are whole vectors, for the rest.
+    // There is one thread more than whole vectors, for the rest.
     const int64_t blocks = elements / N / kBlockVectors + 1;
     return Launch(MapKernel<T, N, Function>, dim3(static_cast<unsigned>(blocks)), dim3(kMapThreads),
                   0, stream, elements, static_cast<const T*>(a), static_cast<const T*>(b),

@@ -9,10 +9,10 @@
 namespace stagecoach::kernels {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kMaxWarps = 32;  // of a block: what `scratch` below must hold
+inline constexpr int kMaxWarps = 32;  // of a block: the values that `scratch` below must hold
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-// The value that the lane at `distance` (in bits: lane xor distance) has.
+// Returns the value of the lane at `distance` (in bits: lane xor distance).
 __device__ inline float FromLane(float value, int distance) {
   return __shfl_xor_sync(kAllLanes, value, distance);
 }
@@ -39,12 +39,12 @@ struct Located {
 __device__ inline Located FromLane(Located located, int distance) {
   return {FromLane(located.value, distance), __shfl_xor_sync(kAllLanes, located.index, distance)};
 }
-// The larger of two; of equals the one that comes first. Not-a-number is never larger.
+// Returns the larger of two, or the one that comes first if they are equal. NaN is never larger.
 __device__ inline Located FirstLargest(Located a, Located b) {
   return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
 }
 
-// `combine` is commutative. To be called by whole warps.
+// `combine` is commutative. Must be called by whole warps.
 template <typename T, typename Combine>
 __device__ T WarpReduce(T value, Combine combine) {
 #pragma unroll
@@ -54,7 +54,7 @@ __device__ T WarpReduce(T value, Combine combine) {
   return value;
 }
 
-// To be called by all threads of the team. `scratch` is kMaxWarps values of shared memory, which
+// Must be called by all threads of the team. `scratch` is kMaxWarps values of shared memory, which
 // no other kind of value uses between two barriers; not used by teams of one warp.
 template <typename T, typename Combine>
 __device__ T TeamReduce(T value, Combine combine, T* scratch) {

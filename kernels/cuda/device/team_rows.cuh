@@ -9,9 +9,9 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vector.cuh"
 
-// How operations on the rows of a matrix are laid out: a row is the work of one team (reduce.cuh),
-// a warp where the row is short and a block where it is not. A thread has the vectors of N columns
-// number threadIdx.x, threadIdx.x + blockDim.x and so on.
+// The layout of operations on the rows of a matrix: a row is the work of one team (reduce.cuh), a
+// warp if the row is short and a block if it is not. A thread has the vectors of N columns with the
+// numbers threadIdx.x, threadIdx.x + blockDim.x and so on.
 namespace stagecoach::kernels {
 
 inline constexpr int kMaxTeamThreads = 512;
@@ -21,7 +21,7 @@ struct TeamLayout {
   dim3 grid, block;
 };
 
-// For rows of `vectors` vectors of which a thread would like to have `share`.
+// Returns the layout for rows of `vectors` vectors, of which a thread should have `share`.
 inline TeamLayout LayOutTeams(int64_t rows, int64_t vectors, int64_t share) {
   const int64_t warps = (vectors + kWarp * share - 1) / (kWarp * share);
   if (warps <= 1) {
@@ -32,8 +32,8 @@ inline TeamLayout LayOutTeams(int64_t rows, int64_t vectors, int64_t share) {
   return {dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads))};
 }
 
-// The row that the calling thread's team works on. Past the last row for teams that have none:
-// these are whole warps that may leave.
+// Returns the row that the calling thread's team works on. Teams without a row, whose number is
+// past the last one, are whole warps that may leave.
 __device__ inline int64_t TeamRow() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
 }
@@ -76,7 +76,7 @@ class HeldRow {
   Vector vectors_[kHeld];
 };
 
-// The same for rows of any length: read anew by each ForEach, several vectors at a time so that
+// A HeldRow for rows of any length: read anew by each ForEach, several vectors at a time so that
 // their reads overlap.
 template <typename Vector, int N, typename Source>
 class StreamedRow {
@@ -115,12 +115,12 @@ class StreamedRow {
 
 // A row of elements of T that is passed over twice, as float32. The first pass reads it from memory
 // as StreamedRow does. The second reads it there again or, if kKeep, from `kept`, shared memory for
-// all vectors of the row, where a thread finds what it has itself put in the first pass: so there
-// is no barrier between. The second pass may overwrite the row, each thread what it is given.
+// all vectors of the row, where a thread finds what it stored in the first pass, so that no barrier
+// is needed. The second pass may overwrite the row, each thread its own vectors.
 template <typename T, int N, bool kKeep>
 class TwiceReadRow {
  public:
-  // The last vector may go beyond the last column, where there is memory for it.
+  // The last vector may extend beyond the last column, where there is memory for it.
   __device__ TwiceReadRow(int64_t columns, const T* row, Packed<T, N>* kept)
       : vectors_((columns + N - 1) / N), row_(row), kept_(kept) {}
 
@@ -166,7 +166,7 @@ class TwiceReadRow {
   Packed<T, N>* const kept_;
 };
 
-// The one for rows of which a thread has at most kHeld vectors; 0: any number.
+// Makes the row type for rows of which a thread has at most kHeld vectors; 0: any number.
 template <typename Vector, int N, int kHeld, typename Source>
 __device__ auto MakeRow(int64_t columns, const Source& source) {
   if constexpr (kHeld > 0) {

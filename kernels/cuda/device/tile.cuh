@@ -12,10 +12,11 @@
 
 // Matrices of bfloat16 in shared memory, and their products on tensor cores. A *tile* has rows of
 // kColumns elements, a multiple of 16, and begins at a multiple of 16 bytes. A row's chunks of 16
-// bytes are exchanged with each other such that the same chunk of eight rows in a row, which is
-// what a matrix of ldmatrix is, touches every bank once.
+// bytes are permuted (swizzled) so that the same chunk of eight consecutive rows, which forms a
+// matrix of ldmatrix, touches every bank once.
 //
-// Products are of a warp: of kM times 16 rows, which the warp's lanes hold as tensor_core.cuh says.
+// Products are computed by a warp: kM times 16 rows, which the warp's lanes hold as described in
+// tensor_core.cuh.
 namespace stagecoach::kernels {
 
 template <int kColumns>
@@ -23,8 +24,8 @@ struct TileRows {
   static_assert(kColumns % 16 == 0);
   static constexpr unsigned kChunks = kColumns / 8;
   static constexpr unsigned kBytes = kColumns * 2;
-  // How many of eight rows begin at the same bank, and differ in what their chunks are exchanged
-  // with.
+  // The number of eight rows that begin at the same bank, and differ in their permutation of
+  // chunks.
   static constexpr unsigned kAlike = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
 
   static __device__ unsigned Exchange(unsigned row) { return row / (8 / kAlike) % kAlike; }
@@ -39,7 +40,7 @@ template <int kColumns, int kRows, int kThreads>
 __device__ __forceinline__ void CopyTile(unsigned char* tile, const __nv_bfloat16* from,
                                          int64_t stride, int rows) {
   using Rows = TileRows<kColumns>;
-  // A thread has the same chunk of several rows, which are exchanged alike.
+  // A thread has the same chunk of several rows, which are permuted alike.
   constexpr int kLanes = Rows::kChunks <= 8 ? 8 : 16, kStep = kThreads / kLanes;
   static_assert(kStep % 8 == 0 && kRows % kStep == 0 && Rows::kChunks <= kLanes);
   const unsigned row = threadIdx.x / kLanes, chunk = threadIdx.x % kLanes;
@@ -53,13 +54,13 @@ __device__ __forceinline__ void CopyTile(unsigned char* tile, const __nv_bfloat1
       from += kStep * stride;
     }
   }
-  // What follows takes whole warps.
+  // The code below takes whole warps.
   if (Rows::kChunks < kLanes) __syncwarp();
 }
 
-// Where the calling lane's row is in a load of 16 x 16 elements. Of the four matrices the second is
-// below the first or, `kAside`, right of it: a factor that is loaded as it stands is transposed by
-// that, and its two words are neighbors in the registers, as the hardware wants them.
+// The place of the calling lane's row in a load of 16 x 16 elements. Of the four matrices the
+// second is below the first or, with `kAside`, right of it: that transposes a factor that is loaded
+// as it stands, and puts its two words into neighboring registers, as the hardware wants them.
 template <int kColumns, bool kAside = false>
 class LaneOfTile {
  public:
@@ -69,7 +70,7 @@ class LaneOfTile {
     row_ = row * TileRows<kColumns>::kBytes;
     chunk_ = (kAside ? second : third) ^ TileRows<kColumns>::Exchange(row);
   }
-  // Of the 16 rows and columns that begin at 16 `row` and 16 `column`.
+  // Returns the address for the 16 rows and columns that begin at 16 `row` and 16 `column`.
   __device__ const unsigned char* At(const unsigned char* tile, unsigned row,
                                      unsigned column) const {
     return tile + row * 16 * TileRows<kColumns>::kBytes + row_ + (chunk_ ^ 2 * column) * 16;
@@ -79,8 +80,8 @@ class LaneOfTile {
   unsigned row_, chunk_;
 };
 
-// c += a b^T, where b is a tile of kN rows. load_a(column, m, words) gives a's 16 x 16 elements
-// that begin at row 16 m and at 16 `column`.
+// Computes c += a b^T, where b is a tile of kN rows. load_a(column, m, words) loads a's 16 x 16
+// elements that begin at row 16 m and at 16 `column`.
 template <int kColumns, int kM, int kN, typename LoadA>
 __device__ __forceinline__ void MultiplyByTransposed(LoadA load_a, const unsigned char* b,
                                                      float (&c)[kM][kN / 8][4]) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void MultiplyByTransposed(LoadA load_a, const unsigne
   }
 }
 
-// Two neighbors, rounded.
+// Rounds and packs two neighbors.
 __device__ __forceinline__ uint32_t PackPair(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   uint32_t word;
@@ -110,8 +111,8 @@ __device__ __forceinline__ uint32_t PackPair(float first, float second) {
   return word;
 }
 
-// The first elements of two words, and their second ones: of pairs of neighbors in two rows the
-// pairs of neighbors in the two columns.
+// Return the first elements of two words, and their second ones: pairs of neighbors in two rows
+// become the pairs of neighbors in the two columns.
 __device__ __forceinline__ uint32_t LowerHalves(uint32_t first, uint32_t second) {
   return (first & 0xFFFFU) | second << 16;
 }
@@ -141,7 +142,7 @@ __device__ __forceinline__ void Round(const float (&rows)[kM][kK / 8][4], Words<
   }
 }
 
-// c += a b, where b is a tile of kK rows.
+// Computes c += a b, where b is a tile of kK rows.
 template <int kColumns, int kM, int kK>
 __device__ __forceinline__ void Multiply(const Words<kM, kK>& a, const unsigned char* b,
                                          float (&c)[kM][kColumns / 8][4]) {
@@ -160,15 +161,15 @@ __device__ __forceinline__ void Multiply(const Words<kM, kK>& a, const unsigned 
   }
 }
 
-// Stores the first `rows` of a warp's rows, rounded, by 16 bytes at a time. They pass through the
-// same rows of `tile`, which nobody else uses.
+// Stores the first `rows` of a warp's rows, rounded, 16 bytes at a time. They pass through the same
+// rows of `tile`, which nobody else uses.
 template <int kColumns, int kM>
 __device__ __forceinline__ void StoreRows(const float (&c)[kM][kColumns / 8][4],
                                           unsigned char* tile, __nv_bfloat16* to, int64_t stride,
                                           int rows) {
   using Rows = TileRows<kColumns>;
   const unsigned lane = threadIdx.x % 32;
-  __syncwarp();  // the lanes have read what is there
+  __syncwarp();  // the lanes have read the old contents
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll

@@ -15,11 +15,11 @@
 // multiples of it. In registers all values are float32.
 namespace stagecoach::kernels {
 
-// The elements that one access of 16 bytes moves.
+// The number of elements that one access of 16 bytes moves.
 template <typename T>
 inline constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(T));
 
-// Whether all addresses are multiples of 16. Null is.
+// Returns whether all addresses are multiples of 16. Null is.
 template <typename... Pointers>
 bool AlignedForVectors(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
@@ -28,7 +28,7 @@ bool AlignedForVectors(const Pointers*... pointers) {
 __device__ inline float ToFloat(float value) { return value; }
 __device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
-// `value` rounded to T, the nearest, ties to even.
+// Returns `value` rounded to T, to nearest, ties to even.
 template <typename T>
 __device__ inline T FromFloat(float value) {
   if constexpr (std::is_same_v<T, float>) {
@@ -40,7 +40,7 @@ __device__ inline T FromFloat(float value) {
 
 namespace internal {
 
-// What the hardware moves at once: whole words, whatever is in them.
+// The unit that the hardware moves at once: whole words, whatever they contain.
 template <int kBytes>
 struct Word;
 template <>
@@ -54,7 +54,7 @@ struct Word<8> {
 template <typename T, int N>
 using WordOf = typename Word<N* static_cast<int>(sizeof(T))>::Type;
 
-// By value: of a reference into memory, each byte would be loaded by itself.
+// Takes the word by value: through a reference into memory, each byte would be loaded by itself.
 template <typename T, int N>
 __device__ void Unpack(WordOf<T, N> word, float (&to)[N]) {
   T elements[N];
@@ -69,7 +69,7 @@ __device__ WordOf<T, N> Pack(const float (&from)[N]) {
   if constexpr (std::is_same_v<T, float>) {
     memcpy(&word, from, sizeof(word));
   } else {
-    // In pairs: that is one instruction.
+    // Conversion in pairs takes one instruction.
     __nv_bfloat162 pairs[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) pairs[i] = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
@@ -89,8 +89,8 @@ struct PackedElements<T, 1> {
 
 }  // namespace internal
 
-// N elements as they lie in memory: fewer registers than in float32, and nothing waits for them
-// before Unpack.
+// N elements as they lie in memory: they take fewer registers than in float32, and nothing waits
+// for them before Unpack.
 template <typename T, int N>
 using Packed = typename internal::PackedElements<T, N>::Type;
 
@@ -117,7 +117,7 @@ __device__ Packed<T, N> Pack(const float (&from)[N]) {
   }
 }
 
-// N elements from `from`, which is aligned to all of them together.
+// Loads N elements from `from`, which is aligned to all of them together.
 template <typename T, int N>
 __device__ void Load(const T* from, float (&to)[N]) {
   if constexpr (N == 1) {
@@ -132,7 +132,8 @@ __device__ void Store(T* to, const float (&from)[N]) {
   *reinterpret_cast<Packed<T, N>*>(to) = Pack<T, N>(from);
 }
 
-// To global memory. The compiler may take an assignment of what is also used otherwise to pieces.
+// Stores to global memory. The compiler may split an assignment of a value that is also used
+// otherwise.
 template <typename T, int N>
 __device__ void StorePacked(T* to, Packed<T, N> packed) {
   if constexpr (N == 1) {
@@ -142,7 +143,7 @@ __device__ void StorePacked(T* to, Packed<T, N> packed) {
   }
 }
 
-// The same for data that are not touched again soon: they are the first to leave the cache.
+// Do the same for data that are not touched again soon: they are the first to leave the cache.
 template <typename T, int N>
 __device__ void LoadStreaming(const T* from, float (&to)[N]) {
   if constexpr (N == 1) {

@@ -9,8 +9,8 @@ template <typename Function>
 struct OfSum {
   __device__ float operator()(float a, float b) const { return Function::Of(a + b); }
 };
-// Each thread has vectors that are kMapThreads apart, of rows that consist of `row_vectors`; `step`
-// is kMapThreads modulo row_vectors, which spares all divisions but one.
+// Each thread has vectors that are kMapThreads apart, of rows of `row_vectors` vectors; `step` is
+// kMapThreads modulo row_vectors, which saves all divisions but one.
 template <typename T, int N, typename Function>
 __global__ void __launch_bounds__(kMapThreads)
     BiasKernel(const BiasArguments a, int64_t vectors, int64_t row_vectors, int64_t step) {

@@ -10,14 +10,15 @@
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
 
-// The gradient of an activation, and sums over columns of it or of any matrix: R rows, O columns.
+// Computes the gradient of an activation, and sums over columns of it or of any matrix: R rows, O
+// columns.
 //
 // The matrix is cut into tiles of 128 bytes of columns and a block of rows, one for each block of
 // threads. A thread has every kRowThreads-th row of its block, from its first one on, and adds them
 // up in that order; four such sums are added in pairs, and eight sums of four one after the other.
-// The blocks' sums are then a matrix themselves, whose columns are summed in the same way.
+// The blocks' sums then form another matrix, whose columns are summed in the same way.
 //
-// What is written to dz comes of the same instructions whether it is summed or not.
+// The same instructions compute dz whether it is summed or not.
 namespace stagecoach::kernels {
 namespace {
 
@@ -26,21 +27,22 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kColumnThreads = 8;  // side by side, with 16 bytes each
 constexpr int kRowThreads = kThreads / kColumnThreads;
 
-// Blocks that a multiprocessor is to have room for: 48 registers each, or 64 where those would
+// The number of blocks that should fit on a multiprocessor: 48 registers each, or 64 if those would
 // spill.
 template <typename Function>
 [[maybe_unused]] constexpr int kResidentBlocks =
     std::is_same_v<Function, GeluExactActivation> ? 4 : 5;
 
-// Blocks of rows: `count` of them, with `rows` each, but maybe the last.
+// Blocks of rows: `count` of them, with `rows` each, except perhaps the last.
 struct RowBlocks {
   int64_t rows, count;
 };
 
-// Rows are a power of two, so that threads have equally many of them; at least so many that sums
-// are small beside what is read, and no more than leave a large GPU enough blocks. Where there is
-// so much to read that blocks take turns, there are several for each place: 768 blocks of an H200's
-// 660 places are two turns, and the second one is nearly empty (2.9 of 4 TB/s).
+// Chooses the rows per block: a power of two, so that threads have equal numbers of rows; large
+// enough that the sums are small compared with what is read, and small enough that a large GPU has
+// enough blocks. If there is so much to read that blocks take turns, there are several for each
+// place: 768 blocks on an H200's 660 places are two turns, the second of which is nearly empty (2.9
+// of 4 TB/s).
 RowBlocks CutRows(int64_t rows, int64_t columns) {
   constexpr int64_t kMinRows = 64, kLongRows = 256;
   constexpr int64_t kTileColumns = 64;  // of bfloat16
@@ -66,8 +68,8 @@ struct Arguments {
   bool accumulate = false;
 };
 
-// `sums` of a thread's columns, column (k kColumnThreads + the thread's number) N + i of the tile.
-// To be called by all threads of a block.
+// Writes `sums` of a thread's columns, column (k kColumnThreads + the thread's number) N + i of the
+// tile. Must be called by all threads of a block.
 template <int N, int kHeld>
 __device__ void WriteSums(const Arguments& a, int64_t first_column, float (&sums)[kHeld][N]) {
   constexpr int kColumns = kColumnThreads * kHeld * N;
@@ -96,8 +98,8 @@ __device__ void WriteSums(const Arguments& a, int64_t first_column, float (&sums
   *to = a.accumulate ? *to + total : total;
 }
 
-// dz may be dy or known: all of a thread's operands are read before what is made of them is
-// written, and no other thread has them.
+// dz may be dy or known: all operands of a thread are read before its results are written, and no
+// other thread has them.
 template <typename T, int N, typename Function>
 __global__ void __launch_bounds__(kThreads, kResidentBlocks<Function>)
     ActivationBackwardKernel(const Arguments a) {
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<Function>)
   const int64_t column = first_column + thread % kColumnThreads * N;
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * a.block_rows;
   const int64_t end = begin + a.block_rows < a.rows ? begin + a.block_rows : a.rows;
-  // visit(j, k, offset of the vector) for those vectors of a batch that there are.
+  // Calls visit(j, k, offset of the vector) for the existing vectors of a batch.
   const auto for_each = [&](int64_t row, auto visit) {
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
@@ -163,7 +165,7 @@ cudaError_t LaunchBackward(cudaStream_t stream, ElementType type, const Argument
   });
 }
 
-// The sums of each block of rows.
+// Computes the sums of each block of rows.
 cudaError_t LaunchSums(cudaStream_t stream, ElementType type, const void* matrix, int64_t rows,
                        int64_t columns, int64_t block_rows, float* sums, bool accumulate) {
   return LaunchBackward<NoActivation>(stream, type,

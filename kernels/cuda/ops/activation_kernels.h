@@ -13,28 +13,28 @@
 // alignment.
 namespace stagecoach::kernels {
 
-// What follows a product without a fused epilogue: z = product + bias, y = activation(z).
+// The work after a product without a fused epilogue: z = product + bias, y = activation(z).
 struct BiasArguments {
   int64_t rows = 1;               // R
   int64_t columns = 1;            // O
   const void* product = nullptr;  // (R, O)
-  const void* bias = nullptr;     // (O), one element per column; no result; null: 0
+  const void* bias = nullptr;     // (O), one element per column; none of the results; null: 0
   void* z = nullptr;              // (R, O); null: not written
-  void* y = nullptr;              // (R, O), of z before it is rounded
+  void* y = nullptr;              // (R, O), from z before rounding
 };
 cudaError_t LaunchBias(cudaStream_t stream, ElementType type, Activation activation,
                        const BiasArguments& arguments);
 
-// y = activation(a + b).
+// Computes y = activation(a + b).
 cudaError_t LaunchActivationOfSum(cudaStream_t stream, ElementType type, Activation activation,
                                   int64_t elements, const void* a, const void* b, void* y);
 
-// dz = dy activation'(z), and the sums over the columns of what is written to dz.
+// Computes dz = dy activation'(z), and the sums over the columns of the dz that is written.
 struct ActivationBackwardArguments {
   int64_t rows = 1;             // R
   int64_t columns = 1;          // O
   const void* dy = nullptr;     // (R, O)
-  const void* known = nullptr;  // (R, O): z where KeepsZ(activation), otherwise y; not read if none
+  const void* known = nullptr;  // (R, O): z if KeepsZ(activation), otherwise y; not read with kNone
   void* dz = nullptr;           // (R, O); null: not written
   float* partial_sums = nullptr;  // PartialSumsBytes, for LaunchTotalSums; null: not summed
 };

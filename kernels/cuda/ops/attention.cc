@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/attention_cudnn.h"
 #include "kernels/cuda/ops/attention_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -28,10 +29,10 @@
 namespace stagecoach::kernels {
 namespace {
 
-// What a call works on.
+// The operands of a call.
 struct Operands {
   AttentionArguments arguments;  // without row sums
-  float* row_sums = nullptr;     // (B, H, T), not formed yet
+  float* row_sums = nullptr;     // (B, H, T), not computed yet
   std::byte* cudnn_scratch = nullptr;
 
   AttentionArguments WithRowSums() const {
@@ -41,22 +42,24 @@ struct Operands {
   }
 };
 
-// Ways to compute the same in orders of their own, so that their bits differ.
+// One of several ways to compute the same result, each with its own order, so that their bits
+// differ.
 struct Candidate {
   Choice choice;
   std::function<absl::Status(cudaStream_t stream, const Operands& operands)> launch;
-  // Whether nothing is compiled or loaded by the next run; null: nothing ever is.
+  // Returns true if the next run compiles or loads nothing; null: no run ever does.
   std::function<bool()> has_run;
 };
 
-// What is launched at once.
+// A part of a call that is launched as a unit.
 struct Step {
   const char* name;
   std::vector<Candidate> candidates;  // in an order of preference
-  // What it writes, and nothing else.
+  // Returns the areas that it writes; it writes nothing else.
   std::function<std::vector<Area>(const AttentionArguments& a)> results;
-  std::string library;         // the one that some candidates are of, or ""
-  bool may_be_others = false;  // where the library is, even if there is one candidate here
+  std::string library;         // the library of some candidates, or ""
+  bool may_be_others = false;  // a machine with the library may have more candidates, even if there
+                               // is only one here
   size_t taken = 0;
 
   absl::Status Launch(cudaStream_t stream, const Operands& operands) const {
@@ -64,7 +67,7 @@ struct Step {
   }
 };
 
-// Heads of every position.
+// Returns the area of the heads of every position.
 Area AreaOf(const HeadsOf<void*>& heads, int64_t count, const AttentionArguments& a) {
   constexpr int64_t kElementBytes = SizeOf(DType::kBfloat16);
   return {.begin = heads.data,
@@ -107,13 +110,13 @@ std::vector<Area> BackwardResults(const AttentionArguments& a) {
   return {AreaOf(a.dq, a.heads, a), AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
 }
 
-// Our kernels: forward, and what backward consists of once there are row sums.
+// Our kernels: forward, and the parts of backward after the row sums.
 struct OurSteps {
   Step forward;
   std::vector<Step> backward;
 };
 
-// The kernels in tiles, of which a block has at most `shared_bytes` of shared memory.
+// Returns the tiled kernels that need at most `shared_bytes` of shared memory per block.
 OurSteps TiledSteps(int64_t head_size, int64_t shared_bytes) {
   const auto step = [&](const char* name, std::span<const AttentionTile> tiles, auto results) {
     return Step{
@@ -140,12 +143,13 @@ OurSteps PlainSteps(ElementType type) {
 
 class CudaAttention final : public AttentionOp {
  public:
-  // A block of threads has at most `shared_bytes` of shared memory.
+  // `shared_bytes` is the most shared memory that a block of threads may have.
   CudaAttention(const AttentionShape& shape, DType type, int64_t shared_bytes)
       : shape_(shape),
         type_(ElementTypeOf(type)),
         element_bytes_(SizeOf(type)),
-        // By type and head size alone, for which addresses that are null and strides of 0 stand.
+        // The choice depends on type and head size alone: null addresses and strides of 0 stand for
+        // the rest.
         is_tiled_(FitsAttentionTiles(type_, {.head_size = shape.head_size})),
         our_steps_(is_tiled_ ? TiledSteps(shape.head_size, shared_bytes) : PlainSteps(type_)),
         forward_(our_steps_.forward),
@@ -161,7 +165,7 @@ class CudaAttention final : public AttentionOp {
       turns_at_ = Take(shape_.positions * shape_.head_size * SizeOf(DType::kFloat32));
       turned_at_ = Take(rows() * turned_heads() * shape_.head_size * element_bytes_);
     }
-    // Whether cuDNN is there or not: plans of memory must not depend on it.
+    // This does not depend on whether cuDNN is available: plans of memory must not.
     if (is_tiled_) {
       const CudnnParts parts = PartsForCudnn(shape, kCudnnScratchBytes);
       backward_.may_be_others = parts.samples > 0;
@@ -172,8 +176,8 @@ class CudaAttention final : public AttentionOp {
   CudaAttention(const CudaAttention&) = delete;
   CudaAttention& operator=(const CudaAttention&) = delete;
 
-  // Takes the fastest candidate of each step, or without a tuning file the first one, which is
-  // ours. Waits for the GPU where it measures.
+  // Selects the fastest candidate of each step, or without a tuning file the first one, which is
+  // ours. Waits for the GPU if it measures.
   absl::Status Choose(Tuner& tuner, CudnnAttentions& cudnn) {
     if (tuner.measures() && cudnn_scratch_bytes_ > 0) AddCudnn(cudnn);
     RETURN_IF_ERROR(Choose(tuner, forward_));
@@ -204,7 +208,7 @@ class CudaAttention final : public AttentionOp {
   struct Places {
     void* qkv;
     float* statistics;
-    void *y, *dy, *dqkv;  // the last two for backward only, or null
+    void *y, *dy, *dqkv;  // the last two are for backward only, otherwise null
     std::byte* workspace;
   };
 
@@ -213,7 +217,7 @@ class CudaAttention final : public AttentionOp {
   int64_t turned_heads() const { return shape_.heads + shape_.kv_heads; }
   int64_t packed_heads() const { return shape_.heads + 2 * shape_.kv_heads; }
 
-  // The packed tensor's heads from number `first` on.
+  // Returns the packed tensor's heads from number `first` on.
   template <typename Pointer>
   HeadsOf<Pointer> Heads(void* packed, int64_t first) const {
     return {static_cast<std::byte*>(packed) + first * shape_.head_size * element_bytes_,
@@ -221,12 +225,11 @@ class CudaAttention final : public AttentionOp {
   }
 
   int64_t Take(int64_t bytes) {
-    constexpr int64_t kAlignment = 64;
-    return std::exchange(workspace_bytes_,
-                         workspace_bytes_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    return std::exchange(workspace_bytes_, workspace_bytes_ + AlignScratch(bytes));
   }
 
-  // What candidates are given; turns queries and keys if they turn.
+  // Prepares the operands of the candidates; rotates queries and keys if the shape has rotary
+  // positions.
   absl::StatusOr<Operands> Prepare(cudaStream_t compute, const Places& places) const;
   absl::Status Turn(cudaStream_t compute, std::byte* workspace,
                     AttentionArguments& arguments) const;
@@ -237,17 +240,17 @@ class CudaAttention final : public AttentionOp {
 
   void AddCudnn(CudnnAttentions& attentions);
   absl::Status Choose(Tuner& tuner, Step& step) const;
-  // What candidates are tried on.
+  // The memory on which candidates are tried.
   struct Bench {
     TuningBench bench;
     Operands operands;
   };
-  // Those of the steps before are taken already.
+  // Prepares the bench. The candidates of the previous steps have already been selected.
   absl::StatusOr<Bench> PrepareBench(int gpu, const Step& step) const;
-  // Which candidate is the fastest.
+  // Returns the fastest candidate.
   absl::StatusOr<size_t> Measure(int gpu, const Step& step) const;
-  // Whether the candidate runs. It runs here, if it never has, so that nothing is compiled or
-  // loaded where work is captured.
+  // Returns whether the candidate runs. If it never has, it is run here, so that nothing is
+  // compiled or loaded while work is captured.
   bool Runs(int gpu, const Step& step, size_t candidate) const;
   Places Arrange(Layout& layout) const;
 
@@ -258,8 +261,8 @@ class CudaAttention final : public AttentionOp {
   OurSteps our_steps_;
   Step forward_, backward_;
   int64_t workspace_bytes_ = 0;
-  // Where in it they are: dy y (B, H, T); with rotary positions also by how much these turn
-  // (T, D/2), and turned queries and keys (B, T, H + G, D); cuDNN's.
+  // Offsets in the workspace: dy y (B, H, T); with rotary positions also their rotations (T, D/2),
+  // and rotated queries and keys (B, T, H + G, D); cuDNN's scratch.
   int64_t row_sums_at_ = 0, turns_at_ = 0, turned_at_ = 0;
   int64_t cudnn_scratch_at_ = 0, cudnn_scratch_bytes_ = 0;
 };
@@ -287,7 +290,8 @@ absl::StatusOr<Operands> CudaAttention::Prepare(cudaStream_t compute, const Plac
     arguments.dk = Heads<void*>(places.dqkv, shape_.heads);
     arguments.dv = Heads<void*>(places.dqkv, turned_heads());
   }
-  // Which kernels compute must not depend on where tensors are: the bits do.
+  // The choice of kernels must not depend on the addresses of tensors, because the bits depend on
+  // it.
   if (is_tiled_ && !FitsAttentionTiles(type_, arguments)) {
     return absl::InvalidArgumentError("attention: addresses must be multiples of 16");
   }
@@ -384,7 +388,7 @@ absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
       RETURN_IF_ERROR(base::Annotate(fastest.status(), work));
       return candidates[*fastest].choice;
     };
-    // What was measured without the library says nothing of how fast that is.
+    // Measurements without the library say nothing about its speed.
     const std::string key = step.library.empty() ? work : absl::StrCat(step.library, ", ", work);
     ASSIGN_OR_RETURN(const Choice choice, tuner.Choose(key, is_known, measure));
     step.taken = place_of(choice);
@@ -462,7 +466,7 @@ bool CudaAttention::Runs(int gpu, const Step& step, size_t candidate) const {
 absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCuda(const AttentionShape& shape,
                                                           Device& device) {
   RETURN_IF_ERROR(CheckAttention(shape, kMaxCudaExtent));
-  // The most for which any grid of these kernels counts its blocks in 31 bits.
+  // These limits let any grid of these kernels count its blocks in 31 bits.
   constexpr int64_t kMaxHeadSize = int64_t{1} << 16, kMaxNumbers = int64_t{1} << 38;
   const int64_t rows = shape.samples * shape.positions * (shape.heads + 2 * shape.kv_heads);
   if (shape.head_size > kMaxHeadSize || rows > kMaxNumbers / shape.head_size) {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/cudnn/library.h"
-#include "kernels/cuda/ops/scratch.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/runtime/handles.h"
 
 namespace stagecoach::kernels {
@@ -15,19 +15,18 @@ namespace {
 
 constexpr int64_t kElementBytes = SizeOf(DType::kBfloat16);
 
-// Shorter ones take no time.
+// Shorter sequences take no time.
 constexpr int64_t kFewestPositions = 64;
-// A part need not have more than this many blocks of 128 positions of heads, which is enough for a
-// GPU of 132 multiprocessors to be busy to the end although the last positions have most to do: on
-// an H200, so many took 0.311 ms at once (16 x 1,024 positions, 12 heads of 64), and 0.354 in two
-// parts.
+// The largest useful size of a part, in blocks of 128 positions of heads: it keeps a GPU of 132
+// multiprocessors busy to the end although the last positions have the most work. On an H200, this
+// many took 0.311 ms at once (16 x 1,024 positions, 12 heads of 64), and 0.354 in two parts.
 constexpr int64_t kBlock = 128, kBlocksOfPart = 1536;
-// For forward, and for what backward needs besides: cuDNN 9.19 asks for 256 bytes.
+// Scratch for forward, and for the rest of backward: cuDNN 9.19 asks for 256 bytes.
 constexpr int64_t kFewBytes = 4096;
 
 int64_t RoundedUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Of the heads that share one kv head.
+// Returns the scratch of the heads that share one kv head.
 int64_t ScratchOfGroup(const AttentionShape& shape) {
   const int64_t T = shape.positions, group = shape.heads / shape.kv_heads;
   const int64_t square = RoundedUp(T, kBlock) * RoundedUp(T, kBlock);
@@ -35,9 +34,8 @@ int64_t ScratchOfGroup(const AttentionShape& shape) {
   return group * of_head * kElementBytes;
 }
 
-// Splits `count` into equal parts of at most `most` each: into about as few as there must be, and
-// of those numbers into the one at which the parts have the least in common. Returns what a part
-// has.
+// Splits `count` into equal parts of at most `most` each: into between the fewest possible and
+// twice as many, so that the parts overlap the least. Returns the size of a part.
 int64_t InEqualParts(int64_t count, int64_t most) {
   const int64_t fewest = (count + most - 1) / most;
   int64_t best = fewest, least = count * 2;
@@ -51,7 +49,7 @@ int64_t InEqualParts(int64_t count, int64_t most) {
   return (count + best - 1) / best;
 }
 
-// Operands of a part that begins at this sample and kv head.
+// The operands of a part that begins at this sample and kv head.
 struct Part {
   int64_t first_sample, first_kv_head;
 };
@@ -101,9 +99,9 @@ CudnnParts PartsForCudnn(const AttentionShape& shape, int64_t most_scratch_bytes
   if (T > kMostPositions) return forward_only;
   const int64_t of_group = ScratchOfGroup(shape), left = most_scratch_bytes - kAround;
   if (of_group > left) return forward_only;
-  // Statistics of a part, too, are to begin at a multiple of 16 bytes.
+  // Statistics of a part must begin at a multiple of 16 bytes, too.
   if (T % 4 != 0 && of_group > left / (B * G)) return forward_only;
-  // How many of what has so many heads and bytes a part may have.
+  // Returns how many samples or kv heads, with the given heads and bytes each, a part may have.
   const auto most = [&](int64_t heads, int64_t bytes) {
     const int64_t blocks = heads * (RoundedUp(T, kBlock) / kBlock);
     return std::min(left / bytes, (kBlocksOfPart + blocks - 1) / blocks);
@@ -115,7 +113,7 @@ CudnnParts PartsForCudnn(const AttentionShape& shape, int64_t most_scratch_bytes
   } else {
     parts.kv_heads = InEqualParts(G, most(H / G, of_group));
   }
-  // All at once, unless parts are aligned.
+  // One part has everything, unless parts are aligned.
   if (T % 4 != 0) parts.samples = B;
   parts.scratch_bytes = parts.samples * parts.kv_heads * of_group + kAround;
   return parts;
@@ -134,7 +132,7 @@ absl::StatusOr<std::unique_ptr<CudnnAttention>> CudnnAttention::Create(
   return attention;
 }
 
-// What plans have loaded is given back where it was loaded.
+// The plans are destroyed on the GPU on which they were loaded.
 CudnnAttention::~CudnnAttention() {
   const GpuScope scope(handle_->gpu());
   for (OfPass& of_pass : of_passes_) {
@@ -153,7 +151,7 @@ cudnn::AttentionExtents CudnnAttention::Extents(Pass pass) const {
           .heads = kv_heads * (H / G),
           .kv_heads = kv_heads,
           .head_size = D,
-          // Turned queries and keys are a tensor of their own.
+          // Rotated queries and keys are a separate tensor.
           .query_stride = (H + (shape_.rotary_base > 0.0F ? 1 : 2) * G) * D,
           .value_stride = (H + 2 * G) * D,
           .output_stride = H * D};
@@ -192,7 +190,7 @@ absl::Status CudnnAttention::Launch(cudaStream_t stream, Pass pass, size_t way,
                                     const AttentionArguments& a, float* row_sums,
                                     std::byte* scratch) {
   ASSIGN_OR_RETURN(const cudnn::ExecutionPlan* const plan, Plan(pass, way));
-  // Scalars are read while a plan is executed.
+  // Scalars are read during the execution of a plan.
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_size));
   constexpr float kOne = 1.0F, kMinusInfinity = -std::numeric_limits<float>::infinity();
   std::byte* const workspace = AlignScratch(scratch);
@@ -219,7 +217,7 @@ absl::Status CudnnAttention::Launch(cudaStream_t stream, Pass pass, size_t way,
   const cudnn::AttentionExtents extents = Extents(pass);
   const int64_t last_sample = shape_.samples - extents.samples;
   const int64_t last_kv_head = shape_.kv_heads - extents.kv_heads;
-  // What two parts have in common they compute alike.
+  // Overlapping parts compute the same values for what they share.
   for (int64_t sample = 0; sample < shape_.samples; sample += extents.samples) {
     for (int64_t kv_head = 0; kv_head < shape_.kv_heads; kv_head += extents.kv_heads) {
       RETURN_IF_ERROR(run({std::min(sample, last_sample), std::min(kv_head, last_kv_head)}));

@@ -23,32 +23,31 @@
 #include "kernels/cuda/tuning/tuning_table.h"
 #include "kernels/ops/attention.h"
 
-// Attention by cuDNN, in bfloat16 for the head sizes that the kernels in tiles have: further ways
-// to compute the same, where the library is present.
+// Attention by cuDNN, in bfloat16 for the head sizes of the tiled kernels: further ways to compute
+// the same, if the library is present.
 namespace stagecoach::kernels {
 
 // The most scratch that cuDNN's backward gets. It writes the gradients of all scores to memory, so
-// it runs over one part of the samples or kv heads after the other; a part has no more than keeps a
-// GPU busy. 560 MiB is what a group of four heads with 8,192 positions takes. GPT-2 with 1,024
-// positions takes 192 MiB, of which most is memory that its head uses at other times.
+// it processes the samples or kv heads part by part; a part is only large enough to keep a GPU
+// busy. 560 MiB is what a group of four heads with 8,192 positions takes. GPT-2 with 1,024
+// positions takes 192 MiB, most of which is memory that its head uses at other times.
 inline constexpr int64_t kCudnnScratchBytes = int64_t{560} << 20;
 
-// How backward is divided, by the shape alone. Parts are of several samples with all their heads,
-// or of one sample and several kv heads with theirs; the last one may have some in common with the
-// one before.
+// The division of backward, based on the shape alone. A part has several samples with all their
+// heads, or one sample and several kv heads with theirs; the last part may overlap the one before.
 struct CudnnParts {
-  int64_t samples = 0, kv_heads = 0;  // of each part; 0: backward cannot be divided so
-  // Of forward and of each part, wherever it begins. 0: neither is for cuDNN.
+  int64_t samples = 0, kv_heads = 0;  // of each part; 0: backward cannot be divided like this
+  // The scratch of forward and of any part. 0: cuDNN can do neither.
   int64_t scratch_bytes = 0;
 };
 CudnnParts PartsForCudnn(const AttentionShape& shape, int64_t most_scratch_bytes);
 
-// The ways of one shape. Thread-safe.
+// The ways to compute one shape. Thread-safe.
 class CudnnAttention {
  public:
   enum class Pass : uint8_t { kForward, kBackward };
 
-  // Unimplemented: the library does not take it.
+  // Unimplemented: the library does not support the shape.
   static absl::StatusOr<std::unique_ptr<CudnnAttention>> Create(
       std::shared_ptr<const cudnn::GpuHandle> handle, const AttentionShape& shape,
       int64_t most_scratch_bytes = kCudnnScratchBytes);
@@ -56,12 +55,12 @@ class CudnnAttention {
 
   size_t ways(Pass pass) const { return engines(pass).size(); }
   const Choice& choice(Pass pass, size_t way) const { return engines(pass)[way].choice; }
-  // Whether it has run: nothing is compiled or loaded at the next run then.
+  // Returns whether it has run: then the next run compiles or loads nothing.
   bool has_run(Pass pass, size_t way) const {
     return of_passes_[static_cast<size_t>(pass)].has_run[way];
   }
 
-  // y and statistics; or dq, dk and dv, which are not turned back. `scratch` has
+  // Computes y and statistics; or dq, dk and dv, which are not rotated back. `scratch` has
   // CudnnParts::scratch_bytes, and `row_sums` (B, H, T) numbers. Unimplemented: the way does not
   // compile, or wants more scratch.
   absl::Status Launch(cudaStream_t stream, Pass pass, size_t way, const AttentionArguments& a,
@@ -84,26 +83,26 @@ class CudnnAttention {
   }
   absl::Status AddPass(Pass pass);
   cudnn::AttentionExtents Extents(Pass pass) const;
-  // The plan of a way; compiled at the first request.
+  // Returns the plan of a way; compiled at the first request.
   absl::StatusOr<const cudnn::ExecutionPlan*> Plan(Pass pass, size_t way);
 
   const std::shared_ptr<const cudnn::GpuHandle> handle_;
   const AttentionShape shape_;
   const CudnnParts parts_;
-  base::Mutex mutex_;  // for plans
+  base::Mutex mutex_;  // protects the plans
   OfPass of_passes_[2];
 };
 
-// Those of one device. Thread-safe.
+// The CudnnAttention objects of one device. Thread-safe.
 class CudnnAttentions {
  public:
-  // The handle outlives this.
+  // The handle outlives this object.
   explicit CudnnAttentions(cudnn::SharedGpuHandle& handle) : handle_(handle) {}
 
-  // The version of the library as it prints it; "": there is none that can be used. A part of what
-  // decides which way is taken: what was measured is kept by it.
+  // Returns the version of the library as it prints it; "" if no usable one exists. It is part of
+  // the key under which measurements are kept.
   std::string version();
-  // Null: cuDNN does not take the shape, or there is none that can be used.
+  // Returns null if cuDNN does not support the shape or cannot be used.
   std::shared_ptr<CudnnAttention> For(const AttentionShape& shape);
 
  private:

@@ -9,12 +9,12 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of AttentionOp (kernels/ops/attention.h): formulas, and the letters B, T, H, G, D,
-// are there. No kernel has atomics, and the order of every sum depends on the extents alone.
+// The kernels of AttentionOp (kernels/ops/attention.h has the formulas, and the letters B, T, H, G,
+// D). No kernel uses atomics, and the order of every sum depends on the extents alone.
 namespace stagecoach::kernels {
 
 // A tensor (B, T, heads, D) of the activation type whose positions are `stride` elements apart: a
-// slice of packed queries, keys and values, or a matrix of its own.
+// slice of packed queries, keys and values, or a separate matrix.
 template <typename Pointer>
 struct HeadsOf {
   Pointer data = nullptr;
@@ -28,31 +28,31 @@ struct AttentionArguments {
   int64_t kv_heads = 1;   // G
   int64_t head_size = 1;  // D
 
-  // With rotary positions q and k are turned already.
+  // q and k are already rotated if there are rotary positions.
   HeadsOf<const void*> q, k, v;
-  void* y = nullptr;            // (B, T, H, D); backward only reads it where `row_sums` are formed
+  void* y = nullptr;            // (B, T, H, D); backward only reads it to compute `row_sums`
   float* statistics = nullptr;  // (B, H, T)
 
-  // Backward only.
+  // The members below are for backward only.
   const void* dy = nullptr;         // (B, T, H, D)
   const float* row_sums = nullptr;  // (B, H, T): dy_t y_t
   HeadsOf<void*> dq, dk, dv;
-  // With rotary positions (T, D/2): the cosine and the sine by which a pair was turned, and by
-  // which the gradients of q and k are turned back. Null: positions do not turn.
+  // (T, D/2), with rotary positions: the cosine and the sine by which a pair was rotated, and by
+  // which the gradients of q and k are rotated back. Null: no rotary positions.
   const float2* turns = nullptr;
 };
 
-// For any T, D and number of heads in a group.
+// Works for any T, D and number of heads in a group.
 cudaError_t LaunchPlainAttentionForward(cudaStream_t stream, ElementType type,
                                         const AttentionArguments& arguments);
 cudaError_t LaunchPlainAttentionBackward(cudaStream_t stream, ElementType type,
                                          const AttentionArguments& arguments);
 
-// row_sums from dy and y.
+// Computes row_sums from dy and y.
 cudaError_t LaunchAttentionRowSums(cudaStream_t stream, ElementType type,
                                    const AttentionArguments& arguments, float* row_sums);
 
-// `turns` (T, D/2): the cosine and the sine of t base^(-2i/D).
+// Computes `turns` (T, D/2): the cosine and the sine of t base^(-2i/D).
 struct RotaryArguments {
   int64_t positions = 1;   // T
   int64_t head_size = 2;   // D, even
@@ -61,7 +61,7 @@ struct RotaryArguments {
 };
 cudaError_t LaunchRotaryTurns(cudaStream_t stream, const RotaryArguments& arguments);
 
-// y (B, T, heads, D) = x, each head turned by its position, or turned back. y may be x.
+// Computes y (B, T, heads, D) from x, rotating each head by its position, or back. y may be x.
 struct TurnArguments {
   int64_t samples = 1;    // B
   int64_t positions = 1;  // T
@@ -74,21 +74,21 @@ struct TurnArguments {
 };
 cudaError_t LaunchTurn(cudaStream_t stream, ElementType type, const TurnArguments& arguments);
 
-// The kernels in tiles, which use tensor cores: of bfloat16, if all addresses are multiples of 16,
+// The tiled kernels, which use tensor cores: for bfloat16, if all addresses are multiples of 16,
 // all strides multiples of 8, and the head size is one of those below. Weights, and the gradients
 // of scores, are rounded to bfloat16 before they are multiplied.
 bool FitsAttentionTiles(ElementType type, const AttentionArguments& arguments);
 
-// One kernel as it was compiled. A block has `rows` queries, of the gradients of keys and values so
-// many keys, and walks over the others `step` at a time.
+// One kernel as compiled. A block has `rows` queries (for the gradients of keys and values, as many
+// keys), and walks over the others `step` at a time.
 struct AttentionTile {
   int head_size, rows, step, warps;
   unsigned shared_bytes;
   cudaError_t (*launch)(cudaStream_t stream, const AttentionArguments& arguments);
 };
-// All there are. Of each head size the first one is taken where nothing is measured: one that every
-// GPU from compute capability 8.0 on has the shared memory for (99 KiB). No two of a head size have
-// the same numbers.
+// All compiled kernels. The first one of each head size is used if nothing is measured: every GPU
+// from compute capability 8.0 on has enough shared memory for it (99 KiB). No two of a head size
+// have the same numbers.
 std::span<const AttentionTile> AttentionForwardTiles();
 std::span<const AttentionTile> AttentionKeyTiles();    // dk, dv
 std::span<const AttentionTile> AttentionQueryTiles();  // dq

@@ -8,8 +8,8 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/attention_kernels.h"
 
-// What goes over memory before attention: how far positions turn, queries and keys turned, and the
-// products dy y.
+// The passes over memory before attention: the rotations of positions, rotated queries and keys,
+// and the products dy y.
 namespace stagecoach::kernels {
 namespace {
 
@@ -22,8 +22,8 @@ __device__ inline int64_t ThreadOfGrid() {
   return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
 
-// A thread has a pair of a position. In double: the largest angle is as many radians as there are
-// positions, and what is left of it after whole turns must be exact to a float.
+// A thread has a pair of a position. It computes in double: the largest angle is as many radians as
+// there are positions, and its remainder after whole turns must be exact to a float.
 __global__ void __launch_bounds__(kThreads) RotaryTurnsKernel(const RotaryArguments a) {
   const int64_t half = a.head_size / 2;
   const int64_t thread = ThreadOfGrid();
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) RotaryTurnsKernel(const RotaryArgume
   a.turns[thread] = make_float2(static_cast<float>(cos(angle)), static_cast<float>(sin(angle)));
 }
 
-// A thread has N pairs of a head; a head has `vectors` times as many.
+// A thread has N pairs of a head, which has `vectors` times N pairs.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) TurnKernel(const TurnArguments a, int64_t vectors) {
   const int64_t half = a.head_size / 2;
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads) TurnKernel(const TurnArguments a, in
   Store(y + half, second);
 }
 
-// A row of D numbers is that of `lanes` neighboring lanes, a power of 2. Whatever N, a lane has the
-// same numbers.
+// A row of D numbers belongs to `lanes` neighboring lanes, a power of 2. A lane has the same
+// numbers whatever N is.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     RowSumsKernel(const AttentionArguments a, int lanes, float* row_sums) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kLn2 = 0.693147181F;
 
-// Over the lanes that have a row.
+// Reduces over the lanes that share a row.
 __device__ inline float RowLargest(float value) {
 #pragma unroll
   for (int distance = kAcross / 2; distance > 0; distance /= 2) {
@@ -26,8 +26,8 @@ __device__ inline float RowSum(float value) {
   return value;
 }
 
-// Of the rows that a thread has a part of: the largest exponent so far, and the sum of the weights
-// relative to it of the columns that the thread has had.
+// Numbers for the rows that a thread has a part of: the largest exponent so far, and the sum of the
+// weights, relative to it, of the columns that the thread has had.
 template <int W>
 struct OnlineSoftmax {
   __device__ OnlineSoftmax() {
@@ -40,8 +40,8 @@ struct OnlineSoftmax {
   float largest[Tile<W>::kRows], total[Tile<W>::kRows];
 };
 
-// Online softmax (Milakov & Gimelshein 2018): scores of queries from `begin` and keys from `first`
-// on become weights, powers of 2, and `sums` those of them.
+// Computes the online softmax (Milakov & Gimelshein 2018): scores of queries from `begin` and keys
+// from `first` on become weights, powers of 2, and `sums` their sums.
 template <int W>
 __device__ void Softmax(const PlainArguments& args, const Lane& lane, int begin, int first,
                         Scores<W>& scores, OnlineSoftmax<W>& online, Sums<W>& sums) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   float* const queries = SharedMemory<float>();
   float* const keys = queries + Layout::kOwnFloats;
   float* const values = keys + Layout::kOtherFloats;
-  float* const weights = keys;  // once scores are there
+  float* const weights = keys;  // once the scores are computed
 
   const Slice<W> own_slice(args, work.slice);
   Sums<W> sums = {};
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
     Scores<W> scores = {};
     for (int s = 0; s < args.slices; ++s) {
       const Slice<W> slice(args, s);
-      __syncthreads();  // what was there has been read
+      __syncthreads();  // the old contents have been read
       if (first == 0 || args.slices > 1) CopyOwn(args, q, begin, slice, queries);
       CopyOthers(args, k, first, slice, keys);
       if (s == 0) CopyOthers(args, v, first, own_slice, values);

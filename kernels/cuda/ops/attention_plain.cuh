@@ -15,21 +15,21 @@
 // Attention without tensor cores, for any type and head size: FlashAttention (Dao et al. 2022) with
 // sums of float32 products.
 //
-// A block *owns* the results of 64 positions of one head (of keys: of one group), queries or keys,
+// A block *owns* the results of 64 positions of one head (for keys, of one group), queries or keys,
 // and passes over the *others* in tiles. Scores are a matrix (own, others). Rows of both lie in
-// shared memory as float32. A warp has whole rows of scores: its lanes are 4 below and 8 across,
-// and a lane has the rows 4 apart and the columns 8 apart. So four rows and eight columns of shared
-// memory are read at once, each in a bank of its own, and what a warp makes of its scores it hands
-// to itself.
+// shared memory as float32. A warp has whole rows of scores: its lanes form a grid of 4 down and 8
+// across, and a lane has rows 4 apart and columns 8 apart. So four rows and eight columns of shared
+// memory are read at once, each in a bank of its own, and a warp passes what it makes of its scores
+// to no other warp.
 //
-// A head has D numbers, shared memory those of a *slice*: W/2 of its first half, and W/2 of its
-// second, so that the two numbers of a pair that turns together are one thread's. Where D exceeds
-// W, a block has the results of one slice, for which it computes scores over all of them.
+// A head has D numbers; shared memory holds those of a *slice*: W/2 of its first half, and W/2 of
+// its second, so that the two numbers of a rotated pair belong to one thread. If D exceeds W, a
+// block has the results of one slice, for which it computes scores over all slices.
 namespace stagecoach::kernels::plain_attention {
 
 inline constexpr int kOwn = 64;
 inline constexpr int kDown = 4, kAcross = 8;           // lanes of a warp
-inline constexpr double kLogOfE = 1.4426950408889634;  // to the base 2
+inline constexpr double kLogOfE = 1.4426950408889634;  // log2(e)
 
 template <int W>
 struct Tile {
@@ -39,7 +39,7 @@ struct Tile {
   static constexpr int kShare = W / kAcross;          // numbers of a row of results likewise
   static constexpr int kThreads = kOwn / kRows * kAcross;
   static constexpr int kBlocks = W == 64 ? 3 : 2;  // that a multiprocessor should hold
-  // Of rows in shared memory, whose quads are then in different banks.
+  // The pitch of rows in shared memory, which puts their quads into different banks.
   static constexpr int kPitch = W + 4;
   static constexpr int kWeightPitch = kOthers + 4;
   static constexpr int kOwnFloats = kOwn * kPitch, kOtherFloats = kOthers * kPitch;
@@ -49,14 +49,14 @@ struct Tile {
 
 struct PlainArguments {
   AttentionArguments tensors;
-  int half = 1;  // where the second half of a head begins
+  int half = 1;  // start of the second half of a head
   int slices = 1;
   bool vectors = false;   // whether all addresses and extents allow accesses of 16 bytes
   float scale = 1.0F;     // 1 / sqrt(D)
   float exponent = 1.0F;  // log2(e) / sqrt(D)
 };
 
-// What a head has in a slice: `length` numbers of either half, from `first` on.
+// The numbers of a head in a slice: `length` numbers of either half, from `first` on.
 template <int W>
 struct Slice {
   __device__ Slice(const PlainArguments& args, int slice)
@@ -67,7 +67,7 @@ struct Slice {
   }
   __device__ static int Clamp(int value) { return value < 0 ? 0 : value > W / 2 ? W / 2 : value; }
 
-  // The place in the head of the slice's number c; -1 if there is none.
+  // Returns the place in the head of the slice's number c; -1 if there is none.
   __device__ int At(int c) const {
     const int in_half = c % (W / 2);
     if (c < W / 2) return in_half < length[0] ? first + in_half : -1;
@@ -93,14 +93,13 @@ __device__ Rows<T> RowsOf(const HeadsOf<Pointer>& heads, const AttentionArgument
           heads.stride};
 }
 
-// A matrix (B, T, H, D) of its own.
+// Returns the rows of a separate matrix (B, T, H, D).
 template <typename T, typename Pointer>
 __device__ Rows<T> RowsOf(Pointer data, const AttentionArguments& a, int64_t b, int64_t h) {
   return RowsOf<T>(HeadsOf<Pointer>{data, a.heads * a.head_size}, a, b, h);
 }
 
-// A lane's place: the first of the rows of the block that its warp has, and of those that its
-// thread has.
+// A lane's place: the first row of the block that its warp has, and the first that its thread has.
 struct Lane {
   template <int W>
   __device__ static Lane Of(Tile<W>) {
@@ -112,13 +111,12 @@ struct Lane {
   int warp_row, row, column;
 };
 
-// To shared memory: kCount rows from position `first` on, with zeros where there is nothing.
+// Copies kCount rows from position `first` on to shared memory, with zeros beyond the end.
 template <int W, int kCount, int N, typename T>
 __device__ void CopyVectors(const Rows<const T>& from, int first, int positions,
                             const Slice<W>& slice, float* to) {
-  constexpr int kVectors = W / N;  // of a row
-  constexpr int kStep =
-      Tile<W>::kThreads / kVectors;  // rows from one that a thread has to the next
+  constexpr int kVectors = W / N;                      // of a row
+  constexpr int kStep = Tile<W>::kThreads / kVectors;  // rows between two of a thread
   constexpr int kRows = kCount / kStep;
   constexpr int kBatch = kRows < 4 ? kRows : 4;  // that a thread has in flight
   static_assert(kVectors * kStep == Tile<W>::kThreads && kRows % kBatch == 0);
@@ -177,7 +175,7 @@ using Scores = float[Tile<W>::kRows][Tile<W>::kColumns];
 template <int W>
 using Sums = float[Tile<W>::kRows][Tile<W>::kShare];
 
-// scores += own rows times others, over the numbers of a slice.
+// Computes scores += own rows times others, over the numbers of a slice.
 template <int W>
 __device__ void AddProducts(const Slice<W>& slice, const Lane& lane, const float* own,
                             const float* others, Scores<W>& scores) {
@@ -186,7 +184,7 @@ __device__ void AddProducts(const Slice<W>& slice, const Lane& lane, const float
   for (int half = 0; half < 2; ++half) {
     const float* const rows = own + lane.row * kPitch + half * (W / 2);
     const float* const columns = others + lane.column * kPitch + half * (W / 2);
-#pragma unroll 1  // a turn has 32 or 128 products: more of them cost registers
+#pragma unroll 1  // one turn has 32 or 128 products: unrolling costs registers
     for (int d = 0; d < slice.length[half]; d += 4) {
       float a[kRows][4];
 #pragma unroll
@@ -205,14 +203,14 @@ __device__ void AddProducts(const Slice<W>& slice, const Lane& lane, const float
   }
 }
 
-// sums += weights times the rows of others, of which there are `count`. `weights` (own, others) is
-// where the lanes of a warp exchange what they have of its rows.
+// Computes sums += weights times the rows of others, of which there are `count`. The lanes of a
+// warp exchange their parts of its rows through `weights` (own, others).
 template <int W>
 __device__ void AddWeighted(const Lane& lane, const Scores<W>& own_weights, const float* others,
                             int count, float* weights, Sums<W>& sums) {
   constexpr int kRows = Tile<W>::kRows, kWeightPitch = Tile<W>::kWeightPitch;
   float* const rows = weights + lane.row * kWeightPitch;
-  __syncwarp();  // what was there has been read
+  __syncwarp();  // the old contents have been read
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -243,13 +241,13 @@ __device__ void AddWeighted(const Lane& lane, const Scores<W>& own_weights, cons
   }
 }
 
-// How many others a tile has that begins at `first`.
+// Returns how many others a tile has that begins at `first`.
 template <int W>
 __device__ int Count(int first, int end) {
   return end - first < Tile<W>::kOthers ? end - first : Tile<W>::kOthers;
 }
 
-// Four neighboring numbers of a half of a head, from `at` on, as far as there are any.
+// Stores four neighboring numbers of a half of a head, from `at` on, as far as they exist.
 template <typename T>
 __device__ void StoreQuad(bool vectors, const float (&values)[4], int at, int size, T* to) {
   if (vectors) {
@@ -262,8 +260,8 @@ __device__ void StoreQuad(bool vectors, const float (&values)[4], int at, int si
   }
 }
 
-// A slice of a row of results, `scale` times the sums; turned back if there are `turns` of its
-// position.
+// Stores a slice of a row of results, which is `scale` times the sums; rotated back if there are
+// `turns` for its position.
 template <int W, typename T>
 __device__ void StoreRow(const PlainArguments& args, int slice, const Lane& lane, float scale,
                          const float (&sums)[Tile<W>::kShare], const float2* turns, T* to) {
@@ -293,7 +291,8 @@ __device__ inline const float2* TurnsOf(const AttentionArguments& a, int positio
   return a.turns == nullptr ? nullptr : a.turns + position * (a.head_size / 2);
 }
 
-// What a block works on: tile `tile` of the positions of a head; of a sample's heads, `heads`.
+// The work of a block: tile `tile` of the positions of a head, and `heads`, its heads within a
+// sample.
 struct Work {
   __device__ Work(const AttentionArguments& a, int64_t heads) {
     const int64_t tiles = (a.positions + kOwn - 1) / kOwn;
@@ -315,8 +314,8 @@ template <int W>
 inline constexpr size_t kKeysBytes = kQueriesBytes<W> + sizeof(float) * (Tile<W>::kWeightFloats +
                                                                          2 * Tile<W>::kOthers);
 
-// Whether a block of the current GPU may have as much shared memory as the wider kernels need:
-// before compute capability 9.0, only those of data centers give it.
+// Determines whether a block of the current GPU may have as much shared memory as the wider kernels
+// need: before compute capability 9.0, only GPUs for data centers allow it.
 inline cudaError_t GivesWide(bool& gives) {
   int gpu = 0, bytes = 0;
   cudaError_t error = cudaGetDevice(&gpu);
@@ -341,11 +340,11 @@ cudaError_t Dispatch(ElementType type, int64_t head_size, LaunchFunction launch)
   return type == ElementType::kFloat32 ? with_width(float{}) : with_width(__nv_bfloat16{});
 }
 
-// For kernels with slices of W numbers.
+// Returns the arguments of kernels with slices of W numbers.
 inline PlainArguments ArgumentsOf(const AttentionArguments& a, int element_bytes, int width) {
   const int size = static_cast<int>(a.head_size);
   PlainArguments args{.tensors = a};
-  // Pairs turn together; without them, the second half begins where vectors do.
+  // Rotary pairs need both halves; without them, the second half begins at a vector boundary.
   const int middle = ((size + 1) / 2 + 7) / 8 * 8;
   args.half = a.turns != nullptr ? size / 2 : std::min(middle, size);
   args.slices = std::max(1, (args.half + width / 2 - 1) / (width / 2));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kLog2E = static_cast<float>(kLogOfE);
 
-// dq of the block's queries.
+// Computes dq of the block's queries.
 template <typename T, int W>
 __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
     BackwardQueriesKernel(const PlainArguments args) {
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   float* const gradients = queries + Layout::kOwnFloats;
   float* const keys = gradients + Layout::kOwnFloats;
   float* const values = keys + Layout::kOtherFloats;
-  float* const weights = values;  // once they have been read
+  float* const weights = values;  // once the values have been read
 
   float exponent[Layout::kRows], row_sum[Layout::kRows];
   const int64_t statistic = (work.b * a.heads + work.h) * a.positions;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
     Scores<W> scores = {}, products = {};
     for (int s = 0; s < args.slices; ++s) {
       const Slice<W> slice(args, (work.slice + 1 + s) % args.slices);  // the block's own last
-      __syncthreads();  // what was there has been read
+      __syncthreads();  // the old contents have been read
       if (first == 0 || args.slices > 1) {
         CopyOwn(args, q, begin, slice, queries);
         CopyOwn(args, dy, begin, slice, gradients);
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   }
 }
 
-// dk and dv of the block's keys, summed over the heads of their group and, of each, over queries,
-// both in order.
+// Computes dk and dv of the block's keys, summed over the heads of their group and, for each head,
+// over queries, both in order.
 template <typename T, int W>
 __global__ void __launch_bounds__(Tile<W>::kThreads, 2)
     BackwardKeysKernel(const PlainArguments args) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, 2)
       Scores<W> scores = {}, products = {};
       for (int s = 0; s < args.slices; ++s) {
         const Slice<W> slice(args, (work.slice + 1 + s) % args.slices);  // the block's own last
-        __syncthreads();  // what was there has been read
+        __syncthreads();  // the old contents have been read
         if ((h == work.h * group && first == begin) || args.slices > 1) {
           CopyOwn(args, k, begin, slice, keys);
           CopyOwn(args, v, begin, slice, values);

@@ -26,8 +26,8 @@ namespace {
 template <int D, int kRows, int kKeys, int kWarps>
 struct Forward {
   static constexpr int kM = kRows / (16 * kWarps);
-  // Queries are kept in registers, beside their results and a tile of weights, if there is room:
-  // loading them anew for each tile of keys takes as long as a quarter to a half of the keys do.
+  // Queries stay in registers, along with their results and a tile of weights, if there is room:
+  // loading them anew for each tile of keys takes a quarter to a half as long as loading the keys.
   static constexpr bool kHoldsQueries = kM * (D / 2 + kKeys / 2 + D / 4) <= 170;
   static constexpr unsigned kQueryBytes = kRows * TileRows<D>::kBytes;
   static constexpr unsigned kKeyBytes = kKeys * TileRows<D>::kBytes;
@@ -35,8 +35,8 @@ struct Forward {
 };
 
 // Weights are relative to a base, which is one of the row's largest exponents so far: it follows
-// when another exceeds it by more than this, which is seldom after the first tile. So what was
-// summed is seldom brought to another base, and weights are less than 2^8, which costs no accuracy.
+// when another exceeds it by more than this, which rarely happens after the first tile. So sums are
+// rarely rescaled to another base, and weights are less than 2^8, which costs no accuracy.
 constexpr float kSlack = 8;
 
 template <int D, int kRows, int kKeys, int kWarps>
@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   using Shape = Forward<D, kRows, kKeys, kWarps>;
   constexpr int kM = Shape::kM;
   constexpr int kThreads = kWarps * 32;
-  // Blocks start in this order: of a head, those with the most keys first.
+  // Blocks start in this order: within a head, those with the most keys first.
   const int tile = tiles - 1 - static_cast<int>(blockIdx.x) % tiles;
   const int heads = static_cast<int>(args.heads);
-  const int row = static_cast<int>(blockIdx.x) / tiles;  // of all samples' heads
+  const int row = static_cast<int>(blockIdx.x) / tiles;  // among all samples' heads
   const int sample = row / heads, head = row % heads;
   const int kv_head = head / (heads / static_cast<int>(args.kv_heads));
   const int positions = static_cast<int>(args.positions), t0 = tile * kRows;
@@ -80,15 +80,15 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   const LaneOfTile<D> lane_of_tile;
   uint32_t held[Shape::kHoldsQueries ? kM : 1][D / 16][4];
   float y[kM][D / 8][4] = {};
-  // Of the rows lane / 4 and lane / 4 + 8 of each 16: the base, and the lane's part of the sum of
-  // weights relative to it.
+  // The base, and the lane's part of the sum of weights relative to it, for the rows lane / 4 and
+  // lane / 4 + 8 of each 16.
   float bases[kM][2], sums[kM][2] = {};
 #pragma unroll
   for (int m = 0; m < kM; ++m) bases[m][0] = bases[m][1] = -INFINITY;
 
   for (int j = 0; j < key_tiles; ++j) {
     WaitForCopies<0>();
-    __syncthreads();  // all have their tile j, and are done with the one before
+    __syncthreads();  // all have their tile j, and are done with the previous one
     if (j + 1 < key_tiles) copy_keys(j + 1);
     if constexpr (Shape::kHoldsQueries) {
       if (j == 0) {
@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
       for (int m = 0; m < kM; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float fading = exp2f(before[m][half] - bases[m][half]);  // 1 if it is the same
+          const float fading = exp2f(before[m][half] - bases[m][half]);  // 1 if the base is the
+                                                                         // same
           sums[m][half] *= fading;
 #pragma unroll
           for (int i = 0; i < D / 4; ++i) y[m][i / 2][2 * half + i % 2] *= fading;
@@ -212,10 +213,10 @@ constexpr AttentionTile Entry() {
           &LaunchForward<D, kRows, kKeys, kWarps>};
 }
 
-// 128 queries in four warps are 32 a warp: what is loaded of keys and values then serves two
-// products, without which shared memory would be slower than the tensor cores. Two such blocks fit
-// on a multiprocessor, so that one multiplies while the other is at its exponentials. Beside each:
-// registers (nvcc 13.0, sm_90), none of which is spilled within a loop.
+// 128 queries in four warps are 32 per warp: each load of keys and values then serves two products,
+// without which shared memory would be slower than the tensor cores. Two such blocks fit on a
+// multiprocessor, so that one multiplies while the other computes its exponentials. Numbers at the
+// right are registers (nvcc 13.0, sm_90), none of which is spilled within a loop.
 constexpr AttentionTile kTiles[] = {
     Entry<64, 128, 64, 4>(),   // 230
     Entry<64, 64, 64, 4>(),    // 144

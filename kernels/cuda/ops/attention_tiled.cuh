@@ -9,16 +9,17 @@
 
 #include "kernels/cuda/ops/attention_kernels.h"
 
-// What the kernels of attention in tiles share, forward and backward. Fragments of tiles are as in
+// Code that the tiled attention kernels share, forward and backward. Fragments of tiles are as in
 // tensor_core.cuh; a warp has kM times 16 rows.
 namespace stagecoach::kernels {
 
-// Of a multiprocessor, by the registers that a thread needs: two for each of its four parts.
+// Warps per multiprocessor, limited by the registers that a thread needs: two for each of its four
+// parts.
 inline constexpr int kTiledWarps = 8;
 
-inline constexpr float kLogOfE = 1.44269504088896340736F;  // to the base 2
+inline constexpr float kLogOfE = 1.44269504088896340736F;  // log2(e)
 
-// 1 / sqrt(n), by Newton's steps from a number that is less.
+// Returns 1 / sqrt(n), by Newton's method from a number that is less.
 constexpr float InverseRoot(int n) {
   double root = 1.0 / n;
   for (int step = 0; step < 40; ++step) root *= 1.5 - 0.5 * n * root * root;
@@ -26,11 +27,11 @@ constexpr float InverseRoot(int n) {
 }
 template <int D>
 inline constexpr float kScale = InverseRoot(D);
-// From q k to exponents to the base 2.
+// The factor from q k to exponents to the base 2.
 template <int D>
 inline constexpr float kExponentScale = kScale<D>* kLogOfE;
 
-// A head's row at `position`, counted from that of the first sample.
+// Returns a head's row at `position`, counted from that of the first sample.
 template <int D>
 __device__ const __nv_bfloat16* RowOf(const HeadsOf<const void*>& tensor, int64_t position,
                                       int64_t head) {
@@ -41,7 +42,7 @@ __device__ __nv_bfloat16* RowOf(const HeadsOf<void*>& tensor, int64_t position, 
   return static_cast<__nv_bfloat16*>(tensor.data) + position * tensor.stride + head * D;
 }
 
-// Of 16 rows of scores, makes those minus infinity whose key comes after their query.
+// Sets the scores, among 16 rows, whose key comes after their query to minus infinity.
 template <bool kKeysAreRows, int kColumns>
 __device__ __forceinline__ void MaskLaterKeys(float (&scores)[kColumns / 8][4], int first_row,
                                               int first_column) {
@@ -57,7 +58,7 @@ __device__ __forceinline__ void MaskLaterKeys(float (&scores)[kColumns / 8][4], 
   }
 }
 
-// By 1 / sqrt(D).
+// Scales by 1 / sqrt(D).
 template <int D, int kM>
 __device__ __forceinline__ void ScaleGradient(float (&x)[kM][D / 8][4]) {
 #pragma unroll
@@ -67,7 +68,7 @@ __device__ __forceinline__ void ScaleGradient(float (&x)[kM][D / 8][4]) {
   }
 }
 
-// Turns rows of gradients back, of which the first is that of `position`.
+// Rotates rows of gradients back; the first is that of `position`.
 template <int D, int kM>
 __device__ __forceinline__ void TurnBack(float (&x)[kM][D / 8][4], const float2* turns,
                                          int position, int positions) {

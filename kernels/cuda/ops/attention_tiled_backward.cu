@@ -14,26 +14,26 @@
 #include "kernels/cuda/ops/attention_tiled.cuh"
 
 // The gradients, as in FlashAttention-2 but without atomics: dk and dv in one kernel, and dq in
-// another that computes the weights once more. With g = p (dy v - dy y), and p from the statistics.
+// another that recomputes the weights. With g = p (dy v - dy y), and p from the statistics.
 namespace stagecoach::kernels {
 namespace {
 
-// What a weight needs to know of its query, with exponents to the base 2. One that is not there has
-// the weight 0.
+// The numbers of a query that its weights need, with exponents to the base 2. The weight of a
+// missing query is 0.
 struct OfQuery {
   float statistic = INFINITY;
   float row_sum = 0;
 };
 __device__ OfQuery ReadOfQuery(const AttentionArguments& args, int64_t row, int64_t t) {
-  // Without a branch: lanes go on together to what takes the whole warp.
+  // Without a branch: lanes stay together for what takes the whole warp.
   const int64_t place = row * args.positions + (t < args.positions ? t : args.positions - 1);
   const float statistic = args.statistics[place] * kLogOfE, row_sum = args.row_sums[place];
   return t < args.positions ? OfQuery{statistic, row_sum} : OfQuery{};
 }
 
 // ---- dk, dv. A block has a tile of keys of one head, kM times 16 of them in each warp, and walks
-// over the tiles of queries that see them: of the group's heads one after the other, from the first
-// position on. Scores are transposed, so that weights are at once the first factor of dv.
+// over the tiles of queries that see them: through the group's heads one after the other, from the
+// first position on. Scores are transposed, so that weights can directly be the first factor of dv.
 
 template <int D, int kKeys, int kQueries, int kWarps>
 struct OfKeys {
@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   using Shape = OfKeys<D, kKeys, kQueries, kWarps>;
   constexpr int kM = Shape::kM;
   constexpr int kThreads = kWarps * 32;
-  // Blocks start in this order: of a head, those with the most queries first.
+  // Blocks start in this order: within a head, those with the most queries first.
   const int u0 = static_cast<int>(blockIdx.x) % key_tiles * kKeys;
-  const int kv_row = static_cast<int>(blockIdx.x) / key_tiles;  // of all samples' kv heads
+  const int kv_row = static_cast<int>(blockIdx.x) / key_tiles;  // among all samples' kv heads
   const int kv_heads = static_cast<int>(args.kv_heads);
   const int sample = kv_row / kv_heads, kv_head = kv_row % kv_heads;
   const int group = static_cast<int>(args.heads) / kv_heads;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   int next_head = kv_head * group, next_query = first_query;
   for (unsigned parity = 0; next_head <= last_head; parity ^= 1) {
     WaitForCopies<0>();
-    __syncthreads();  // all have this step's queries, and are done with those of the one before
+    __syncthreads();  // all have this step's queries, and are done with the previous step's
     const int t0 = next_query;
     next_query += kQueries;
     if (next_query >= positions) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     const unsigned char* const q_tile = stages + parity * 2 * Shape::kQueryBytes;
     const unsigned char* const dy_tile = q_tile + Shape::kQueryBytes;
     const OfQuery* const of_query = of_queries + parity * kQueries + lane % 4 * 2;
-    if (first_key < min(t0 + kQueries, positions)) {  // or else no query sees a key of the warp
+    if (first_key < min(t0 + kQueries, positions)) {  // otherwise no query sees a key of the warp
       float weights[kM][kQueries / 8][4] = {};
       MultiplyByTransposed<D, kM, kQueries>(
           [&](int column, int m, uint32_t(&words)[4]) {
@@ -204,10 +204,10 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   using Shape = OfQueries<D, kQueries, kKeys, kWarps>;
   constexpr int kM = Shape::kM;
   constexpr int kThreads = kWarps * 32;
-  // Blocks start in this order: of a head, those with the most keys first.
+  // Blocks start in this order: within a head, those with the most keys first.
   const int t0 = (query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles) * kQueries;
   const int heads = static_cast<int>(args.heads);
-  const int row = static_cast<int>(blockIdx.x) / query_tiles;  // of all samples' heads
+  const int row = static_cast<int>(blockIdx.x) / query_tiles;  // among all samples' heads
   const int sample = row / heads, head = row % heads;
   const int kv_head = head / (heads / static_cast<int>(args.kv_heads));
   const int positions = static_cast<int>(args.positions);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   float dq[kM][D / 8][4] = {};
   for (int j = 0; j < key_tiles; ++j) {
     WaitForCopies<0>();
-    __syncthreads();  // all have their tile j, and are done with the one before
+    __syncthreads();  // all have their tile j, and are done with the previous one
     if (j + 1 < key_tiles) copy_keys(j + 1);
     const int u0 = j * kKeys;
     if (u0 > last_of_warp) continue;  // no query of the warp sees them
@@ -331,8 +331,9 @@ constexpr AttentionTile Queries() {
           &LaunchQueries<D, kQueries, kKeys, kWarps>};
 }
 
-// As many rows in a warp as the registers of its sums leave room for: dk and dv of 32 keys with 64
-// numbers, of 16 with more; dq of 32 queries. Beside each: registers (nvcc 13.0, sm_90).
+// A warp has as many rows as the registers of its sums leave room for: dk and dv of 32 keys with 64
+// numbers, of 16 with more; dq of 32 queries. Numbers at the right are registers (nvcc 13.0,
+// sm_90).
 constexpr AttentionTile kKeyTiles[] = {
     Keys<64, 128, 32, 4>(),   // 255
     Keys<64, 64, 64, 4>(),    // 203

@@ -42,10 +42,10 @@ class CudaCachedAttention final : public CachedAttentionOp {
     return CachedAttentionWorkspaceBytes(ElementTypeOf(type_), arguments_);
   }
 
-  absl::Status Forward(Stream& stream, const int64_t* first_position, const Tensor& qkv,
-                       std::byte* cache, const Tensor& y, std::byte* workspace) override {
+  absl::Status Forward(Stream& stream, const CachedRow* rows, const Tensor& qkv, std::byte* cache,
+                       const Tensor& y, std::byte* workspace) override {
     CachedAttentionArguments arguments = arguments_;
-    arguments.first_position = first_position;
+    arguments.first_position = &rows->position;
     arguments.qkv = qkv.data;
     arguments.cache = cache;
     arguments.y = y.data;
@@ -62,6 +62,10 @@ class CudaCachedAttention final : public CachedAttentionOp {
 
 absl::Status CheckShape(const CachedAttentionShape& shape, DType type) {
   RETURN_IF_ERROR(CheckCachedAttention(shape, kMaxCudaExtent));
+  if (shape.sequences > 1 || shape.rows_are_sequences) {
+    return absl::UnimplementedError(
+        "attention with a cache has no CUDA kernel for several sequences");
+  }
   // A grid has at most this many blocks in its second and third direction.
   constexpr int64_t kMaxBlocks = 65535;
   if (shape.rows * shape.heads > kMaxBlocks) {

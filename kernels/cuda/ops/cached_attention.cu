@@ -12,9 +12,9 @@
 #include "kernels/cuda/ops/cached_attention_kernels.h"
 #include "kernels/cuda/ops/cached_attention_parts.cuh"
 
-// Reading the cache takes the time: so a block reads its part of a kv head once, for up to
+// Reading the cache dominates the time: so a block reads its part of a kv head once, for up to
 // kMaxQueries queries, those of a group and of several rows. Queries of a kv head are numbered row
-// by row. The steps of a block share its registers and its shared memory, and thus one long class.
+// by row. The steps of a block share its registers and its shared memory, hence one long class.
 namespace stagecoach::kernels {
 namespace {
 
@@ -22,18 +22,19 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxQueries = 8;  // of a block
 constexpr int kTile = 64;       // positions whose scores exist at a time
-constexpr int kTeam = 4;        // threads that form a score
+constexpr int kTeam = 4;        // threads that compute a score together
 constexpr int kTeams = kThreads / kTeam;
 constexpr int kKeys = kTile / kTeams;  // of a team in a tile
-constexpr int kInFlight = 4;           // vectors of each key, or values, that a thread asks for
-// A GPU of 132 multiprocessors then has several blocks on each.
+constexpr int kInFlight = 4;           // vectors of each key, or values, that a thread has in
+                                       // flight
+// This many blocks keep a GPU of 132 multiprocessors busy with several on each.
 constexpr int64_t kBlocks = 512;
 
 static_assert(kThreads == kMaxCachedVectors);
 static_assert(kTile == 2 * kWarp && kTile == kKeys * kTeams);
 
-// Divides the positions by the extents alone, so that there are about kBlocks blocks, if that many
-// have something to do.
+// Divides the positions by the extents alone, so that there are about kBlocks blocks if that many
+// have work to do.
 CachedAttentionParts PlainPartsOf(const CachedAttentionArguments& a) {
   const auto quotient = [](int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; };
   const int64_t queries = a.rows * (a.heads / a.kv_heads);
@@ -66,17 +67,17 @@ struct BlockMemory {
         last(reinterpret_cast<int*>(factor + kQueries)),
         scratch(factor + 2 * kQueries) {}
 
-  float* queries;  // (kQueries, D), scaled and turned
+  float* queries;  // (kQueries, D), scaled and rotated
   float* weights;  // (kQueries, kTile): scores, then weights
   float* largest;  // score so far
   float* sum;      // of weights so far
-  float* factor;   // by which earlier weights are to be multiplied
+  float* factor;   // by which to multiply earlier weights
   int* last;       // position that a query sees; -1: there is no such query
-  float* scratch;  // turns of the rows, (kQueries, D/2) pairs; in the end sums of all threads
+  float* scratch;  // rotations of the rows, (kQueries, D/2) pairs; in the end sums of all threads
 };
 
-// A block has the part blockIdx.x of the positions, the kv head blockIdx.y, and of its queries the
-// tile blockIdx.z.
+// A block has part blockIdx.x of the positions, kv head blockIdx.y, and tile blockIdx.z of its
+// queries.
 template <typename T, int N, int kQueries>
 class PartBlock {
  public:
@@ -110,7 +111,7 @@ class PartBlock {
     float sums[kQueries][N] = {};
     for (int64_t tile = begin_; tile < end_; tile += kTile) {
       const int count = static_cast<int>(min(end_ - tile, static_cast<int64_t>(kTile)));
-      Packed<T, N> values[kInFlight];  // they come while scores are formed
+      Packed<T, N> values[kInFlight];  // they arrive while scores are computed
       AskForValues(tile, count, 0, values);
       FormScores(tile, count);
       __syncthreads();
@@ -145,7 +146,7 @@ class PartBlock {
       const int64_t position = first_ + RowOf(thread);
       const bool exists = RowOf(thread) < a_.rows && position < a_.positions;
       memory_.last[thread] = exists ? static_cast<int>(position) : -1;
-      memory_.largest[thread] = -FLT_MAX;  // finite, so that differences are no NaN
+      memory_.largest[thread] = -FLT_MAX;  // finite, so that differences are not NaN
       memory_.sum[thread] = 0.0F;
     }
     const int half = D_ / 2;
@@ -167,8 +168,8 @@ class PartBlock {
     }
   }
 
-  // Stores the keys and values of this part that are new, as far as this block reads them. Blocks
-  // with other queries of the kv head store the same bits.
+  // Stores the new keys and values of this part, as far as this block reads them. Blocks with other
+  // queries of the kv head store the same bits.
   __device__ void AppendPositions() const {
     const int64_t new_begin = max(begin_, first_);
     const int64_t row = new_begin - first_;
@@ -200,7 +201,7 @@ class PartBlock {
   __device__ int Slot() const { return static_cast<int>(threadIdx.x) / vectors_; }
   __device__ int ValueColumn() const { return static_cast<int>(threadIdx.x) % vectors_ * N; }
 
-  // Asks for the thread's values of a tile from number k on.
+  // Starts to load the thread's values of a tile from number k on.
   __device__ void AskForValues(int64_t tile, int count, int k,
                                Packed<T, N> (&values)[kInFlight]) const {
 #pragma unroll
@@ -212,7 +213,7 @@ class PartBlock {
     }
   }
 
-  // A team of threads forms the scores of kKeys keys together.
+  // Computes the scores of kKeys keys by a team of threads.
   __device__ void FormScores(int64_t tile, int count) const {
     const int team = static_cast<int>(threadIdx.x) / kTeam;
     const int lane = static_cast<int>(threadIdx.x) % kTeam;
@@ -343,7 +344,7 @@ class PartBlock {
     }
   }
 
-  // Adds up what the slots have, in their order, and stores what this part gives.
+  // Adds up the slots' sums, in their order, and stores the results of this part.
   __device__ void AddUpThreads(const float (&sums)[kQueries][N]) const {
     if (Slot() < Slots()) {
 #pragma unroll
@@ -373,7 +374,7 @@ class PartBlock {
   T* const keys_;
   T* const values_;
   int rows_;     // of the block's queries
-  int64_t end_;  // of what its queries see of the part
+  int64_t end_;  // of the positions of the part that its queries see
 };
 
 template <typename T, int N, int kQueries>

@@ -7,14 +7,13 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of CachedAttentionOp (kernels/ops/cached_attention.h): formulas, and the letters R,
-// T, H, G, D, are there. The positions are divided into parts, which are computed side by side:
-// each gives a maximum of scores, a sum of weights and a weighted sum of values, and a second
-// kernel adds them up in a fixed order. Where the parts begin depends on the extents
-// alone.
+// The kernels of CachedAttentionOp (kernels/ops/cached_attention.h has the formulas, and the
+// letters R, T, H, G, D). The positions are divided into parts, which are computed concurrently:
+// each produces a maximum of scores, a sum of weights and a weighted sum of values, and a second
+// kernel combines them in a fixed order. The boundaries of parts depend on the extents alone.
 namespace stagecoach::kernels {
 
-// Threads of a block have a vector of a value each, or an element of y.
+// A thread of a block has a vector of a value, or an element of y.
 inline constexpr int64_t kMaxCachedVectors = 128;
 inline constexpr int64_t kMaxCachedHeadSize = 256;
 
@@ -25,39 +24,39 @@ struct CachedAttentionArguments {
   int64_t kv_heads = 1;   // G
   int64_t head_size = 1;  // D
   float scale = 1.0F;     // 1 / sqrt(D)
-  // With rotary positions, the binary logarithm of the base times -2 / D: a pair's number times it
-  // is that of the pair's angle at position 1.
+  // The binary logarithm of the base times -2 / D, with rotary positions: this times a pair's
+  // number is the binary logarithm of the pair's angle at position 1.
   bool turns = false;
   double turn_exponent = 0.0;
   const int64_t* first_position = nullptr;
   const void* qkv = nullptr;   // (R, H + 2 G, D)
-  void* cache = nullptr;       // keys, turned (G, T, D), then values (G, T, D)
+  void* cache = nullptr;       // rotated keys (G, T, D), then values (G, T, D)
   void* y = nullptr;           // (R, H, D)
   float* workspace = nullptr;  // CachedAttentionWorkspaceBytes
-  bool starts_early = false;   // LaunchEarly, of the kernel for few rows
+  bool starts_early = false;   // whether the kernel for few rows is launched by LaunchEarly
 };
 
-// Depends on the type and the extents alone.
+// The size depends on the type and the extents alone.
 int64_t CachedAttentionWorkspaceBytes(ElementType type, const CachedAttentionArguments& arguments);
 
 // Pre-condition: D is at most kMaxCachedHeadSize and kMaxCachedVectors vectors, which are of one
 // element unless D is a multiple of kVectorWidth; `qkv` and `cache` are multiples of 16, so that
-// bits do not depend on where they are.
+// bits do not depend on their addresses.
 cudaError_t LaunchCachedAttention(cudaStream_t stream, ElementType type,
                                   const CachedAttentionArguments& arguments);
 
-// ---- What it consists of.
+// ---- The parts of the implementation.
 
-// How positions are divided.
+// Describes how positions are divided.
 struct CachedAttentionParts {
-  int queries = 1;          // of a kv head, that a block takes
+  int queries = 1;          // of a kv head that a block has
   int64_t query_tiles = 1;  // blocks that share a kv head's queries
   int64_t positions = 1;    // of a part
-  int64_t count = 1;        // parts
+  int64_t count = 1;        // number of parts
 };
 
-// The kernel for few rows on tensor cores (cached_attention_tiled.cu), whose parts are larger. Of
-// one part it makes y itself, without a workspace.
+// The kernel for few rows on tensor cores (cached_attention_tiled.cu), whose parts are larger. If
+// there is one part, it computes y itself, without a workspace.
 bool FitsCachedAttentionTiles(ElementType type, const CachedAttentionArguments& arguments);
 CachedAttentionParts CachedAttentionTileParts(const CachedAttentionArguments& arguments);
 cudaError_t LaunchCachedAttentionTiles(cudaStream_t stream,

@@ -8,12 +8,12 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/cached_attention_kernels.h"
 
-// What the kernels of attention with a cache share: what the first leaves for the last, and
-// how rotary positions turn numbers.
+// Code that the kernels of attention with a cache share: what the first leaves for the last, and
+// how rotary positions rotate numbers.
 namespace stagecoach::kernels {
 
-// What a part gives for a query: its largest score, and the sum of the weights that are relative to
-// that.
+// The results of a part for a query: its largest score, and the sum of the weights that are
+// relative to that.
 struct PartStatistics {
   float largest, sum;
 };
@@ -22,13 +22,14 @@ struct PartStatistics {
 struct PartResults {
   __device__ PartResults(const CachedAttentionArguments& a, int64_t parts)
       : statistics(reinterpret_cast<PartStatistics*>(a.workspace)),
-        // Without a workspace, where there is one part, nothing of it is used.
+        // If there is one part, there is no workspace and none of it is used.
         sums(a.workspace == nullptr ? nullptr : a.workspace + 2 * a.rows * a.heads * parts) {}
   PartStatistics* statistics;
   float* sums;
 };
 
-// Returns the cosine and the sine of pair i at a position. The angle may be large: hence double.
+// Returns the cosine and the sine of pair i at a position. It computes in double because the angle
+// may be large.
 __device__ inline float2 TurnOf(const CachedAttentionArguments& a, int64_t position, int64_t i) {
   constexpr double kBinaryLogarithmOfPi = 1.6514961294723187;
   const double exponent = static_cast<double>(i) * a.turn_exponent - kBinaryLogarithmOfPi;

@@ -14,7 +14,7 @@ namespace {
 constexpr int kSumThreads = 256;
 static_assert(kSumThreads == kMaxCachedHeadSize);
 
-// A block has the head blockIdx.x of the row blockIdx.y.
+// A block has head blockIdx.x of row blockIdx.y.
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads)
     CachedAttentionSumKernel(const CachedAttentionArguments a, int64_t part_positions, int parts) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kSumThreads)
     weights[part] = weight;
     total += weight * statistics[part].sum;
   }
-  total = TeamSum(total, scratch);  // and every thread sees all weights
+  total = TeamSum(total, scratch);  // afterwards every thread sees all weights
   // A thread has an element of every slices-th part.
   const int slices = kSumThreads / D, slice = thread / D, d = thread % D;
   if (slice < slices) {

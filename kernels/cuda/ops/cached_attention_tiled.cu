@@ -17,12 +17,12 @@
 #include "kernels/cuda/ops/cached_attention_kernels.h"
 #include "kernels/cuda/ops/cached_attention_parts.cuh"
 
-// Attention with a cache of bfloat16 for few rows, on tensor cores. What takes the time is not to
-// compute, but how long one read waits for another: so a warp asks for all keys and values of its
-// next kKeys positions at once, and holds them as they lie in memory. Products are those of
+// Attention with a cache of bfloat16 for few rows, on tensor cores. Time is dominated not by
+// computing, but by reads that wait for one another: so a warp starts to load all keys and values
+// of its next kKeys positions at once, and holds them as they lie in memory. Products are those of
 // tensor_core.cuh, with g = lane / 4 and m = lane % 4:
 //   scores (8 queries, 8 keys): a lane has numbers 8 m to 8 m + 7 of each chunk of 32 of the key g,
-//     and of the query g; both factors take them in the same order.
+//     and of the query g; both factors use the same order.
 //   y^T (numbers, 8 queries): a lane has 8 neighboring numbers, from 8 g on, of values of keys
 //     2 m, 2 m + 1, 2 m + 8 and 2 m + 9, the ones whose weights it has.
 namespace stagecoach::kernels {
@@ -31,15 +31,15 @@ namespace {
 constexpr int kQueries = 8;  // of a block
 constexpr int kKeys = 32;    // of a warp at a time
 constexpr int kMaxRows = 8;
-// Of a part, unless all positions are one part, which needs no sum.
+// The positions of a part, unless all positions form one part, which needs no sum.
 constexpr int64_t kPartPositions = 512;
 constexpr int64_t kMaxOnePart = 2048 * 64;  // positions times numbers of a head
-constexpr int64_t kBlocks = 128;            // about as many as multiprocessors
+constexpr int64_t kBlocks = 128;            // about the number of multiprocessors
 
-// Heads of at most 32 kChunks numbers.
+// Kernels for heads of at most 32 kChunks numbers.
 template <int kChunks>
 struct Tiles {
-  static constexpr int kWarps = kChunks > 2 ? 8 : 16;  // that have the registers they need
+  static constexpr int kWarps = kChunks > 2 ? 8 : 16;  // limited by the registers they need
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kStrips = (kChunks + 1) / 2;  // of 64 numbers
   static constexpr int kHead = 64 * kStrips;
@@ -65,17 +65,17 @@ struct TileMemory {
         totals(reinterpret_cast<PartStatistics*>(factors + Own::kWarps * kQueries)),
         turns(reinterpret_cast<float2*>(totals + kQueries)) {}
 
-  __nv_bfloat16* queries;  // (kQueries, kPitch), turned
-  __nv_bfloat16* keys;     // (kMaxRows, kPitch): those of the rows, if they turn
+  __nv_bfloat16* queries;  // (kQueries, kPitch), rotated
+  __nv_bfloat16* keys;     // (kMaxRows, kPitch): those of the rows, with rotary positions
   float* sums;             // (kWarps, kQueries, kHead), of weighted values
   float* largest;          // (kWarps, kQueries), score
   float* weights;          // (kWarps, kQueries), sum
   float* factors;          // (kQueries, kWarps), of a warp's sums
   PartStatistics* totals;  // of queries
-  float2* turns;           // (kMaxRows, D/2), if they turn
+  float2* turns;           // (kMaxRows, D/2), with rotary positions
 };
 
-// Where a sum of a warp is: lanes that store at once touch each bank once.
+// Returns the place of a warp's sum: lanes that store at once touch each bank once.
 template <int kHead>
 __device__ int PlaceOf(int query, int number) {
   return query * kHead + (number ^ (query & ~1));
@@ -105,7 +105,7 @@ class TileBlock {
   __device__ void Run() {
     int base = begin_ + Warp() * kKeys;
     uint4 keys[kKeys / 8][kChunks], values[kKeys / 16][4][Own::kStrips];
-    // Those that were there come while the rows' own are formed.
+    // The earlier keys are loaded while the rows' own are computed.
     LoadKeys(base, keys);
     LoadValues(base, values);
     if (a_.turns) {
@@ -137,7 +137,7 @@ class TileBlock {
   static __device__ int M() { return static_cast<int>(threadIdx.x) % 4; }
   static __device__ int Warp() { return static_cast<int>(threadIdx.x) / kWarp; }
   static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-  // Where threads share the queries, and the number among those of one.
+  // Return the query that the calling thread works on, and its number among the threads of it.
   static __device__ int Query() {
     return static_cast<int>(threadIdx.x) / (Own::kThreads / kQueries);
   }
@@ -149,7 +149,7 @@ class TileBlock {
   __device__ int HeadOf(int q) const {
     return static_cast<int>(blockIdx.y) * group_ + (first_query_ + q) % group_;
   }
-  // The position that the queries of a row see last; -1: there is no such row.
+  // Returns the last position that the queries of a row see; -1 if there is no such row.
   __device__ int LastOf(int row) const {
     return row < a_.rows && first_ + row < T_ ? first_ + row : -1;
   }
@@ -164,7 +164,7 @@ class TileBlock {
   __device__ const __nv_bfloat16* OwnValue(int row) const {
     return Part(row, static_cast<int>(a_.heads + a_.kv_heads + blockIdx.y));
   }
-  // Of the cache, or of a row.
+  // Returns a key of the cache, or of a row.
   __device__ const __nv_bfloat16* KeyAt(int position) const {
     return position < first_ ? keys_ + static_cast<int64_t>(position) * D_
                              : OwnKey(position - first_);
@@ -222,7 +222,7 @@ class TileBlock {
     }
   }
 
-  // A warp has a row at a time.
+  // Each warp has one row at a time.
   __device__ void FindTurns() const {
     const int half = D_ / 2;
     for (int row = Warp(); row <= last_row_; row += Own::kWarps) {
@@ -251,9 +251,9 @@ class TileBlock {
     }
   }
 
-  // Stores the keys and values of this part that are new, as far as this block reads them: to the
-  // cache, and turned keys also for itself. Blocks with other queries of the kv head store the same
-  // bits there, which no block reads before the next call. A warp has a position at a time.
+  // Stores the new keys and values of this part, as far as this block reads them: to the cache, and
+  // rotated keys also for itself. Blocks with other queries of the kv head store the same bits
+  // there, which no block reads before the next call. A warp has a position at a time.
   __device__ void AppendPositions() const {
     const int half = D_ / 2;
     for (int position = max(begin_, first_) + Warp(); position < end_; position += Own::kWarps) {
@@ -288,7 +288,7 @@ class TileBlock {
     last_ = min(LastOf(RowOf(G())), end_ - 1);
   }
 
-  // Of the query g and the two keys from `position` on.
+  // Computes the scores of query g and the two keys from `position` on.
   __device__ void FormScores(int position, const uint4 (&key)[kChunks], float (&scores)[2]) const {
     float sums[4] = {};
 #pragma unroll
@@ -326,7 +326,7 @@ class TileBlock {
       sum_ += first + second;
       weights[tile] = PackPair(first, second);
     }
-    // Of the queries 2 m and 2 m + 1.
+    // The factors of the queries 2 m and 2 m + 1.
     const float first_factor = __shfl_sync(kAllLanes, factor, 8 * M());
     const float second_factor = __shfl_sync(kAllLanes, factor, 8 * M() + 4);
 #pragma unroll
@@ -378,7 +378,7 @@ class TileBlock {
     }
   }
 
-  // A warp has a query, and its lanes the first `warps` warps.
+  // A warp has a query, and its lanes have the first `warps` warps.
   __device__ void WeighWarps(int warps) const {
     const int q = Warp(), warp = Lane();
     if (q >= kQueries) return;
@@ -392,7 +392,7 @@ class TileBlock {
     if (warp == 0) memory_.totals[q] = {largest, sum};
   }
 
-  // y if there is one part, and otherwise what this part gives.
+  // Stores y if there is one part, and otherwise the results of this part.
   __device__ void StoreResults(int warps) const {
     const int q = Query(), row = RowOf(q), last = LastOf(row);
     if (row >= a_.rows) return;
@@ -426,13 +426,13 @@ class TileBlock {
   __nv_bfloat16* const keys_;
   __nv_bfloat16* const values_;
   int last_row_;  // of the block's queries
-  int end_;       // of what its queries see of the part
+  int end_;       // of the positions of the part that its queries see
 
-  // Of the query g: its numbers, the last position it sees, and its warp's largest score; this
+  // Numbers of query g: its elements, the last position it sees, and its warp's largest score; this
   // lane's sum of weights.
   uint32_t query_[kChunks][4];
   int last_ = -1;
-  float largest_ = -FLT_MAX;  // finite, so that differences are no NaN
+  float largest_ = -FLT_MAX;  // finite, so that differences are not NaN
   float sum_ = 0.0F;
   float sums_[Own::kStrips][4][4] = {};  // of weighted values
 };

@@ -7,13 +7,12 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// Sums over the columns of a matrix (R, O), in two steps: first those of blocks of rows, then the
-// sums of these. The first step can also be part of LaunchActivationBackward
-// (activation_kernels.h). The order of a sum depends on R and O alone, and not on who takes the
-// first step.
+// Sums over the columns of a matrix (R, O), in two steps: first over blocks of rows, then over the
+// results. The first step can also be part of LaunchActivationBackward (activation_kernels.h). The
+// order of a sum depends on R and O alone, and not on which function takes the first step.
 namespace stagecoach::kernels {
 
-// What the first step writes: (blocks of rows, O) of float32.
+// Returns the size of the first step's result: (blocks of rows, O) of float32.
 int64_t PartialSumsBytes(int64_t rows, int64_t columns);
 
 struct TotalSumsArguments {
@@ -25,11 +24,11 @@ struct TotalSumsArguments {
 };
 cudaError_t LaunchTotalSums(cudaStream_t stream, const TotalSumsArguments& arguments);
 
-// Both steps, or one if there is one block of rows.
+// Arguments of both steps, or of one if there is one block of rows.
 struct ColumnSumsArguments {
   int64_t rows = 1;              // R
   int64_t columns = 1;           // O
-  const void* matrix = nullptr;  // (R, O), of the type named beside
+  const void* matrix = nullptr;  // (R, O), of the type passed separately
   float* sums = nullptr;         // (O); added to if `accumulate`
   bool accumulate = false;
   float* workspace = nullptr;  // ColumnSumsWorkspaceBytes

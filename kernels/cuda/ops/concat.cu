@@ -12,8 +12,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1 << 16;
 
-// A thread has N neighbors of `whole` at a time, which are all of one part. Null parts are passed
-// over.
+// A thread has N neighbors of `whole` at a time, which all belong to one part. Null parts are
+// skipped.
 template <typename T, int N, bool kJoins, typename Part, typename Whole>
 __global__ void __launch_bounds__(kThreads)
     ConcatKernel(const ConcatExtents e, Part* first, Part* second, Whole* whole) {

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of ConcatOp (kernels/ops/concat.h): shapes are there.
+// The kernels of ConcatOp (kernels/ops/concat.h has the shapes).
 namespace stagecoach::kernels {
 
 struct ConcatExtents {

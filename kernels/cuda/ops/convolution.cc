@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
 #include "kernels/cuda/ops/convolution_cudnn.h"
 #include "kernels/cuda/ops/convolution_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -27,9 +27,9 @@ namespace {
 
 using cudnn::ConvolutionPass;
 
-// Names of extents as in kernels/ops/convolution.h.
+// Names of extents are those of kernels/ops/convolution.h.
 
-// db: the sums over the columns of dy (N P Q, O).
+// Computes db: the sums over the columns of dy (N P Q, O).
 class BiasGradient {
  public:
   explicit BiasGradient(const ConvolutionShape& shape)
@@ -58,8 +58,8 @@ class BiasGradient {
   const bool has_bias_;
 };
 
-// A kernel of one element at every place of an image: products of the matrices x (R, I) and w^T
-// (I, O), with R = N H W.
+// A convolution with a kernel of one element, at every place of an image: products of the matrices
+// x (R, I) and w^T (I, O), with R = N H W.
 class PointConvolution final : public ConvolutionOp {
  public:
   PointConvolution(const ConvolutionShape& shape, DType type)
@@ -167,14 +167,15 @@ class PointConvolution final : public ConvolutionOp {
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;
   const MatmulPlan* dw_product_ = nullptr;
-  bool bias_follows_ = false;  // the library does not have it beside the product
+  bool bias_follows_ = false;  // true if the library cannot fuse the bias with the product
   int64_t scratch_bytes_ = 0;
 };
 
-// Any other, by cuDNN. Without groups, its engines get channels that fill vectors of 16 bytes,
-// which is what they are for: tensors whose channels do not are copied. Not so with kFloat32, whose
-// engines take any. With groups, no engine sums gradients of weights from bfloat16 in float32:
-// copies in float32 have the same products, also where an engine rounds operands to TF32.
+// Any other convolution, by cuDNN. Without groups, its engines get channels that fill vectors of 16
+// bytes, for which they are made: tensors with other channels are copied. With kFloat32 this is not
+// needed, because its engines take any channels. With groups, no engine sums gradients of weights
+// from bfloat16 in float32: copies in float32 have the same products, also if an engine rounds
+// operands to TF32.
 class CudnnConvolution final : public ConvolutionOp {
  public:
   CudnnConvolution(const ConvolutionShape& shape, Precision precision)
@@ -265,7 +266,7 @@ class CudnnConvolution final : public ConvolutionOp {
   }
 
  private:
-  // Where a call works.
+  // The stream and memory of a call.
   struct Call {
     Call(Stream& of, std::byte* at) : stream(AsCuda(of).compute()), workspace(AlignScratch(at)) {}
     std::byte* At(int64_t place) const { return workspace + place; }
@@ -299,7 +300,7 @@ class CudnnConvolution final : public ConvolutionOp {
   bool copies_images() const { return pads_images() || copies_floats_; }
   bool copies_outputs() const { return pads_outputs() || copies_floats_; }
   bool copies_bias() const { return shape_.has_bias && pads_outputs(); }
-  // Otherwise channels that are first and last are the same memory.
+  // Otherwise channels-first and channels-last weights are the same memory.
   bool reorders_weights() const { return shape_.kernel > 1 || pads_images() || pads_outputs(); }
   int64_t image_rows() const { return shape_.samples * shape_.height * shape_.width; }
   int64_t output_rows() const {
@@ -335,7 +336,7 @@ class CudnnConvolution final : public ConvolutionOp {
     return place;
   }
 
-  // The rows of `tensor`, or a copy that has `padded` columns.
+  // Returns the rows of `tensor`, or a copy with `padded` columns.
   absl::StatusOr<const void*> Padded(const Call& call, const Tensor& tensor, int64_t rows,
                                      int64_t columns, int64_t padded, int64_t at) const {
     if (columns == padded) return tensor.data;
@@ -348,7 +349,7 @@ class CudnnConvolution final : public ConvolutionOp {
                                 .to = call.At(at)}));
     return call.At(at);
   }
-  // Into `tensor`, unless they are there, what has more columns.
+  // Copies the wider matrix `from` into `tensor`, unless it is there already.
   absl::Status CutTo(const Call& call, const Tensor& tensor, const void* from, int64_t rows,
                      int64_t padded, int64_t columns) const {
     if (columns == padded) return absl::OkStatus();
@@ -379,19 +380,19 @@ class CudnnConvolution final : public ConvolutionOp {
   const ElementType type_;
   const Precision precision_;
   const bool copies_floats_;
-  const cudnn::ConvolutionExtents extents_;  // as the engines see them
+  const cudnn::ConvolutionExtents extents_;  // as the engines see it
   const BiasGradient bias_gradient_;
   const ConvolutionPlan* forward_ = nullptr;
   const ConvolutionPlan* dx_ = nullptr;
   const ConvolutionPlan* dw_ = nullptr;
-  // Workspace, from the first multiple of kScratchAlignment in it: weights with their channels
-  // last, or sums of their gradient; copies of x or dx and of y or dy, and of the bias; the
-  // engine's.
+  // Offsets in the workspace, from its first multiple of kScratchAlignment on: weights with their
+  // channels last, or sums of their gradient; copies of x or dx and of y or dy, and of the bias;
+  // the engine's scratch.
   int64_t weights_at_ = 0, images_at_ = 0, outputs_at_ = 0, bias_at_ = 0, scratch_at_ = 0;
   int64_t workspace_bytes_ = 0;
 };
 
-// Whether any grid of the kernels here counts its blocks in 31 bits.
+// Returns whether any grid of the kernels here counts its blocks in 31 bits.
 bool AreCudaExtents(const ConvolutionShape& shape) {
   constexpr int64_t kMostNumbers = int64_t{1} << 38;
   const auto are_few = [&](std::initializer_list<int64_t> extents, int64_t most) {

@@ -15,8 +15,8 @@ unsigned BlocksOf(int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
 
-// A thread has so many neighbors of a window, of one output and one input: those of 3 x 3. Its
-// neighbor has the next input. So with channels last a warp moves whole lines; with channels first,
+// A thread has this many neighbors (3 x 3) of a window, of one output and one input. The next
+// thread has the next input. So with channels last a warp moves whole lines; with channels first,
 // what one thread leaves of a line is in the cache for the next.
 constexpr int kWindowPart = 9;
 

@@ -20,7 +20,7 @@ using cudnn::ConvolutionExtents;
 using cudnn::ConvolutionPass;
 using cudnn::ConvolutionScratchBytes;
 
-// How many engines are measured, of those that cuDNN expects to be the fastest. To compile one
+// How many engines are measured, among those that cuDNN expects to be the fastest. Compiling one
 // takes up to two seconds.
 constexpr size_t kMostCandidates = 8;
 
@@ -47,7 +47,7 @@ std::string WorkOf(ConvolutionPass pass, const ConvolutionExtents& e, Precision 
 
 }  // namespace
 
-// ---- What engines are tried on.
+// ---- The bench for engines.
 
 class ConvolutionPlan::Bench {
  public:
@@ -158,7 +158,7 @@ absl::StatusOr<std::unique_ptr<ConvolutionPlan>> ConvolutionPlan::Create(
   return plan;
 }
 
-// What plans have loaded is given back where it was loaded.
+// The plans are destroyed on the GPU on which they were loaded.
 ConvolutionPlan::~ConvolutionPlan() {
   const GpuScope scope(handle_->gpu());
   plans_.clear();
@@ -214,7 +214,7 @@ absl::Status ConvolutionPlan::UseFirst(Bench& bench,
     if (!is_wanted(engines_[engine].choice)) continue;
     const absl::StatusOr<const cudnn::ExecutionPlan*> plan = PlanOf(engine);
     absl::Status status = plan.status();
-    // Without memory to try it in, it is taken as it is.
+    // Without memory to try it in, it is used untried.
     if (status.ok()) status = bench.RunOnce(**plan);
     if (status.ok() || absl::IsResourceExhausted(status)) {
       taken_ = engine;
@@ -244,7 +244,7 @@ absl::Status ConvolutionPlan::Run(cudaStream_t stream, const Operands& operands)
 
 absl::Status ConvolutionPlan::RunPlan(cudaStream_t stream, const cudnn::ExecutionPlan& plan,
                                       const Operands& operands) const {
-  // Read while the plan is executed.
+  // This is read during the execution of a plan.
   constexpr float kOne = 1.0F;
   std::array<cudnn::ExecutionPlan::Operand, 4> passed = {
       {{cudnn::kImages, operands.images},
@@ -264,7 +264,8 @@ absl::StatusOr<const ConvolutionPlan*> CudnnConvolutions::Plan(ConvolutionPass p
   base::MutexLock lock(mutex_);
   const auto handle = handle_.Get();
   if (!handle.ok()) {
-    // It is as with other layers that the backend does not have: the rest of it may be used.
+    // Only this layer is unavailable, like others that the backend does not have: the rest may
+    // still be used.
     return absl::UnimplementedError(
         absl::StrCat("a convolution has no CUDA kernel without cuDNN 9.19 or a later 9: ",
                      handle.status().message(),

@@ -23,21 +23,22 @@
 // The passes of convolutions by cuDNN.
 namespace stagecoach::kernels {
 
-// A pass, and the engine that was chosen for it.
+// A pass, and the engine chosen for it.
 class ConvolutionPlan {
  public:
-  // Multiples of 16; the scratch, of kScratchAlignment, has ConvolutionScratchBytes.
+  // Addresses are multiples of 16, and the scratch's of kScratchAlignment; it has
+  // ConvolutionScratchBytes.
   struct Operands {
     const void* images = nullptr;   // x or dx
     const void* weights = nullptr;  // w or dw
     const void* outputs = nullptr;  // y or dy
-    const void* bias = nullptr;     // forward only, where there is one
+    const void* bias = nullptr;     // forward only, if there is one
     std::byte* scratch = nullptr;
   };
 
-  // With a tuning file, the engine that is fastest, or that the file says; otherwise the first
-  // that runs. It has run then: nothing is compiled or loaded where work is captured. On a device
-  // for planning none is chosen, and the plan cannot run.
+  // Creates a plan with the engine that is fastest, or that the tuning file names; without a file,
+  // with the first that runs. The engine has then run, so that nothing is compiled or loaded while
+  // work is captured. On a device for planning no engine is chosen, and the plan cannot run.
   static absl::StatusOr<std::unique_ptr<ConvolutionPlan>> Create(
       std::shared_ptr<const cudnn::GpuHandle> handle, cudnn::ConvolutionPass pass,
       const cudnn::ConvolutionExtents& extents, Precision precision, Tuner& tuner);
@@ -54,7 +55,7 @@ class ConvolutionPlan {
 
   absl::Status Choose(Precision precision, Tuner& tuner);
   absl::StatusOr<Choice> Measure(Bench& bench);
-  // The first engine that runs, of which `is_wanted`.
+  // Uses the first engine that runs and for which `is_wanted` is true.
   absl::Status UseFirst(Bench& bench, absl::FunctionRef<bool(const Choice&)> is_wanted);
   // Unimplemented: the engine does not compile, or wants more scratch.
   absl::StatusOr<const cudnn::ExecutionPlan*> PlanOf(size_t engine);
@@ -66,19 +67,19 @@ class ConvolutionPlan {
   const cudnn::ConvolutionExtents extents_;
   std::optional<cudnn::Graph> graph_;
   std::vector<cudnn::Engine> engines_;
-  std::map<size_t, absl::StatusOr<cudnn::ExecutionPlan>> plans_;  // of those that were tried
+  std::map<size_t, absl::StatusOr<cudnn::ExecutionPlan>> plans_;  // of the engines tried
   size_t taken_ = 0;
 };
 
-// Those of one device, each planned once. Thread-safe.
+// The plans of one device, each made once. Thread-safe.
 class CudnnConvolutions {
  public:
-  // Both outlive this.
+  // Both arguments outlive this object.
   CudnnConvolutions(cudnn::SharedGpuHandle& handle, Tuner& tuner)
       : handle_(handle), tuner_(tuner) {}
 
-  // Lives as long as this. Unimplemented, in one line: there is no cuDNN that can be used, or it
-  // has no engine that may be.
+  // Returns a plan that lives as long as this object. Unimplemented, in one line: there is no
+  // usable cuDNN, or it has no engine that may be used.
   absl::StatusOr<const ConvolutionPlan*> Plan(cudnn::ConvolutionPass pass,
                                               const cudnn::ConvolutionExtents& extents,
                                               Precision precision);

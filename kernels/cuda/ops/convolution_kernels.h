@@ -7,9 +7,9 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// What is copied around a convolution (kernels/ops/convolution.h) by cuDNN, which has weights with
-// their channels last and, in most types, channels of whole vectors of 16 bytes: zeros fill them
-// up.
+// The copies around a convolution (kernels/ops/convolution.h) by cuDNN, which needs weights with
+// their channels last and, in most types, channels of whole vectors of 16 bytes, which are padded
+// with zeros.
 namespace stagecoach::kernels {
 
 // Weights with channels first, (O, I, K K), and last, (O', K K, I') with O' >= O and I' >= I.
@@ -18,16 +18,16 @@ struct WeightOrderArguments {
   int64_t window = 1;                             // K K
   int64_t padded_outputs = 1, padded_inputs = 1;  // O' and I'
 };
-// Of the type named beside.
+// `first` and `last` are of the type passed separately.
 cudaError_t LaunchChannelsLast(cudaStream_t stream, ElementType type,
                                const WeightOrderArguments& arguments, const void* first,
                                void* last);
-// Of gradients; added to `first` if `accumulate`. What fills up is left out.
+// Reorders gradients, which are added to `first` if `accumulate`. Padding is left out.
 cudaError_t LaunchChannelsFirst(cudaStream_t stream, const WeightOrderArguments& arguments,
                                 const float* last, float* first, bool accumulate);
 
-// Copies a matrix into one of more columns or fewer, whose type may be float32 instead; columns
-// that `from` has not are zeros.
+// Copies a matrix into one of more or fewer columns, possibly float32 instead of `type`; columns
+// that `from` does not have become zeros.
 struct CopyColumnsArguments {
   int64_t rows = 1;
   int64_t from_columns = 1, to_columns = 1;

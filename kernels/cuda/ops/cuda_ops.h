@@ -10,9 +10,9 @@
 #include "kernels/ops/ops.h"
 
 // The operations of a CUDA device. Each is in the files of its name: <name>.cc has the operation
-// (checks, choice of kernels, absl::Status), <name>.cu the kernels and what launches them, and
-// <name>_kernels.h what the two share, plain enough for both compilers. Products are cuBLASLt's,
-// but for those of few rows, and convolutions cuDNN's.
+// (checks, choice of kernels, absl::Status), <name>.cu the kernels and their launches, and
+// <name>_kernels.h the interface between the two, plain enough for both compilers. Products are
+// cuBLASLt's, except those of few rows, and convolutions are cuDNN's.
 namespace stagecoach::kernels {
 
 class BlasLt;
@@ -24,12 +24,12 @@ class SharedGpuHandle;
 class Tuner;
 
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
-// Tables of groups are taken from `device`.
+// Tables of groups are allocated from `device`.
 std::unique_ptr<OptimizerOps> CreateCudaOptimizer(Device& device);
 
 class CudaOps final : public Ops {
  public:
-  // All outlive it.
+  // All arguments outlive this object.
   CudaOps(Device& device, BlasLt& blas, Tuner& tuner);
   ~CudaOps() override;
 
@@ -54,7 +54,7 @@ class CudaOps final : public Ops {
   const std::unique_ptr<OptimizerOps> optimizer_;
 };
 
-// Of a CUDA device, which outlives what uses them.
+// Return the objects of a CUDA device, which outlives their users.
 inline BlasLt& BlasOf(Device& device) { return static_cast<CudaOps&>(device.ops()).blas(); }
 inline Tuner& TunerOf(Device& device) { return static_cast<CudaOps&>(device.ops()).tuner(); }
 inline CudnnAttentions& CudnnAttentionsOf(Device& device) {

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread has one group of kGroup elements of a sample, which has `groups`: of vectors a vector,
-// otherwise as many elements as a block of words is for.
+// A thread has one group of kGroup elements of a sample, which has `groups`: with vectors, a
+// vector; otherwise as many elements as one block of words serves.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     DropoutKernel(const DropoutArguments a, int64_t groups) {

@@ -7,15 +7,15 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernel of DropoutOp (kernels/ops/dropout.h): formula, shapes and key are there. `void`
-// pointers are to elements of the type named beside them.
+// The kernel of DropoutOp (kernels/ops/dropout.h has the formula, the shapes and the key). `void`
+// pointers are to elements of the type passed with them.
 namespace stagecoach::kernels {
 
 struct DropoutArguments {
   int64_t rows = 1;        // R
   int64_t elements = 1;    // E
   uint32_t threshold = 0;  // words below it are dropped
-  float scale = 1.0F;      // of what is kept
+  float scale = 1.0F;      // of kept elements
   uint64_t seed = 0;
   uint64_t random_stream = 0;
   const int64_t* first_sample = nullptr;  // may be null

@@ -23,7 +23,7 @@ class CudaElementwise final : public ElementwiseOps {
 
   absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends, const Tensor& y) override {
     if (addends.size() <= kMostAddends) return SumFew(stream, addends, y);
-    // The roots of subtrees are addends themselves.
+    // The roots of subtrees are addends in turn.
     absl::InlinedVector<Tensor, kMostAddends> roots;
     for (size_t i = 0; i < addends.size(); i += kMostAddends) {
       RETURN_IF_ERROR(SumFew(stream, addends.subspan(i, kMostAddends), addends[i]));

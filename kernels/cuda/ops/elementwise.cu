@@ -14,7 +14,7 @@ struct Sum {
 constexpr int kThreads = 256;
 constexpr int kMostBlocks = 4096;
 
-// Each element by one thread, which reads all addends before it writes.
+// Each element belongs to one thread, which reads all addends before it writes.
 template <int kCount>
 __global__ void __launch_bounds__(kThreads)
     SumTreeKernel(const Addends addends, int64_t elements, float* y) {

@@ -9,7 +9,7 @@
 
 namespace stagecoach::kernels {
 
-// y = a + b, rounded once. y may be a or b.
+// Computes y = a + b, rounded once. y may be a or b.
 cudaError_t LaunchAdd(cudaStream_t stream, ElementType type, int64_t elements, const void* a,
                       const void* b, void* y);
 
@@ -18,8 +18,8 @@ struct Addends {
   const float* values[kMostAddends];
 };
 
-// y = the sum of the first `count` addends (a power of two up to kMostAddends) in a balanced binary
-// tree. y may be one of them.
+// Computes y, the sum of the first `count` addends (a power of two up to kMostAddends) in a
+// balanced binary tree. y may be one of them.
 cudaError_t LaunchSumTree(cudaStream_t stream, int64_t elements, const Addends& addends, int count,
                           float* y);
 

@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/embedding_kernels.h"
-#include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -27,13 +27,12 @@ class CudaEmbedding final : public EmbeddingOp {
   }
 
   absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
-                       const Tensor& positions, const int64_t* first_position,
-                       const Tensor& y) override {
+                       const Tensor& positions, const CachedRow* rows, const Tensor& y) override {
     const EmbeddingForwardArguments arguments = {
         .ids_count = ids_count(),
         .positions = shape_.positions,
         .sequence = shape_.sequence,
-        .first_position = first_position,
+        .first_position = rows == nullptr ? nullptr : &rows->position,
         .vocabulary = shape_.vocabulary,
         .features = shape_.features,
         .ids = ids.i32(),

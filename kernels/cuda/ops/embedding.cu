@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   Store(static_cast<T*>(a.y) + n * a.features + c, values);
 }
 
-// Where a backward pass finds the order of ids, and keeps what groups have of those whose rows go
-// on in other groups: of the first one, if that began before, and of the last one, if it began
+// The order of ids for a backward pass, and the sums of ids whose rows continue in other groups:
+// each group keeps that of its first id if it began earlier, and that of its last id if it began
 // here.
 struct Ordered {
   EmbeddingBackwardArguments arguments;
@@ -56,7 +56,7 @@ struct Ordered {
   float* begun_here;    // (groups, features)
 };
 
-// Columns of float32 sums, in whole vectors if there are any.
+// The width of accesses to float32 sums: whole vectors if possible.
 template <int N>
 constexpr int kSumWidth = N % kVectorWidth<float> == 0 ? kVectorWidth<float> : 1;
 
@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(kThreads) EmbeddingGroupsKernel(const Ordered 
   AddTo(to + c, sum, !began_before && !goes_on && a.accumulate);
 }
 
-// Adds up what groups have of an id whose rows begin in the group blockIdx.x and go on in others.
+// Adds up the groups' sums of an id whose rows begin in the group blockIdx.x and continue in
+// others.
 template <int N>
 __global__ void __launch_bounds__(kThreads) EmbeddingJoinKernel(const Ordered o) {
   constexpr int kBatch = 8;
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingJoinKernel(const Ordered o)
       goes_on = place < a.ids_count && o.sorted_ids[place] == id;
       parts[k] = goes_on ? o.begun_before + (first + k) * a.features + c : nullptr;
     }
-    // Read whatever comes of it, so that reads overlap.
+    // Reads are unconditional so that they overlap.
     float values[kBatch][N];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) Load(parts[k] == nullptr ? begun_here : parts[k], values[k]);
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingJoinKernel(const Ordered o)
   AddTo(a.dtokens + static_cast<int64_t>(id) * a.features + c, sum, a.accumulate);
 }
 
-// Blocks of a grid whose threads have `width` columns each, in blocks of whole warps.
+// The blocks of a grid whose threads have `width` columns each, in blocks of whole warps.
 struct ColumnBlocks {
   dim3 grid, block;
 };
@@ -173,7 +174,7 @@ ColumnBlocks CutColumns(int64_t groups, int64_t features, int64_t width) {
           dim3(static_cast<unsigned>(block_warps * kWarp))};
 }
 
-// The parts of the workspace, each of a multiple of 16 bytes.
+// The parts of the workspace, each a multiple of 16 bytes.
 struct Parts {
   int64_t ids_bytes, sums_bytes, order_bytes;
   int64_t bytes() const { return 2 * ids_bytes + 2 * sums_bytes + order_bytes; }

@@ -8,11 +8,11 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of EmbeddingOp (kernels/ops/embedding.h): formulas and shapes are there. `void`
-// pointers are to elements of the type named beside them.
+// The kernels of EmbeddingOp (kernels/ops/embedding.h has the formulas and shapes). `void` pointers
+// are to elements of the type passed with them.
 namespace stagecoach::kernels {
 
-// A grid has 2^16 - 1 blocks of at least 256 features side by side.
+// The limit of a grid: 2^16 - 1 blocks of at least 256 features side by side.
 inline constexpr int64_t kMaxEmbeddingFeatures = int64_t{1} << 23;
 
 struct EmbeddingForwardArguments {
@@ -30,10 +30,10 @@ struct EmbeddingForwardArguments {
 cudaError_t LaunchEmbeddingForward(cudaStream_t stream, ElementType type,
                                    const EmbeddingForwardArguments& arguments);
 
-// Of the tokens alone: the gradient of positions is one of column sums (column_sums_kernels.h). The
-// rows of dy are in the order of their ids (id_order_kernels.h); groups of kEmbeddingGroup of them
-// are summed by themselves, and what a group has of an id is added to what the groups before it
-// have.
+// The gradient of the tokens alone: that of positions is made of column sums
+// (column_sums_kernels.h). The rows of dy are in the order of their ids (id_order_kernels.h);
+// groups of kEmbeddingGroup of them are summed separately, and a group's sum for an id is added to
+// those of the groups before it.
 inline constexpr int64_t kEmbeddingGroup = 64;
 
 struct EmbeddingBackwardArguments {

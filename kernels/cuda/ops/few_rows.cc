@@ -26,7 +26,7 @@ Choice ChoiceOf(size_t candidate) {
   return {{"columns", tile.columns}, {"warps", tile.warps}};
 }
 
-// Returns the number of candidates if there is none of this choice.
+// Returns the number of candidates if this choice is not among them.
 size_t CandidateOf(const Choice& choice) {
   size_t candidate = 0;
   while (candidate <= FewRowsTiles().size() && ChoiceOf(candidate) != choice) ++candidate;
@@ -35,12 +35,12 @@ size_t CandidateOf(const Choice& choice) {
 
 struct FewRowsOperands {
   FewRowsArguments arguments;
-  std::vector<std::byte*> matrices;  // that are w in turn
+  std::vector<std::byte*> matrices;  // used as w in turn
   Area workspace;
 };
 
 FewRowsOperands Arrange(const LinearShape& shape, int64_t workspace_bytes, Layout& layout) {
-  // Of all of them, if they are large, and their number if they are small.
+  // The total size of the matrices if they are large, and their number if they are small.
   constexpr int64_t kMatricesBytes = int64_t{64} << 20, kMatrices = 8;
   const int64_t size = SizeOf(kType), matrix_bytes = shape.inputs * shape.outputs * size;
   const int64_t matrices = std::clamp(kMatricesBytes / matrix_bytes, int64_t{1}, kMatrices);
@@ -97,7 +97,7 @@ absl::StatusOr<size_t> Measure(int gpu, bool starts_early, const LinearShape& sh
     }
     return absl::OkStatus();
   };
-  // The host takes longer to issue one than a GPU to compute it.
+  // Graphs are needed because the host takes longer to issue one product than a GPU to compute it.
   std::vector<std::unique_ptr<CudaRecording>> graphs;
   for (size_t i = 0; i <= FewRowsTiles().size(); ++i) {
     graphs.push_back(std::make_unique<CudaRecording>(gpu));

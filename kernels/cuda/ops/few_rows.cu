@@ -16,9 +16,9 @@
 #include "kernels/cuda/ops/few_rows_kernels.h"
 
 // Products of tensor_core.cuh with a = w^T and b = x^T, so that c has 16 columns of y and all of
-// its rows. Which columns and which inputs stand where in a and b is free, as long as both agree.
-// With g = lane / 4 and m = lane % 4, a lane has kColumns / 8 neighboring columns, from g times
-// that on, of the inputs 8 m to 8 m + 7 of each chunk: it loads both as they lie in memory.
+// its rows. The order of columns and inputs in a and b is free, as long as both agree. With g =
+// lane / 4 and m = lane % 4, a lane has kColumns / 8 neighboring columns, starting at g times that,
+// of the inputs 8 m to 8 m + 7 of each chunk: it loads both as they lie in memory.
 namespace stagecoach::kernels {
 namespace {
 
@@ -29,7 +29,7 @@ template <int kColumns>
 struct Strip {
   static constexpr int kOwn = kColumns / 8;  // columns of a lane
   static constexpr int kPairs = kOwn / 2;
-  static constexpr int kChunks = 4 / kPairs;  // whose words are on their way at a time: 32 a lane
+  static constexpr int kChunks = 4 / kPairs;  // whose words are in flight at a time: 32 per lane
 
   // Neighboring columns of an input, in pairs.
   struct alignas(2 * kOwn) Words {
@@ -40,7 +40,8 @@ struct Strip {
     uint32_t x[4];
   };
 
-  // Where a sum is in the shared memory of its warp: lanes that store at once touch each bank once.
+  // Returns the place of a sum in the shared memory of its warp: lanes that store at once touch
+  // each bank once.
   static __device__ int PlaceOf(int row, int column) {
     const int m = row / 2;
     const int exchange = kColumns == 64   ? 2 * m
@@ -50,7 +51,7 @@ struct Strip {
   }
 };
 
-// What a lane reads.
+// The words that a lane reads.
 template <int kColumns>
 class Lane {
  public:
@@ -68,7 +69,7 @@ class Lane {
     has_row_ = g < a.rows;
   }
 
-  // A lane of each sector of 32 bytes asks for it.
+  // One lane of each sector of 32 bytes prefetches it.
   __device__ void BringWeightsToCache(int chunk) const {
     const int input = chunk * kChunk + first_;
     if (!has_columns_ || input >= inputs_ || reinterpret_cast<uintptr_t>(w_) % 32 != 0) return;
@@ -94,7 +95,7 @@ class Lane {
  private:
   const int inputs_;
   const int64_t outputs_;
-  int first_;  // input of a chunk
+  int first_;  // first input of a chunk
   const __nv_bfloat16* w_;
   const __nv_bfloat16* x_;
   bool has_columns_, has_row_;
@@ -117,7 +118,7 @@ __device__ void Multiply(const typename Strip<kColumns>::Chunk& chunk,
   }
 }
 
-// Warps have `warp_chunks` chunks each, one after the other; the last ones may have fewer, or none.
+// Each warp has `warp_chunks` chunks, one after the other; the last ones may have fewer, or none.
 template <int kColumns, int kMostWarps, typename Function>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     FewRowsKernel(const FewRowsArguments a, int warp_chunks) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     for (int chunk = begin; chunk < end; ++chunk) lane.BringWeightsToCache(chunk);
   }
   WaitForEarlierKernels();
-  // Threads have a column of one row or several in the end. Its bias comes meanwhile.
+  // Threads have a column of one row or several in the end. Its bias is loaded meanwhile.
   const int column = thread % kColumns;
   const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
   const bool ends = thread < threads / kColumns * kColumns && output < a.outputs;
@@ -186,7 +187,7 @@ template <int kColumns, int kMostWarps>
 cudaError_t LaunchTile(cudaStream_t stream, Activation activation, const FewRowsArguments& a) {
   const auto quotient = [](int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; };
   const int64_t chunks = quotient(a.inputs, kChunk), warp_chunks = quotient(chunks, kMostWarps);
-  // At least a thread for each column.
+  // There is at least one thread for each column.
   const int64_t warps = std::max<int64_t>(quotient(chunks, warp_chunks), kColumns / kWarp);
   const auto grid = dim3(static_cast<unsigned>(quotient(a.outputs, kColumns)));
   const size_t shared_bytes = static_cast<size_t>(warps * kRows * kColumns) * sizeof(float);

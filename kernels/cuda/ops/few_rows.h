@@ -15,16 +15,17 @@
 
 namespace stagecoach::kernels {
 
-// What the library's products make of it, with so much workspace.
+// Runs the library's products for the same result, with that much workspace.
 struct LibraryForward {
   std::function<absl::Status(cudaStream_t stream, const FewRowsArguments& a, std::byte* workspace)>
       run;
   int64_t workspace_bytes = 0;
 };
 
-// Returns the tile that computes the shape, which FitsFewRows, or null where the library is to: it
-// is without a tuning file. With one, the first request in all runs measures both, as graphs
-// that read several matrices w in turn, which a GPU's cache holds no longer than those of a model.
+// Returns the tile that computes the shape, for which FitsFewRows holds, or null if the library
+// should compute it, as it does without a tuning file. With a file, the first request in all runs
+// measures both, as graphs that read several matrices w in turn, so that a GPU's cache holds them
+// no longer than those of a model.
 absl::StatusOr<const FewRowsTile*> ChooseFewRows(Tuner& tuner, const LinearShape& shape,
                                                  const LibraryForward& library);
 

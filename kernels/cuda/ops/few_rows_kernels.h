@@ -9,18 +9,18 @@
 #include "kernels/activation.h"
 #include "kernels/cuda/device/element_type.h"
 
-// LinearOp::Forward (kernels/ops/linear.h) of few rows, as where text is generated: what takes the
-// time is to read w once, and how long it takes until all of it is asked for. Own kernels, which do
-// in one launch what takes the library up to two and a last one for the bias.
+// LinearOp::Forward (kernels/ops/linear.h) for few rows, as in text generation: time is dominated
+// by reading w once, and by the delay until all of it has been requested. One launch of these
+// kernels replaces up to two launches of the library and another one for the bias.
 //
 // A block has a strip of columns, and each of its warps a part of the inputs. Warps multiply on
-// tensor cores, with w as the first factor: all that a lane needs of it are words that it loads
-// itself, so that w passes no shared memory. What the warps have is added up in their order.
+// tensor cores, with w as the first factor: a lane needs only words of it that it loads itself, so
+// that w bypasses shared memory. The warps' sums are added up in their order.
 namespace stagecoach::kernels {
 
 inline constexpr int64_t kFewRows = 8;
 
-// All of bfloat16, and w and x at multiples of 16.
+// All are bfloat16, and w and x at multiples of 16.
 struct FewRowsArguments {
   int64_t rows = 1;            // R, at most kFewRows
   int64_t inputs = 1;          // I, a multiple of 8
@@ -29,8 +29,8 @@ struct FewRowsArguments {
   const void* w = nullptr;     // (I, O)
   const void* bias = nullptr;  // (O); null: 0
   void* z = nullptr;           // (R, O); null: not written
-  void* y = nullptr;           // (R, O), of z before it is rounded
-  bool starts_early = false;   // as LaunchEarly
+  void* y = nullptr;           // (R, O), from z before rounding
+  bool starts_early = false;   // see LaunchEarly
 };
 
 inline bool FitsFewRows(ElementType type, const FewRowsArguments& a) {

@@ -9,9 +9,9 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/optimizer_kernels.h"
 
-// Norms of gradients, in double throughout. The sum of a parameter is formed in an order that
-// depends on its own size alone, whatever else is in its group: so a norm has the same bits however
-// parameters are divided among devices.
+// Norms of gradients, in double throughout. The sum of a parameter is computed in an order that
+// depends on its own size alone, whatever else is in its group, so that a norm has the same bits
+// however parameters are divided among devices.
 namespace stagecoach::kernels {
 namespace {
 
@@ -22,11 +22,11 @@ __device__ void AddSquare(float value, double& sum) {
   sum += static_cast<double>(value) * static_cast<double>(value);
 }
 
-// One block per chunk. A thread adds the same elements in the same order whether or not they are
-// read in vectors.
+// There is one block per chunk. A thread adds the same elements in the same order whether or not
+// they are read in vectors.
 __global__ void __launch_bounds__(kThreads) ChunkSquaresKernel(const ParameterTable table) {
   const ParameterChunk chunk = table.chunks[blockIdx.x];
-  const int elements = chunk.is_average ? 0 : chunk.elements;  // what it has is no gradient
+  const int elements = chunk.is_average ? 0 : chunk.elements;  // its sum is no gradient
   double sum = 0.0;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x) * kVector; i < elements; i += kThreads * kVector) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) ChunkSquaresKernel(const ParameterTa
   if (threadIdx.x == 0) table.partial_squares[blockIdx.x] = sum;
 }
 
-// One block per parameter.
+// There is one block per parameter.
 __global__ void __launch_bounds__(kThreads)
     ParameterSquaresKernel(const ParameterTable table, double* squares) {
   const int end = table.first_chunk[blockIdx.x + 1];
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-// One block. All threads fetch columns, one adds them up.
+// There is only one block. All threads fetch columns, one adds them up.
 __global__ void __launch_bounds__(kThreads)
     ClipScaleKernel(const double* squares, int64_t rows, int64_t columns, float clip_norm,
                     double* norm, float* scale) {

@@ -16,10 +16,10 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/device/issue_count.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/head_choice_kernels.h"
 #include "kernels/cuda/ops/loss_kernels.h"
-#include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -28,26 +28,27 @@
 namespace stagecoach::kernels {
 namespace {
 
-// What the logits of a tile of rows may take of the workspace. With 50,257 classes in bfloat16 that
-// is 5,632 rows, whose product for dx, with 768 features, is 132 tiles of 128 x 256: one for each
+// The most workspace for the logits of a tile of rows. With 50,257 classes in bfloat16 that is
+// 5,632 rows, whose product for dx, with 768 features, is 132 tiles of 128 x 256: one for each
 // multiprocessor of an H100. Each tile of rows reads w twice, and reads and writes dw, 460 MB in
-// all: 0.1 ms, where its three products take 1.6 ms. So more rows would save 3 % of that.
+// all: 0.1 ms, while its three products take 1.6 ms. So more rows would save only 3 % of that.
 constexpr int64_t kLogitsBytes = int64_t{544} << 20;
 
-// cuBLASLt's fast algorithms need 16 bytes of classes at a time: on an H200, products of 10,944
-// rows with 768 features and 50,257 classes ran at 102 (logits), 135 (dx) and 521 TFLOP/s (dw), and
-// with 50,264 classes at 739, 838 and 810.
+// The granule of classes: cuBLASLt's fast algorithms need 16 bytes of classes at a time. On an
+// H200, products of 10,944 rows with 768 features and 50,257 classes ran at 102 (logits), 135 (dx)
+// and 521 TFLOP/s (dw), and with 50,264 classes at 739, 838 and 810.
 constexpr int64_t kVectorBytes = 16;
 
-// Rows of logits begin at multiples of 128 bytes: what cuBLASLt's algorithms ask to be aligned are
-// addresses and leading dimensions (CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_*), not extents.
+// Rows of logits begin at multiples of 128 bytes: cuBLASLt's algorithms require alignment of
+// addresses and leading dimensions (CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_*), not of extents.
 constexpr int64_t kClassGranule = 64;
 
 int64_t RoundUp(int64_t value, int64_t granule) {
   return (value + granule - 1) / granule * granule;
 }
 
-// As few tiles as there may be, and all but the last equally long.
+// Returns the rows of a tile: there are as few tiles as possible, and all but the last are equally
+// long.
 int64_t RowsOfTile(const HeadShape& shape, int64_t row_bytes) {
   int64_t most =
       std::max(kLogitsBytes / row_bytes / kHeadTileGranule, int64_t{1}) * kHeadTileGranule;
@@ -57,7 +58,7 @@ int64_t RowsOfTile(const HeadShape& shape, int64_t row_bytes) {
   return RoundUp((shape.rows + tiles - 1) / tiles, kHeadTileGranule);
 }
 
-// Names of extents as in kernels/ops/head.h; m is the number of rows in a tile.
+// Names of extents are those of kernels/ops/head.h; m is the number of rows in a tile.
 class CudaHead final : public HeadOp {
  public:
   CudaHead(const HeadShape& shape, DType type)
@@ -170,15 +171,15 @@ class CudaHead final : public HeadOp {
   struct Scratch {
     std::byte* logits;      // (M, leading_), then their gradients
     LossOfRow* row_losses;  // (R)
-    std::byte* filled_w;    // (filled_, F), or nothing if w is filled as it is
-    std::byte* product;     // of products
+    std::byte* filled_w;    // (filled_, F), or nothing if w needs no padding
+    std::byte* product;     // workspace of products
   };
 
-  // Classes that are in one product.
+  // The classes of one product.
   struct Part {
     int64_t begin, classes;
   };
-  // Those of logits and dw are of one part each.
+  // The products of logits and dw are for one part each.
   struct Products {
     std::vector<const MatmulPlan*> logits, dw;
     const MatmulPlan* dx = nullptr;
@@ -242,7 +243,7 @@ class CudaHead final : public HeadOp {
     return absl::OkStatus();
   }
 
-  // The tile's rows of x or dx.
+  // Returns the tile's rows of x or dx.
   std::byte* RowsOf(const Tile& tile, const Tensor& tensor) const {
     return static_cast<std::byte*>(tensor.data) + tile.begin * shape_.features * SizeOf(type_);
   }
@@ -261,7 +262,7 @@ class CudaHead final : public HeadOp {
     return absl::OkStatus();
   }
 
-  // w for dx, with rows of zeros where there are no classes; null if no dx is asked for.
+  // Returns w for dx, padded with rows of zeros; null if no dx is wanted.
   absl::StatusOr<const std::byte*> FilledW(CudaStream& stream, const Tensor& w, const Tensor& dx,
                                            const Scratch& scratch) const {
     const auto* const given = static_cast<const std::byte*>(w.data);
@@ -335,7 +336,7 @@ class CudaHead final : public HeadOp {
   const int64_t M_;        // rows of the largest tile
   const int64_t filled_;   // classes, rounded up to whole vectors
   std::vector<Part> parts_;
-  Products whole_, last_;  // `last_`: for the last tile of rows, if it has fewer
+  Products whole_, last_;  // `last_` is for the last tile of rows, if it has fewer
   int64_t product_bytes_ = 0;
 };
 
@@ -343,6 +344,9 @@ class CudaHead final : public HeadOp {
 
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCuda(const HeadShape& shape, Device& device) {
   RETURN_IF_ERROR(CheckHead(shape, kMaxCudaExtent));
+  if (shape.independent_rows) {
+    return absl::UnimplementedError("head has no CUDA kernel for rows of several sequences");
+  }
   auto op = std::make_unique<CudaHead>(shape, device.activation_type());
   RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
                                  absl::StrCat("head, ", shape.rows, " rows, ", shape.features,

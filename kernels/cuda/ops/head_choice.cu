@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kChoiceThreads = 1024;
 
-// One block: the row is a few hundred kilobytes, and was written just before. A logit that is not
-// finite is larger than all others.
+// There is one block: the row is a few hundred kilobytes, and has just been written. A logit that
+// is NaN or infinite counts as larger than all others.
 template <typename T, int N>
 __global__ void __launch_bounds__(kChoiceThreads)
     HeadChoiceKernel(const T* logits, const HeadChoice choice) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kChoiceThreads)
       if (c + i >= choice.classes) continue;
       if (!(fabsf(values[i]) <= FLT_MAX)) {
         largest = {INFINITY, kNoClass};
-      } else if (values[i] > largest.value) {  // strictly, so that the first of equals stays
+      } else if (values[i] > largest.value) {  // strictly, so that the first of equals wins
         largest = {values[i], static_cast<int>(c) + i};
       }
     }

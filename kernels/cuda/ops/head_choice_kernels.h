@@ -8,8 +8,8 @@
 
 namespace stagecoach::kernels {
 
-// HeadOp::Choose (kernels/ops/head.h) of a row of logits, which begins at a multiple of 16 bytes
-// and can be read up to one.
+// Launches HeadOp::Choose (kernels/ops/head.h) for a row of logits, which begins at a multiple of
+// 16 bytes and can be read up to one.
 cudaError_t LaunchHeadChoice(cudaStream_t stream, ElementType type, const void* logits,
                              const HeadChoice& choice);
 

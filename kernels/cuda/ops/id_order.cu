@@ -8,17 +8,17 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/ops/id_order_kernels.h"
 
-// A radix sort, a digit of eight bits at a time from the lowest on. Each pass keeps the order of
-// what has the same digit, so that the last leaves the order of ids, and within equal ones theirs.
-// A pass is two kernels: blocks count the digits of their tiles, and then put each id behind all
-// that have a lower digit, or the same in an earlier tile, an earlier warp or an earlier place.
-// 65,536 ids of a vocabulary of 50,257 take two passes of 32 blocks.
+// A radix sort, a digit of eight bits at a time from the lowest on. Each pass is stable, so that
+// the last one leaves the ids in order, and equal ones in their original order. A pass takes two
+// kernels: blocks count the digits of their tiles, and then put each id after all that have a lower
+// digit, or the same one in an earlier tile, warp or place. 65,536 ids of a vocabulary of 50,257
+// take two passes of 32 blocks.
 namespace stagecoach::kernels {
 namespace {
 
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
-constexpr int kThreads = kDigits;  // one of each digit, where digits are counted
+constexpr int kThreads = kDigits;  // one for each digit, in counting digits
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kPerThread = 8;
 constexpr int kPerWarp = kPerThread * kWarp;
@@ -29,9 +29,9 @@ int64_t TilesOf(int64_t count) { return (count + kTile - 1) / kTile; }
 struct Pass {
   int64_t count, vocabulary;
   const int32_t* ids;
-  const int32_t* from;  // origins in the order of the pass before; null: as they were given
+  const int32_t* from;  // origins in the order of the previous pass; null: the original order
   int32_t* to;
-  int32_t* sorted_ids;  // null but in the last pass
+  int32_t* sorted_ids;  // null except in the last pass
   int32_t* counts;      // of each tile and digit
   int64_t tiles;
   int shift;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) CountDigitsKernel(const Pass pass) {
   pass.counts[static_cast<int64_t>(blockIdx.x) * kDigits + threadIdx.x] = counts[threadIdx.x];
 }
 
-// The sum of the values of all threads before the calling one. `scratch`: kWarps values.
+// Returns the sum of the values of all threads before the calling one. `scratch` has kWarps values.
 __device__ int SumBefore(int value, int* scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -78,7 +78,7 @@ __device__ int SumBefore(int value, int* scratch) {
   return sum - value;
 }
 
-// The lanes whose digit is the calling one's. For those that are `active`.
+// Returns the lanes with the calling lane's digit, among those that are `active`.
 __device__ unsigned LanesOfDigit(int digit, bool active) {
   unsigned lanes = __ballot_sync(kAllLanes, active);
 #pragma unroll
@@ -94,10 +94,9 @@ __global__ void __launch_bounds__(kThreads) PlaceDigitsKernel(const Pass pass) {
   int* const scratch = SharedMemory<int>();
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) / kWarp;
-  int* const next =
-      scratch + kWarps;  // (warps, digits): how many there are; then where the next goes
+  int* const next = scratch + kWarps;  // (warps, digits): the counts, then where the next one goes
   for (int i = 0; i < kWarps; ++i) next[i * kDigits + threadIdx.x] = 0;
-  // As the thread of a digit: how many have it, and how many of those are in earlier tiles.
+  // The thread of a digit counts how many ids have it, and how many of those are in earlier tiles.
   int total = 0, before = 0;
 #pragma unroll 4
   for (int64_t tile = 0; tile < pass.tiles; ++tile) {
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) PlaceDigitsKernel(const Pass pass) {
   __syncthreads();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile + warp * kPerWarp;
   Item items[kPerThread] = {};
-  int ranks[kPerThread] = {};  // among those of the warp that have the digit
+  int ranks[kPerThread] = {};  // rank among those of the warp with the same digit
   int* const own = next + warp * kDigits;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {

@@ -5,15 +5,15 @@
 
 #include <cstdint>
 
-// Ids of a vocabulary in ascending order, and equal ones in the order in which they were given.
+// Sorts ids of a vocabulary in ascending order, and equal ones in the order in which they came.
 namespace stagecoach::kernels {
 
 struct IdOrderArguments {
   int64_t count = 1;
   int64_t vocabulary = 1;
   const int32_t* ids = nullptr;
-  // Of each place in the order: the id, and where it was. An id outside the vocabulary counts as
-  // the first beyond it.
+  // The id at each place of the order, and its original place. An id outside the vocabulary counts
+  // as the first beyond it.
   int32_t* sorted_ids = nullptr;
   int32_t* origins = nullptr;
   int32_t* workspace = nullptr;  // IdOrderWorkspaceBytes

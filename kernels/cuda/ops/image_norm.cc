@@ -110,7 +110,7 @@ class CudaImageNorm final : public ImageNormOp {
   const ElementType type_;
 };
 
-// With the products by which rows and sets are counted.
+// Checks also the products that count rows and sets.
 bool AreImageNormExtents(const ImageNormShape& shape) {
   return IsCudaExtent(shape.samples) && IsCudaExtent(shape.channels) && IsCudaExtent(shape.area) &&
          IsCudaExtent(shape.samples * shape.channels) && IsCudaExtent(shape.samples * shape.area) &&

@@ -9,23 +9,23 @@
 #include "kernels/cuda/ops/image_norm_kernels.h"
 #include "kernels/cuda/ops/image_norm_rows.cuh"
 
-// Batch norm and group norm forward. The statistics are made of those of parts, each a mean and a
-// sum of squares of what is left (Chan, Golub & LeVeque 1983): x is read once, and no digits are
-// lost where it is far from 0. First those of the rows that a thread reads at a time, which are
-// added to what it had; then of a block's rows; then of all. The way back is in
+// Batch norm and group norm forward. The statistics are merged from those of parts, each a mean and
+// a sum of squared differences from it (Chan, Golub & LeVeque 1983): x is read once, and no digits
+// are lost if it is far from 0. A thread first merges the rows that it reads at a time into what it
+// had; then the rows of a block are merged; then all. The backward pass is in
 // image_norm_backward.cu.
 namespace stagecoach::kernels {
 namespace {
 
 using Arguments = ImageNormArguments;
 
-// Statistics of the N columns of a vector, of rows that are added step by step.
+// The running statistics of the N columns of a vector.
 template <int N>
 struct Running {
   float mean[N] = {}, squares[N] = {};
 
-  // Of kBatch values of each column the first `present`, `fraction` of all with them; the others
-  // are 0.
+  // Adds kBatch values of each column, of which the first `present` count; the others are 0.
+  // `fraction` is their share of all values, themselves included.
   template <int kBatch>
   __device__ void Add(const float (&values)[kBatch][N], int present, float count, float fraction) {
     const float inverse = 1.0F / static_cast<float>(present);
@@ -50,7 +50,7 @@ struct Running {
   }
 };
 
-// Writes mean and squares of the block's rows into the workspace (segments, blocks, 2, C).
+// Writes mean and sum of squares of the block's rows into the workspace (segments, blocks, 2, C).
 template <typename T, int N>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     StatisticsKernel(const Arguments a, const ImageNormLayout layout) {
@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
   }
 }
 
-// The sum over threads with the same threadIdx.x, for all of them. `scratch` is for one value of
-// each thread.
+// Returns the sum over threads with the same threadIdx.x, to all of them. `scratch` has one value
+// for each thread.
 __device__ float MergeDown(float value, float* scratch) {
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
   __syncthreads();  // an earlier sum has been read
@@ -131,7 +131,8 @@ __device__ float MergeDown(float value, float* scratch) {
   return scratch[threadIdx.x];
 }
 
-// Of a block's mean and squares in the workspace, by their number among the segments' blocks.
+// The mean and sum of squares of a block in the workspace, by its number among the segments'
+// blocks.
 struct PartialStatistics {
   const float* workspace;
   int64_t columns;
@@ -144,7 +145,7 @@ struct PartialStatistics {
   }
 };
 
-// Mean and variance of a batch norm's sets: a column each.
+// Computes mean and variance of a batch norm's sets: one column each.
 __global__ void __launch_bounds__(512)
     MergeColumnsKernel(const Arguments a, const ImageNormLayout layout) {
   const PartialStatistics partial{a.workspace, layout.columns};
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(512)
   a.variance[c] = rest / rows;
 }
 
-// Of a group norm's: a team has the columns of a group, of all blocks of a segment.
+// Computes those of a group norm: a team has the columns of a group, in all blocks of a segment.
 __global__ void __launch_bounds__(kMaxTeamThreads)
     MergeGroupsKernel(const Arguments a, const ImageNormLayout layout) {
   const int64_t set = TeamRow();
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           values[i] = Normalized(values[i], mean[k][i], scale[k][i], shift[k][i]);
-          // Each operation rounds what it gives.
+          // Each operation rounds its result.
           if constexpr (kAdds) values[i] = __fadd_rn(RoundedTo<T>(values[i]), others[i]);
           if constexpr (kRelu)
             values[i] = ReluActivation::Of(kAdds ? values[i] : RoundedTo<T>(values[i]));
@@ -270,7 +271,7 @@ __global__ void __launch_bounds__(kImageThreads) CollectKernel(const ImageNormCo
   a.to_variance[set] = a.accumulate ? __fadd_rn(a.to_variance[set], unbiased) : unbiased;
 }
 
-// Whether a thread may read its columns at once.
+// Returns whether a thread may read its columns at once.
 bool IsInVectors(const Arguments& a, int width) {
   return a.extents.channels % width == 0 &&
          AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.addend, a.y);

@@ -11,16 +11,17 @@
 #include "kernels/cuda/ops/image_norm_kernels.h"
 #include "kernels/cuda/ops/image_norm_rows.cuh"
 
-// Batch norm and group norm backward. dy and x are read for the sums of dy and dy xhat, of each
-// column of a block of rows. Of these are made the gradients of gamma and beta, the sums of
-// columns, and the means of g and g xhat of each set, by which dx is made in a second pass. All
-// gradients may be asked for at once or apart, and get the same bits: the kernels are the same.
+// Batch norm and group norm backward. A first pass reads dy and x for the sums of dy and dy xhat
+// over each column of a block of rows. From these come the gradients of gamma and beta (the sums of
+// columns), and the means of g and g xhat of each set, from which a second pass computes dx. All
+// gradients may be requested together or separately, and have the same bits, because the kernels
+// are the same.
 namespace stagecoach::kernels {
 namespace {
 
 using Arguments = ImageNormBackwardArguments;
 
-constexpr int kRows = 2;  // of each operand, that a thread has in flight
+constexpr int kRows = 2;  // of each operand that a thread has in flight
 
 // The workspace: sums of dz and of dz xhat (segments, blocks, 2, C), and means of g and of g xhat,
 // each (S), at addresses that are multiples of 16.
@@ -43,19 +44,21 @@ Means MeansIn(const Arguments& a, const ImageNormLayout& layout) {
   return {g, g + MeansElements(layout)};
 }
 
-// The ReLU that dy came through: whether it passes is known by y, or by the norm, computed again.
+// The ReLU through which dy came: whether it passes is known from y, or from the norm, which is
+// recomputed.
 enum class Mask : uint8_t { kNone, kOfX, kOfY };
 
-// Whether `value`, rounded to T, is above 0: half of the least number, and what is below, is not.
+// Returns whether `value`, rounded to T, is above 0: half of the least number rounds to 0, and so
+// does everything below.
 template <typename T>
 __device__ bool IsAboveZero(float value) {
   return value > (std::is_same_v<T, float> ? 0.0F : 0x1p-134F);
 }
 
-// A vector's dy, x and mask.
+// A vector's dy and x, with the mask applied.
 template <typename T, int N, Mask kMask>
 struct Terms {
-  float dz[N], rest[N];  // what of dy passes; x - mean
+  float dz[N], rest[N];  // the part of dy that passes; x - mean
 
   // `scale` is gamma rstd.
   __device__ Terms(Packed<T, N> dy_packed, Packed<T, N> x_packed, Packed<T, N> y_packed,
@@ -77,7 +80,7 @@ struct Terms {
   }
 };
 
-// The rows of a step, and what they are.
+// The rows of a step, and their values.
 template <typename T, int N, Mask kMask>
 struct Step {
   using Part = ImagePart<T, N>;
@@ -170,8 +173,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
   }
 }
 
-// dbeta and dgamma, unless dgamma is null, and the means of a batch norm's sets unless they are:
-// from the sums of all blocks of rows.
+// Computes, from the sums of all blocks of rows, dbeta and dgamma, unless dgamma is null, and the
+// means of a batch norm's sets, unless they are null.
 template <typename T>
 __global__ void __launch_bounds__(512)
     ColumnTotalsKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
@@ -205,7 +208,8 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-// The means of a group norm's sets: a team has the columns of a group, of all blocks of a segment.
+// Computes the means of a group norm's sets: a team has the columns of a group, in all blocks of a
+// segment.
 template <typename T>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     GroupMeansKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
@@ -233,7 +237,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   means.g_xhat[set] = sum.second / elements;
 }
 
-// dx = dz (gamma rstd) - mean(g) rstd - (x - mean) (mean(g xhat) rstd^2).
+// Computes dx = dz (gamma rstd) - mean(g) rstd - (x - mean) (mean(g xhat) rstd^2).
 template <typename T, int N, Mask kMask>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     InputKernel(const Arguments a, const ImageNormLayout layout, const Means means) {

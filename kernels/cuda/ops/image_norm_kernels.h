@@ -7,9 +7,9 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of ImageNormOp (kernels/ops/image_norm.h): formulas and shapes are there. Channels
-// are last in memory: images are a matrix of N A rows and C columns. `void` pointers are to
-// elements of the type named beside them.
+// The kernels of ImageNormOp (kernels/ops/image_norm.h has the formulas and shapes). Channels are
+// last in memory: images are a matrix of N A rows and C columns. `void` pointers are to elements of
+// the type passed with them.
 namespace stagecoach::kernels {
 
 struct ImageNormExtents {
@@ -19,7 +19,7 @@ struct ImageNormExtents {
   int64_t groups = 0;    // 0: batch norm
 };
 
-// Scratch for the statistics, and for the way back.
+// Returns the scratch for the statistics, and for the backward pass.
 int64_t ImageNormWorkspaceBytes(ElementType type, const ImageNormExtents& extents);
 
 struct ImageNormArguments {
@@ -42,8 +42,8 @@ cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type,
 cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type,
                                  const ImageNormArguments& arguments);
 
-// dx is computed unless it is null, and so are dgamma and dbeta unless dgamma is: together in less
-// time, but with the same bits as one after the other. `dx` may be `dy`.
+// dx is computed unless it is null, and so are dgamma and dbeta unless dgamma is null: together
+// takes less time than separately, with the same bits. `dx` may be `dy`.
 struct ImageNormBackwardArguments {
   ImageNormExtents extents;
   float epsilon = 0.0F;
@@ -54,7 +54,7 @@ struct ImageNormBackwardArguments {
   const float* mean = nullptr;
   const float* variance = nullptr;
   bool has_relu = false;
-  const void* y = nullptr;  // null: the ReLU is computed again, by gamma and beta
+  const void* y = nullptr;  // null: the ReLU is recomputed from gamma and beta
   void* dz = nullptr;       // may be null
   void* dx = nullptr;
   float* dgamma = nullptr;

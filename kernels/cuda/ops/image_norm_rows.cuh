@@ -9,19 +9,19 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/image_norm_kernels.h"
 
-// How images whose channels are last, a matrix of N A rows and C columns, are divided among blocks
-// of threads. A *segment* is what has statistics of its own: all rows or, with groups, those of a
+// The division of images whose channels are last, a matrix of N A rows and C columns, among blocks
+// of threads. A *segment* has statistics of its own: it is all rows or, with groups, those of a
 // sample. Its rows are cut into blocks, its columns into pieces, and a block of threads has one of
-// both: a thread always has the same columns, those of one 16-byte access, of every blockDim.y-th
-// row. All of this follows from the extents and the type alone, and so does the order of sums.
+// both: a thread always has the same columns, those of one 16-byte access, in every blockDim.y-th
+// row. All of this depends on the extents and the type alone, and so does the order of sums.
 //
-// Products and sums are rounded as they are written (__fmul_rn and the like): a column has the same
-// bits whether or not it is read together with its neighbors.
+// Products and sums are rounded as written (__fmul_rn and the like): a column has the same bits
+// whether or not it is read together with its neighbors.
 namespace stagecoach::kernels {
 
 inline constexpr int kImageThreads = 256;
 inline constexpr int kImageBlocksAtOnce = 3;  // on a multiprocessor
-inline constexpr int kImageBatch = 4;         // rows of a thread, the steps in which they are dealt
+inline constexpr int kImageBatch = 4;         // rows of a thread in one step
 
 struct ImageNormLayout {
   int64_t segments = 1;
@@ -37,16 +37,16 @@ struct ImageNormLayout {
   __host__ __device__ int64_t partials() const { return segments * blocks; }
   __host__ __device__ int64_t sets() const { return groups == 0 ? columns : segments * groups; }
   dim3 grid() const { return dim3(static_cast<unsigned>(partials() * pieces)); }
-  // Of two float32 for each column that a block of threads has in each of its rows.
+  // Returns the size of two float32 for each column of a block of threads in each of its rows.
   size_t shared_bytes(ElementType type) const {
     return size_t{2} * threads.x * threads.y * Share(type) * sizeof(float);
   }
-  // The columns of a thread.
+  // Returns the number of columns of a thread.
   static unsigned Share(ElementType type) { return type == ElementType::kFloat32 ? 4 : 8; }
 };
 
 inline ImageNormLayout LayOutImages(ElementType type, const ImageNormExtents& extents) {
-  // Three for each multiprocessor of a large GPU, which has room for them at once.
+  // Three blocks for each multiprocessor of a large GPU, which has room for them at once.
   constexpr int64_t kMostBlocks = 384;
   constexpr int64_t kWidest = 32;  // threads along a row
   const int64_t share = ImageNormLayout::Share(type);
@@ -75,23 +75,23 @@ inline ImageNormLayout LayOutImages(ElementType type, const ImageNormExtents& ex
   return layout;
 }
 
-// How many rows a block of a segment has.
+// Returns how many rows a block of a segment has.
 __device__ inline int RowsOfBlock(const ImageNormLayout& layout, int block) {
   const int left = layout.segment_rows - block * layout.block_rows;
   return left < layout.block_rows ? left : layout.block_rows;
 }
 
-// The set of a column.
+// Returns the set of a column.
 __device__ inline int64_t SetOf(const ImageNormLayout& layout, int64_t segment, int column) {
   return layout.groups == 0 ? column : segment * layout.groups + column / layout.planes;
 }
 
-// What a thread has, read in vectors of N columns.
+// The part of a thread, read in vectors of N columns.
 template <typename T, int N>
 class ImagePart {
  public:
   static constexpr int kHeld = kVectorWidth<T> / N;
-  // One row's, as they lie in memory.
+  // The operands of one row, as they lie in memory.
   struct Row {
     Packed<T, N> vectors[kHeld];
   };
@@ -114,25 +114,26 @@ class ImagePart {
   __device__ int rows() const { return rows_; }
   __device__ int columns() const { return columns_; }  // of the block of threads
   __device__ int first_column() const { return first_column_; }
-  // Of the block's sums, in an array (segments, blocks, ...).
+  // Returns the offset of the block's sums in an array (segments, blocks, ...).
   __device__ int64_t partial() const { return partial_; }
-  // The column at which the thread's vector number k begins, among those of the block of threads.
+  // Returns the column at which the thread's vector number k begins, among those of the block of
+  // threads.
   __device__ static int Place(int k) {
     return static_cast<int>(threadIdx.x + static_cast<unsigned>(k) * blockDim.x) * N;
   }
   __device__ bool Has(int k) const { return Place(k) < columns_; }
-  // The same among all columns.
+  // Returns the same among all columns.
   __device__ int Column(int k) const { return first_column_ + Place(k); }
 
-  // How many rows the threads with that threadIdx.y have in all.
+  // Returns how many rows the threads with that threadIdx.y have in all.
   __device__ int RowsOf(int y) const {
     const int threads = static_cast<int>(blockDim.y);
     return rows_ / threads + (y < rows_ % threads ? 1 : 0);
   }
 
   // Calls visit(first), `first` being the number of a row of the block of threads, for every step
-  // of kBatch rows that the thread has: rows first, first + blockDim.y and so on. Backwards: what
-  // was read last by the kernel before may still be in the cache.
+  // of kBatch rows that the thread has: rows first, first + blockDim.y and so on. It walks
+  // backwards, because what the previous kernel read last may still be in the cache.
   template <int kBatch, typename Visit>
   __device__ void ForEachStep(Visit visit) const {
     const int step = kBatch * static_cast<int>(blockDim.y);
@@ -144,7 +145,7 @@ class ImagePart {
     const int last = (rows_ - 1) / step * step + static_cast<int>(threadIdx.y);
     for (int first = last; first >= 0; first -= step) visit(first);
   }
-  // Row number j of a step.
+  // Returns row number j of a step.
   __device__ static int RowOf(int first, int j) { return first + j * static_cast<int>(blockDim.y); }
 
   // Reads the rows of a step that exist; the others become 0.
@@ -165,7 +166,8 @@ class ImagePart {
     if (row < rows_ && Has(k)) Store(static_cast<T*>(matrix) + begin_ + Offset(row, k), values);
   }
 
-  // What the columns have of an array of the sets' statistics, or of gamma and beta.
+  // Reads the elements for the columns from an array of the sets' statistics, or from gamma and
+  // beta.
   __device__ void ReadOfSets(const float* array, int k, float (&to)[N]) const {
     if (!Has(k)) return;
     if (layout_.groups == 0) {
@@ -196,7 +198,7 @@ class ImagePart {
 
   const ImageNormLayout& layout_;
   int64_t segment_, partial_;
-  int64_t begin_;  // where the block's first row has its first column
+  int64_t begin_;  // offset of the first column of the block's first row
   int rows_, first_column_, columns_;
 };
 
@@ -204,12 +206,13 @@ __device__ inline float RstdOf(float variance, float epsilon) {
   return 1.0F / sqrtf(__fadd_rn(variance, epsilon));
 }
 
-// The norm, which the way back has to compute again to the same bits, with scale = gamma rstd.
+// Returns the norm, which the backward pass must recompute to the same bits, with scale = gamma
+// rstd.
 __device__ inline float Normalized(float x, float mean, float scale, float beta) {
   return __fmaf_rn(__fadd_rn(x, -mean), scale, beta);
 }
 
-// Columns of an array (rows, C), or of several, that are added up by blocks of kMergedColumns by
+// Columns of an array (rows, C), or of several, are added up by blocks of kMergedColumns by
 // blockDim.y threads, a power of two.
 inline constexpr int kMergedColumns = 8;
 inline dim3 MergingThreads(int64_t rows) {
@@ -221,7 +224,7 @@ inline dim3 MergingThreads(int64_t rows) {
 inline dim3 MergingGrid(int columns) {
   return dim3(static_cast<unsigned>((columns + kMergedColumns - 1) / kMergedColumns));
 }
-// Of what a team of threads adds up (team_rows.cuh), where a thread has a few.
+// The number of elements per thread in the sums of teams (team_rows.cuh).
 inline constexpr int64_t kMergedOfThread = 8;
 
 inline size_t MergingBytes(const dim3& threads) {

@@ -10,27 +10,27 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/layer_norm_kernels.h"
 
-// LayerNorm or RMSNorm forward: R rows, C features. Which of the two it is is the same for all
-// threads. The way back is in layer_norm_backward.cu.
+// LayerNorm or RMSNorm forward: R rows, C features. All threads compute the same one of the two.
+// The backward pass is in layer_norm_backward.cu.
 namespace stagecoach::kernels {
 namespace {
 
-// What a thread keeps of each row, in float32 registers: enough 16-byte loads in flight to keep
-// the memory busy. Short rows have few values, so that no thread is without.
+// The elements of each row that a thread keeps in float32 registers: enough 16-byte loads in flight
+// to keep the memory busy. In short rows each thread has few values, so that none is idle.
 constexpr int kShortRow = 256;
 constexpr int kShortShare = 8;
 constexpr int kShare = 32;
-// So few rows leave most multiprocessors idle, and take as long as the reads that wait for others:
-// gamma and beta are read with x then. The bits are the same.
+// Up to this many rows leave most multiprocessors idle, and dependent reads dominate the time:
+// gamma and beta are then read with x. The bits are the same.
 constexpr int64_t kFewRows = 64;
-constexpr int kMostHeldWeights = 4;  // vectors, for which there are registers
+constexpr int kMostHeldWeights = 4;  // vectors, as the registers allow
 
 template <int N>
 struct ForwardVector {
   float x[N];
 };
 
-// Reads x; with kAdd the sum x + addend, rounded to T.
+// Reads x or, with kAdd, the sum x + addend, rounded to T.
 template <typename T, int N, bool kAdd>
 struct ForwardSource {
   const T* x;
@@ -63,9 +63,9 @@ struct WeightsSource {
   }
 };
 
-// Two passes over values that are at hand: mean(x^2) - mean(x)^2 would lose the digits of a row
-// that is far from 0. `weights(k, c, vector)` gives those of the thread's vector number k, which is
-// at column c.
+// Makes two passes over values that are at hand: mean(x^2) - mean(x)^2 would lose the digits of a
+// row that is far from 0. `weights(k, c, vector)` returns those of the thread's vector number k,
+// which is at column c.
 template <typename T, int N, typename Row, typename Weights>
 __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, const Row& row,
                              Weights weights) {
@@ -123,11 +123,11 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   HeldRow<ForwardWeights<T, N>, N, kFew ? kHeld : 1> held;
   if constexpr (kFew) held = {a.features, weights};
   if constexpr (kAdd) {
-    // After the reads, which the compiler could not move above the writes.
+    // Writes come after all reads, because the compiler could not move reads above them.
     row.ForEach([&](int64_t c, const Vector& vector) { Store(x + c, vector.x); });
   }
   if constexpr (kAdd && kHeld == 0) {
-    // What is read several times must be added once.
+    // The addend must be added only once to rows that are read several times.
     const ForwardSource<T, N, false> written{x, nullptr};
     NormalizeRow<T, N>(a, r, MakeRow<Vector, N, kHeld>(a.features, written), late);
   } else if constexpr (kFew) {

@@ -13,34 +13,34 @@
 
 // LayerNorm or RMSNorm backward: R rows, C features.
 //
-// The rows are cut into blocks of rows, one for each block of threads. Where a block's threads hold
-// a whole row (C <= kLongestHeld), they walk through their rows and make dx and their share of the
-// gradients of the parameters from what they read once. These are sums over columns: each block
-// writes its own into the workspace (blocks, P, C), which then are added up. P is 2, the
+// The rows are cut into blocks of rows, one for each block of threads. If a block's threads hold a
+// whole row (C <= kLongestHeld), they walk through their rows and compute dx and their share of the
+// parameters' gradients from a single read. These gradients are sums over columns: each block
+// writes its own into the workspace (blocks, P, C), and they are then added up. P is 2, the
 // parameters; RMSNorm has one, and the other sum is not written.
 //
-// Input and parameters may be asked for at once or apart, and get the same bits: a row is summed in
-// an order that depends on C alone, a column in one that depends on R and C alone, and every
-// product and sum is rounded as it is written here (__fmul_rn and the like), whatever the compiler
-// has around it.
+// The gradients of input and parameters may be requested together or separately, and have the same
+// bits: a row is summed in an order that depends on C alone, a column in one that depends on R and
+// C alone, and every product and sum is rounded as written here (__fmul_rn and the like), whatever
+// the surrounding code.
 namespace stagecoach::kernels {
 namespace {
 
 using Arguments = LayerNormBackwardArguments;
 
-// The columns of a row that a thread has: one 16-byte access of bfloat16. Twice as many where a row
+// The columns of a row that a thread has: one 16-byte access of bfloat16. Twice as many if a row
 // would otherwise not fit into a block.
 constexpr int kShare = 8;
 constexpr int64_t kLongRow = int64_t{kMaxTeamThreads} * kShare;
 constexpr int64_t kLongestHeld = 2 * kLongRow;
 
-// Blocks of rows: `count` of them, with `rows` each, but maybe the last. Row i of a block is team
-// (i mod teams)'s.
+// Blocks of rows: `count` of them, with `rows` each, except perhaps the last. Row i of a block
+// belongs to team i mod teams.
 struct RowBlocks {
   int64_t rows, count;
 };
 
-// The block of threads whose teams have whole rows of up to kLongestHeld columns.
+// Returns the block of threads whose teams have whole rows of up to kLongestHeld columns.
 dim3 TeamsFor(int64_t features) {
   constexpr unsigned kUsualThreads = 256;
   const int64_t share = features <= kLongRow ? kShare : 2 * kShare;
@@ -49,8 +49,8 @@ dim3 TeamsFor(int64_t features) {
   return {threads, std::max(1U, kUsualThreads / threads)};
 }
 
-// As many blocks as keep a large GPU busy, with its number of multiprocessors or nearly so, some
-// 600 threads each: but a team has several rows, so that what is written stays small beside what is
+// Returns as many blocks as fill each multiprocessor of a large GPU with some 600 threads, or
+// nearly so. But a team has several rows, so that what is written stays small compared with what is
 // read.
 RowBlocks CutRows(int64_t rows, int64_t features) {
   constexpr int64_t kMultiprocessors = 128;
@@ -89,7 +89,7 @@ struct OperandSource {
   const T* x;
   const T* addend;
 
-  // From element `offset` of the matrices on.
+  // Reads from element `offset` of the matrices on.
   __device__ OperandSource(const Arguments& a, int64_t offset)
       : dy(static_cast<const T*>(a.dy) + offset),
         x(static_cast<const T*>(a.x) + offset),
@@ -111,7 +111,7 @@ struct GammaSource {
   }
 };
 
-// What the gradients of N columns are made of: dy, xhat and g = dy gamma, and how.
+// The terms of the gradients of N columns: dy, xhat and g = dy gamma, and how they are combined.
 template <typename T, int N>
 struct Terms {
   float dy[N], xhat[N];
@@ -147,7 +147,7 @@ struct Terms {
     }
   }
 
-  // `means` of the row's g and g xhat.
+  // `means` are those of the row's g and g xhat.
   template <bool kAddend>
   __device__ void StoreDx(const Operands<T, N>& operands, Packed<T, N> gamma, SumPair means,
                           float rstd, T* dx) const {
@@ -168,9 +168,9 @@ struct Terms {
   }
 };
 
-// The means of g and g xhat, given a thread's sums. A team is any number of warps here, a block any
-// number of teams, and all of them call this together. `scratch`, kMaxWarps values, was not used by
-// the call before.
+// Returns the means of g and g xhat from a thread's sums. A team has any number of warps here, a
+// block any number of teams, and all of them call this together. `scratch`, kMaxWarps values, must
+// differ from the previous call's.
 __device__ SumPair TeamMeans(SumPair sums, const Arguments& a, SumPair* scratch) {
   const auto add = [](SumPair left, SumPair right) { return left + right; };
   sums = WarpReduce(sums, add);
@@ -187,14 +187,14 @@ __device__ SumPair TeamMeans(SumPair sums, const Arguments& a, SumPair* scratch)
   return {a.centers ? __fmul_rn(sums.first, inverse) : 0.0F, __fmul_rn(sums.second, inverse)};
 }
 
-// Adds up what the teams of a block have of each column, in their order, into `to`, which has
-// `columns` of the columns that they have.
+// Adds up the teams' sums of each column of a block, in their order, into `to`, which has `columns`
+// of their columns.
 template <int N, int kHeld>
 __device__ void WriteBlockSums(const float (&own)[kHeld][N], int columns, float* to) {
   constexpr int kQuad = N == 1 ? 1 : kVectorWidth<float>;
   const int width = static_cast<int>(blockDim.x) * kHeld * N;
   float* const sums = SharedMemory<float>();  // (teams, width)
-  __syncthreads();                            // what was there has been read
+  __syncthreads();                            // the old contents have been read
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     float* const at = sums + static_cast<int>(threadIdx.y) * width +
@@ -218,7 +218,7 @@ __device__ void WriteBlockSums(const float (&own)[kHeld][N], int columns, float*
   }
 }
 
-// To be called by all threads of the block that has block `block` of the rows.
+// Must be called by all threads of the block that has block `block` of the rows.
 template <int N, int kHeld>
 __device__ void WriteBlockSums(const Arguments& a, int64_t block, int64_t first_column,
                                int64_t columns, const float (&dgamma)[kHeld][N],
@@ -228,8 +228,8 @@ __device__ void WriteBlockSums(const Arguments& a, int64_t block, int64_t first_
   if (a.centers) WriteBlockSums(dbeta, static_cast<int>(columns), to + a.features);
 }
 
-// dx of `block_rows` rows, and their part of the sums over columns if kWeight; otherwise a team has
-// at most one row. While a row is summed, the next one is on its way.
+// Computes dx of `block_rows` rows, and their part of the sums over columns if kWeight; otherwise a
+// team has at most one row. While a row is summed, the next one is being loaded.
 template <typename T, int N, int kHeld, bool kAddend, bool kWeight>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     BackwardKernel(const Arguments a, int64_t block_rows) {
@@ -241,17 +241,17 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   float dgamma[kHeld][N] = {}, dbeta[kHeld][N] = {};
   SumPair* scratch = SharedMemory<SumPair>();
   SumPair* other_scratch = scratch + kMaxWarps;
-  int64_t offset = (begin + threadIdx.y) * a.features;  // of the row at hand, in elements
+  int64_t offset = (begin + threadIdx.y) * a.features;  // of the current row, in elements
   const int64_t step = a.features * static_cast<int>(blockDim.y);
   Row next;
   RowStatistics next_statistics;
-  // A team whose turn has no row has one without columns: all turns have a barrier.
+  // A team without a row in a turn has one without columns, because all turns have a barrier.
   const auto read = [&](int64_t r, int64_t from) {
     next = Row(r < end ? a.features : 0, OperandSource<T, N, kAddend>(a, from));
     if (r < end) next_statistics = StatisticsOf(a, r);
   };
   read(begin + threadIdx.y, offset);
-  // Where there are registers for two turns at once, no value moves from `next` to `row`.
+  // If there are registers for two turns at once, no value moves from `next` to `row`.
   [[maybe_unused]] constexpr int kTurns = kHeld <= 2 && kHeld * N == kShare ? 2 : 1;
 #pragma unroll(kTurns)
   for (int64_t first = begin; first < end; first += blockDim.y) {
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   if constexpr (kWeight) WriteBlockSums(a, blockIdx.x, 0, a.features, dgamma, dbeta);
 }
 
-// dx of rows of any length, a block to each.
+// Computes dx of rows of any length, one block for each.
 template <typename T, int N, bool kAddend>
 __global__ void __launch_bounds__(kMaxTeamThreads) LongRowsKernel(const Arguments a) {
   const auto r = static_cast<int64_t>(blockIdx.x);
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads) LongRowsKernel(const Argument
   });
 }
 
-// The sums over columns alone, kShare blockDim.x columns to a block.
+// Computes the sums over columns alone, kShare blockDim.x columns per block.
 template <typename T, int N>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     BackwardWeightKernel(const Arguments a, int64_t block_rows) {
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
     RowStatistics statistics[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      // Past the end, a row without columns.
+      // Beyond the end, this is a row without columns.
       const int64_t r = first + j * static_cast<int>(blockDim.y);
       const bool exists = r < end;
       rows[j] =
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
 
 constexpr int kTotalWarps = 16;
 
-// The P C columns of the workspace, 32 to a block of threads.
+// Sums the P C columns of the workspace, 32 per block of threads.
 __global__ void __launch_bounds__(kWarp* kTotalWarps)
     TotalSumsKernel(const Arguments a, int64_t blocks) {
   const int64_t C = a.features;
@@ -381,8 +381,8 @@ cudaError_t LaunchWeight(cudaStream_t stream, ElementType type, const Arguments&
   });
 }
 
-// dx; with `weight`, where the registers of a block suffice, all but the last step of the gradients
-// of the parameters too: `weight` is then false.
+// Computes dx and, with `weight`, if the registers of a block suffice, all but the last step of the
+// parameters' gradients too: `weight` is then set to false.
 cudaError_t LaunchInput(cudaStream_t stream, ElementType type, const Arguments& a, bool& weight) {
   const auto vectors = [&](int width) {
     return a.features % width == 0 && AlignedForVectors(a.dy, a.x, a.gamma, a.addend, a.dx);

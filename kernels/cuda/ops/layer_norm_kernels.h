@@ -7,9 +7,8 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of LayerNormOp (kernels/ops/layer_norm.h): formulas and shapes are there, also of
-// RMSNorm, which is what it is if not `centers`. `void` pointers are to elements of the type named
-// beside them.
+// The kernels of LayerNormOp (kernels/ops/layer_norm.h has the formulas and shapes), also for
+// RMSNorm, if `centers` is false. `void` pointers are to elements of the type passed with them.
 namespace stagecoach::kernels {
 
 struct LayerNormForwardArguments {
@@ -20,16 +19,16 @@ struct LayerNormForwardArguments {
   void* x = nullptr;             // written only if there is an addend
   const void* addend = nullptr;  // may be null
   const void* gamma = nullptr;
-  const void* beta = nullptr;  // null if not `centers`
+  const void* beta = nullptr;  // null unless `centers`
   float* statistics = nullptr;
   void* y = nullptr;
-  bool starts_early = false;  // LaunchEarly, if there are few rows
+  bool starts_early = false;  // use LaunchEarly if there are few rows
 };
 cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
                                    const LayerNormForwardArguments& arguments);
 
-// dx is computed unless it is null, and so are dgamma and dbeta unless dgamma is: at once in less
-// time, but with the same bits as one after the other. `dx` may be `dy` if it is computed alone.
+// dx is computed unless it is null, and so are dgamma and dbeta unless dgamma is null: together
+// takes less time than separately, with the same bits. `dx` may be `dy` if it is computed alone.
 struct LayerNormBackwardArguments {
   int64_t rows = 1;
   int64_t features = 1;
@@ -41,7 +40,7 @@ struct LayerNormBackwardArguments {
   const void* addend = nullptr;  // to dx; may be null
   void* dx = nullptr;
   float* dgamma = nullptr;
-  float* dbeta = nullptr;  // not written if not `centers`
+  float* dbeta = nullptr;  // written only if `centers`
   bool accumulate = false;
   float* workspace = nullptr;  // for dgamma: LayerNormWorkspaceBytes
 };

@@ -11,12 +11,12 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/few_rows.h"
 #include "kernels/cuda/ops/few_rows_kernels.h"
-#include "kernels/cuda/ops/scratch.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -25,7 +25,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs.
+// Names of extents are those of kernels/ops/linear.h: R rows, I inputs, O outputs.
 class CudaLinear final : public LinearOp {
  public:
   CudaLinear(const LinearShape& shape, DType type)
@@ -46,7 +46,8 @@ class CudaLinear final : public LinearOp {
                                              .operand_type = type_,
                                              .result_type = type_}));
     ASSIGN_OR_RETURN(dw_product_, blas.Plan(BackwardWeightProduct()));
-    // Of all products, in use or not: plans of memory must not depend on what the library can do.
+    // The workspace covers all products, used or not: plans of memory must not depend on what the
+    // library can do.
     for (const Product& product :
          {ForwardProduct(), dx_product_->product(), BackwardWeightProduct()}) {
       product_bytes_ =
@@ -143,7 +144,8 @@ class CudaLinear final : public LinearOp {
             .result_type = DType::kFloat32};
   }
 
-  // dz, with the sums of blocks of its rows unless `partial_sums` is null; nothing with kNone.
+  // Computes dz, with the sums of blocks of its rows unless `partial_sums` is null; nothing with
+  // kNone.
   absl::Status ActivationGradient(cudaStream_t stream, const Tensor& dy, const Tensor& y,
                                   const Tensor& z, const Tensor& dz, float* partial_sums) const {
     if (activation_ == Activation::kNone) return absl::OkStatus();
@@ -170,7 +172,7 @@ class CudaLinear final : public LinearOp {
         stream, {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate}, scratch);
   }
 
-  // db, whose partial sums may be in the workspace already.
+  // Computes db, whose partial sums may already be in the workspace.
   absl::Status BiasGradient(cudaStream_t stream, const Tensor& dz, const Tensor& db,
                             bool accumulate, bool has_partial_sums, std::byte* workspace) const {
     if (!has_bias_) return absl::OkStatus();
@@ -192,7 +194,7 @@ class CudaLinear final : public LinearOp {
                       "LaunchColumnSums");
   }
 
-  // What the library can do beside the product.
+  // Returns what the library can fuse with the product.
   static Epilogue EpilogueOf(Activation activation) {
     switch (activation) {
       case Activation::kNone:
@@ -209,7 +211,7 @@ class CudaLinear final : public LinearOp {
     base::PrintAndAbort(__FILE__, __LINE__, "EpilogueOf", "unknown activation");
   }
 
-  // By the library where it can as exactly as the type.
+  // Returns the library's fused product if it is as exact as the type.
   absl::StatusOr<const MatmulPlan*> PlanFused(BlasLt& blas) const {
     const Epilogue epilogue = EpilogueOf(activation_);
     if (epilogue == Epilogue::kNone || !has_bias_) {
@@ -282,11 +284,11 @@ class CudaLinear final : public LinearOp {
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;
   const MatmulPlan* dw_product_ = nullptr;
-  // The library does not do this beside the product, and a kernel of our own does it after that.
+  // The library cannot fuse this with the product, so a kernel of our own runs afterwards.
   bool bias_follows_ = false;
-  const FewRowsTile* few_rows_ = nullptr;  // in place of the library, unless null
+  const FewRowsTile* few_rows_ = nullptr;  // used instead of the library unless null
   bool starts_early_ = false;
-  // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
+  // Workspace: for products, then for sums, from the first multiple of kScratchAlignment on.
   int64_t product_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   int64_t aside_bytes_ = 0;
@@ -300,6 +302,9 @@ absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape,
     return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxCudaExtent,
                                                    ": ", shape.rows, " rows, ", shape.inputs,
                                                    " inputs, ", shape.outputs, " outputs"));
+  }
+  if (shape.independent_rows) {
+    return absl::UnimplementedError("linear has no CUDA kernel for rows of several sequences");
   }
   auto op = std::make_unique<CudaLinear>(shape, device.activation_type());
   RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device), TunerOf(device)),

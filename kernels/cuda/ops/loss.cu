@@ -9,30 +9,31 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/loss_kernels.h"
 
-// A row is read twice: for its loss, then, mostly from the cache or, where it is long, from shared
-// memory, for its gradient, which may overwrite it: each thread writes what only it reads.
+// A row is read twice: first for its loss, then for its gradient, mostly from the cache or, if it
+// is long, from shared memory. The gradient may overwrite the row: each thread writes only what it
+// alone reads.
 namespace stagecoach::kernels {
 namespace {
 
-constexpr int kShare = 32;  // classes of a row that a thread would like to have
+constexpr int kShare = 32;  // classes of a row that a thread should have
 constexpr int kSumThreads = 512;
 constexpr int kNowhere = 0x7FFFFFFF;
-// Rows of a softmax cross-entropy of more bytes than the first are kept in shared memory between
-// their two passes: of a multiprocessor's four blocks of 512 threads, they would no longer be in
-// its first cache. Those that are longer than the second, which is what a block may have on all
-// GPUs since compute capability 8.0, are read from memory again. The 100,528 bytes of 50,257
-// classes in bfloat16 are kept, by two blocks of a multiprocessor of an H100.
+// Rows of a softmax cross-entropy of more bytes than the first limit are kept in shared memory
+// between their two passes, because with four blocks of 512 threads on a multiprocessor they would
+// no longer be in its first cache. Those above the second limit, which is what a block may have on
+// all GPUs since compute capability 8.0, are read from memory again. The 100,528 bytes of 50,257
+// classes in bfloat16 are kept, by two blocks on a multiprocessor of an H100.
 [[maybe_unused]] constexpr int kCrossEntropyBlocks = 2;
 constexpr size_t kCachedBytes = size_t{32} << 10;
 constexpr size_t kMostSharedBytes = size_t{99} << 10;
 
-// Where reductions of the two kinds of values are kept: apart, so that they need no barrier
+// Scratch for the reductions of the two kinds of values: separate, so that they need no barrier in
 // between.
 struct Scratch {
   Located located[kMaxWarps];
   float sums[kMaxWarps];
 };
-static_assert(sizeof(Scratch) % 16 == 0);  // a row that is kept comes behind it
+static_assert(sizeof(Scratch) % 16 == 0);  // a row that is kept follows it
 
 template <int N>
 struct OutputVector {
@@ -54,7 +55,7 @@ template <int N>
 __device__ void Update(Located& largest, int64_t c, const float (&values)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    // Strictly, so that the first of equals stays.
+    // strictly, so that the first of equals wins
     if (values[i] > largest.value || largest.index == kNowhere) {
       largest = {values[i], static_cast<int>(c) + i};
     }
@@ -66,7 +67,7 @@ __device__ inline Located TeamFirstLargest(Located own, Scratch* scratch) {
       own, [](Located a, Located b) { return FirstLargest(a, b); }, scratch->located);
 }
 
-// The terms are of samples.
+// LossTerms counts samples; this returns rows.
 __device__ inline int64_t ValidRows(const LossArguments& a) {
   return a.terms->valid_samples * a.positions;
 }
@@ -78,9 +79,9 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
   return label >= 0 && label < a.classes;
 }
 
-// A vector of logits from class c on becomes that of their gradients, with zeros behind the last
-// class. Products and sums are rounded one by one, here and in the row's own sum, so that all
-// kernels that contain them give the same bits.
+// Replaces a vector of logits from class c on by their gradients, with zeros after the last class.
+// Products and sums are rounded one by one, here and in the row's own sum, so that all kernels that
+// contain them compute the same bits.
 template <int N>
 __device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c,
                                float (&values)[N]) {
@@ -99,20 +100,20 @@ __device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c
   }
 }
 
-// -log softmax(output)[label], with the sum of exponentials formed in the same pass as the maximum
-// that they are relative to (Milakov & Gimelshein 2018).
+// Computes -log softmax(output)[label]. The sum of exponentials is computed in the same pass as the
+// maximum that they are relative to (Milakov & Gimelshein 2018).
 template <typename T, int N, bool kKeep>
 __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch* scratch) {
   const LossArguments& a = tile.loss;
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
   const int label = a.labels[tile.first_row + r];
   const bool is_class = IsClass(a, label);
-  // Before it may be overwritten.
+  // This is read before it may be overwritten.
   const float at_label = is_class ? ToFloat(output[label]) : NAN;
   const TwiceReadRow<T, N, kKeep> row(a.classes, output,
                                       reinterpret_cast<Packed<T, N>*>(scratch + 1));
   Located largest{-INFINITY, kNowhere};
-  float maximum = -FLT_MAX;  // finite, so that differences are no NaN
+  float maximum = -FLT_MAX;  // finite, so that differences are not NaN
   float sum = 0.0F;
   row.First([&](int64_t c, float(&values)[N]) {
     if (c + N > a.classes) {
@@ -147,7 +148,7 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
     if (tile.softmax != nullptr) tile.softmax[tile.first_row + r] = softmax;
   }
   if (a.gradient == nullptr) return;
-  __syncwarp();  // where the row is a warp's, nothing else keeps at_label from being read late
+  __syncwarp();  // if the row belongs to a warp, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
   row.Second([&](int64_t c, float(&values)[N]) {
     LogitGradients(softmax, a.classes, c, values);
@@ -220,7 +221,7 @@ __device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratc
 
 enum class ErrorFormula { kOfLabels, kOfValues };
 
-// The gradient of a row of padding.
+// Clears the gradient of a row of padding.
 template <typename T, int N>
 __device__ void ClearRow(int64_t columns, T* gradient) {
   const float zeros[N] = {};
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   });
 }
 
-// One block: the order of the sum depends on the number of valid rows alone.
+// There is only one block: the order of the sum depends on the number of valid rows alone.
 __global__ void __launch_bounds__(kSumThreads) LossSumKernel(const LossArguments a) {
   double* const scratch = SharedMemory<double>();
   double loss = 0.0;

@@ -52,7 +52,7 @@ class CudaParameterGroup final : public ParameterGroup {
       : table_(table), host_(std::move(host)), memory_(std::move(memory)) {}
 
   const ParameterTable table_;
-  const HostBuffer host_;  // which the copy may still be reading
+  const HostBuffer host_;  // the copy may still be reading it
   const Buffer memory_;
 };
 
@@ -61,7 +61,7 @@ const ParameterTable& TableOf(const ParameterGroup& group) {
 }
 
 AdamWCoefficients CoefficientsOf(const AdamWStep& step) {
-  // In double: 1 - beta^t has few digits left at the first steps.
+  // Computed in double: 1 - beta^t has few digits left at the first steps.
   const auto t = static_cast<double>(step.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
   const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);

@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kBatch = 2;  // vectors of each array that a thread has in flight
 constexpr int kVector = 4;
 
-// How one element changes. `states` are what the optimizer keeps of it, kStates numbers.
+// How one element changes. `states` are the kStates numbers that the optimizer keeps for it.
 struct AdamWRule {
   static constexpr int kStates = 2;
   AdamWCoefficients c;
@@ -75,8 +75,8 @@ struct Elements {
   }
 };
 
-// Updates elements [begin, end) of the chunk. All reads of a batch come before its first write:
-// the compiler, which cannot know that the arrays are apart, would not put them there.
+// Updates elements [begin, end) of the chunk. All reads of a batch come before its first write,
+// because the compiler, which cannot know that the arrays do not overlap, would not reorder them.
 template <int N, typename Rule>
 __device__ void UpdateRange(const ParameterChunk& chunk, int begin, int end, const Rule& rule,
                             float scale) {
@@ -98,7 +98,7 @@ __device__ void UpdateRange(const ParameterChunk& chunk, int begin, int end, con
   }
 }
 
-// They are few.
+// A plain loop suffices, because moving averages are few.
 __device__ void UpdateAverage(const ParameterChunk& chunk) {
   for (int i = static_cast<int>(threadIdx.x); i < chunk.elements; i += kThreads) {
     chunk.value[i] = chunk.keep * chunk.value[i] + chunk.take * chunk.gradient[i];
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const ParameterTable table, const Rule rule, const float* gradient_scale) {
   const ParameterChunk chunk = table.chunks[blockIdx.x];
   const float scale = gradient_scale == nullptr ? 1.0F : *gradient_scale;
-  if (scale != scale) return;  // not a number
+  if (scale != scale) return;  // NaN
   if (chunk.is_average) {
     UpdateAverage(chunk);
     return;

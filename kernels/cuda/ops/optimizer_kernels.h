@@ -5,42 +5,42 @@
 
 #include <cstdint>
 
-// The kernels of OptimizerOps (kernels/ops/optimizer.h): formulas are there. All parameters of a
-// group are updated by one launch: they are cut into chunks, each the work of one block.
+// The kernels of OptimizerOps (kernels/ops/optimizer.h has the formulas). All parameters of a group
+// are updated by one launch: they are cut into chunks, each the work of one block.
 namespace stagecoach::kernels {
 
-// Elements of a chunk, but maybe of a parameter's last one.
+// The elements of a chunk, except perhaps a parameter's last one.
 inline constexpr int kChunkElements = 8192;
 
-// A range of one parameter, and of what belongs to it.
+// A range of one parameter and its states.
 struct ParameterChunk {
   float* value = nullptr;
   uint16_t* working = nullptr;  // bfloat16; may be null
   const float* gradient = nullptr;
   float* states[2] = {nullptr, nullptr};
   int32_t elements = 0;
-  bool aligned = false;  // all of these for vectors of four elements
+  bool aligned = false;  // all of these are aligned for vectors of four elements
   bool decays = true;
-  // Of a moving average, which nothing else touches: value = keep value + take gradient.
+  // True for a moving average, which nothing else updates: value = keep value + take gradient.
   bool is_average = false;
   float keep = 0.0F, take = 0.0F;
 };
 
-// What describes a group, in device memory.
+// The description of a group, in device memory.
 struct ParameterTable {
   const ParameterChunk* chunks = nullptr;
   int32_t chunk_count = 0;
-  const int32_t* first_chunk = nullptr;  // of each parameter; at [parameter_count] the end
+  const int32_t* first_chunk = nullptr;  // of each parameter; the end is at [parameter_count]
   int32_t parameter_count = 0;
-  double* partial_squares = nullptr;  // one of each chunk: SquaredNorms' scratch
+  double* partial_squares = nullptr;  // one for each chunk: SquaredNorms' scratch
 };
 
-// AdamW's coefficients, with what depends on the step alone worked out.
+// AdamW's coefficients, with everything that depends on the step alone precomputed.
 struct AdamWCoefficients {
   float beta1, beta2, epsilon;
   float rate;  // learning rate / (1 - beta1^t)
   float root;  // 1 / sqrt(1 - beta2^t)
-  float keep;  // 1 - learning rate * weight decay, of parameters that decay
+  float keep;  // 1 - learning rate * weight decay, for parameters that decay
 };
 struct SgdCoefficients {
   float learning_rate, momentum, weight_decay;
@@ -53,10 +53,10 @@ cudaError_t LaunchSgd(cudaStream_t stream, const ParameterTable& table,
 
 cudaError_t LaunchRoundParameters(cudaStream_t stream, const ParameterTable& table);
 
-// squares (parameter_count).
+// Writes squares (parameter_count).
 cudaError_t LaunchSquaredNorms(cudaStream_t stream, const ParameterTable& table, double* squares);
 
-// squares (rows, columns).
+// Reads squares (rows, columns).
 cudaError_t LaunchClipScale(cudaStream_t stream, const double* squares, int64_t rows,
                             int64_t columns, float clip_norm, double* norm, float* scale);
 

@@ -20,14 +20,14 @@ void CheckTensor(const Tensor& tensor, DType type, int64_t elements) {
                                 " belongs to a parameter of ", elements, " elements"));
 }
 
-// Whether vectors of four elements may be read and written at the tensor's start, and so at the
-// start of each of its chunks.
+// Returns whether vectors of four elements may be read and written at the tensor's start, and so at
+// the start of each of its chunks.
 bool IsAligned(const Tensor& tensor) {
   const auto vector_bytes = kVectorElements * static_cast<uintptr_t>(SizeOf(tensor.dtype));
   return reinterpret_cast<uintptr_t>(tensor.data) % vector_bytes == 0;
 }
 
-// The tensor's elements from `begin` on; null if there is no tensor.
+// Returns the tensor's elements from `begin` on; null if there is no tensor.
 template <typename T>
 T* From(const Tensor& tensor, int64_t begin) {
   return tensor.empty() ? nullptr : static_cast<T*>(tensor.data) + begin;

@@ -10,14 +10,14 @@
 
 namespace stagecoach::kernels {
 
-// What a ParameterTable points to. Chunks are in the order of the parameters, and within one in
+// The contents of a ParameterTable. Chunks are in the order of the parameters, and within one in
 // the order of its elements; a parameter without elements has none.
 struct ParameterChunks {
   std::vector<ParameterChunk> chunks;
-  std::vector<int32_t> first_chunk;  // of each parameter, and at the end their number
+  std::vector<int32_t> first_chunk;  // of each parameter, and finally the number of chunks
 };
 
-// Aborts if the tensors of a parameter differ in size, or one is of a wrong type.
+// Aborts if the tensors of a parameter differ in size, or one has a wrong type.
 ParameterChunks CutIntoChunks(absl::Span<const ParameterTensors> parameters);
 
 }  // namespace stagecoach::kernels

@@ -48,7 +48,7 @@ class CudaPooling final : public PoolingOp {
   const ElementType type_;
 };
 
-// With the products by which elements of an image, and rows of all, are counted in 32 bits.
+// Checks also the products that count elements of an image, and rows of all images, in 32 bits.
 bool ArePoolingExtents(const PoolingShape& shape) {
   return IsCudaExtent(shape.samples) && IsCudaExtent(shape.channels) &&
          IsCudaExtent(shape.height) && IsCudaExtent(shape.width) &&

@@ -10,11 +10,11 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/pooling_kernels.h"
 
-// Pooling of images whose channels are last: a thread has a vector of N channels of a place, and
-// of others along the same row. Backward, it gathers what the windows give to its element, in the
-// order of windows, so that a sum is rounded once. Which element of a window is the largest is
-// found anew from x: once for each window and the block of threads that needs it where windows are
-// of few elements (MaxTileKernel), otherwise by each element.
+// Pooling of images whose channels are last: a thread has a vector of N channels of a place, and of
+// others along the same row. In backward, it gathers the contributions of the windows to its
+// element, in the order of windows, so that a sum is rounded once. The largest element of a window
+// is found anew from x: once for each window and the block of threads that needs it if windows have
+// few elements (MaxTileKernel), otherwise by each element.
 namespace stagecoach::kernels {
 namespace {
 
@@ -44,7 +44,8 @@ Layout LayOut(int64_t rows, int width, int vectors) {
   return layout;
 }
 
-// The row of images that a thread has, past the last for those that have none, and its channel.
+// Returns the row of images that a thread has, beyond the last for threads without a row, and its
+// channel.
 __device__ int64_t RowOf(const Layout& layout) {
   return static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(layout.pieces)) * blockDim.z +
          threadIdx.z;
@@ -55,24 +56,24 @@ __device__ int ChannelOf(const Layout& layout) {
   return static_cast<int>(piece * blockDim.x + threadIdx.x) * N;
 }
 
-// From `begin` to before `end`.
+// The range from `begin` to before `end`.
 struct Range {
   int begin, end;
 };
-// What window number `window` has of an axis.
+// Returns the range of window number `window` along an axis.
 __device__ Range WindowAlong(int window, int stride, int padding, int kernel, int extent) {
   const int begin = window * stride - padding;
   return {begin < 0 ? 0 : begin, begin + kernel < extent ? begin + kernel : extent};
 }
-// The windows that have element `at`.
+// Returns the windows that contain element `at`.
 __device__ Range WindowsOf(int at, int stride, int padding, int kernel, int windows) {
   const int place = at + padding;
   const int end = place / stride + 1;
   return {place < kernel ? 0 : (place - kernel) / stride + 1, end < windows ? end : windows};
 }
 
-// The window of output (p, q). Its elements are numbered in the order of rows, those in the padding
-// too.
+// The window of output (p, q). Its elements are numbered in row order, including those in the
+// padding.
 struct Window {
   Range rows, columns;
   int row_step;  // from the number of a row's last element to that of the next row's first
@@ -89,12 +90,12 @@ struct Window {
   }
 };
 
-// Calls visit(number, values) for each element of a window in the order of rows: the reads of many
-// overlap. `image` begins at the thread's channel.
+// Calls visit(number, values) for each element of a window in row order: the reads of many overlap.
+// `image` begins at the thread's channel.
 template <int N, typename T, typename Visit>
 __device__ __forceinline__ void ForEachOfWindow(const PoolingExtents& e, const T* image,
                                                 const Window& window, Visit visit) {
-  constexpr int kBatch = 9;  // as many as the usual window has
+  constexpr int kBatch = 9;  // the size of the usual window
   const int across = window.columns.end - window.columns.begin;
   const int to_next_row = (e.width - across + 1) * e.channels;
   int h = window.rows.begin, w = window.columns.begin, number = window.first;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void ForEachOfWindow(const PoolingExtents& e, const T
   }
 }
 
-// The largest of each channel: the first of equal ones, or the first that is not a number.
+// The largest of each channel: the first of equal ones, or the first NaN.
 template <int N>
 struct Largest {
   float value[N];
@@ -231,8 +232,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A tile is a band of rows of an image, of a piece of the channels, with all windows that have an
-// element of it. Of these it keeps where the largest element is, as a number within the window.
+// A tile is a band of rows of an image, of a piece of the channels, with all windows that contain
+// an element of it. It stores where the largest element of each window is, as a number within the
+// window.
 constexpr int kTileChannels = 64;
 constexpr int kTileRows = 8;
 constexpr int kMostOfWindow = 256;  // elements
@@ -265,7 +267,7 @@ TileLayout LayOutTiles(const PoolingExtents& e, int width) {
   return layout;
 }
 
-// Numbers below 256, one of each channel of a vector.
+// Numbers below 256, one for each channel of a vector.
 template <int N>
 using Bytes = std::conditional_t<N == 1, uint8_t, std::conditional_t<N == 4, uint32_t, uint64_t>>;
 
@@ -281,7 +283,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool exists = channel < e.channels;
   const int top = band * layout.rows;
   const int bottom = top + layout.rows < e.height ? top + layout.rows : e.height;
-  // All windows that have an element of these rows.
+  // All windows that contain an element of these rows.
   const int first_p = WindowsOf(top, e.stride, e.padding, e.kernel_height, e.output_height).begin;
   const int end_p =
       WindowsOf(bottom - 1, e.stride, e.padding, e.kernel_height, e.output_height).end;

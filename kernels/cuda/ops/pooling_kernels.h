@@ -7,8 +7,8 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of PoolingOp (kernels/ops/pooling.h): formulas and shapes are there. Channels are
-// last in memory. `void` pointers are to elements of the type named beside them.
+// The kernels of PoolingOp (kernels/ops/pooling.h has the formulas and shapes). Channels are last
+// in memory. `void` pointers are to elements of the type passed with them.
 namespace stagecoach::kernels {
 
 struct PoolingExtents {

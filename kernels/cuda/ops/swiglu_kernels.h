@@ -7,8 +7,8 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of SwiGluOp (kernels/ops/swiglu.h): formulas and shapes are there. Pointers are to
-// elements of the type named beside them.
+// The kernels of SwiGluOp (kernels/ops/swiglu.h has the formulas and shapes). Pointers are to
+// elements of the type passed with them.
 namespace stagecoach::kernels {
 
 struct SwiGluArguments {
@@ -16,7 +16,7 @@ struct SwiGluArguments {
   int64_t features = 1;  // C
   const void* x = nullptr;
   void* y = nullptr;         // forward only
-  const void* dy = nullptr;  // backward only, and dx
+  const void* dy = nullptr;  // backward only, like dx
   void* dx = nullptr;
 };
 cudaError_t LaunchSwiGluForward(cudaStream_t stream, ElementType type,

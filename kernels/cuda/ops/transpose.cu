@@ -12,15 +12,16 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTile = 32;
-constexpr int kPadded = kTile + 1;  // so that a column of a tile is in as many banks as it has rows
+constexpr int kPadded = kTile + 1;  // so that a column of a tile is spread over as many banks as it
+                                    // has rows
 constexpr int64_t kMostBlocks = 1 << 16;
 
 struct Matrices {
   int64_t count, rows, columns;
 };
 
-// For matrices of few rows or columns: each element of y by one thread. Neighbors read from few
-// places at once, of which the cache keeps what the next ones read.
+// Made for matrices of few rows or columns: each element of y belongs to one thread. Neighbors read
+// from few places at once, of which the cache keeps what the next ones read.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) GatherKernel(const Matrices m, const T* x, T* y) {
   const int64_t of_each = m.rows * m.columns, elements = m.count * of_each;
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(const Matrices m, const
   }
 }
 
-// A block has one tile after the other, through shared memory, so that it reads and writes rows.
+// A block moves one tile after another through shared memory, so that it reads and writes rows.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) TilesKernel(const Matrices m, const T* x, T* y) {
   constexpr int kStep = kThreads / kTile;

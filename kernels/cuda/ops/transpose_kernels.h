@@ -9,7 +9,7 @@
 
 namespace stagecoach::kernels {
 
-// y (matrices, columns, rows) from x (matrices, rows, columns).
+// Computes y (matrices, columns, rows) from x (matrices, rows, columns).
 cudaError_t LaunchTranspose(cudaStream_t stream, ElementType type, int64_t matrices, int64_t rows,
                             int64_t columns, const void* x, void* y);
 

@@ -9,7 +9,8 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Calls `visit` with the name and the place of each attribute: the one list of what a choice has.
+// Calls `visit` with the name and the place of each attribute. This is the only list of a choice's
+// attributes.
 template <typename AnyAlgorithm, typename Visit>
 void ForEachField(AnyAlgorithm& algorithm, Visit visit) {
   visit("id", algorithm.id);

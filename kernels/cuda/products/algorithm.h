@@ -9,7 +9,7 @@
 
 namespace stagecoach::kernels {
 
-// What tells an algorithm of cuBLASLt from all others for the same product: its
+// Distinguishes an algorithm of cuBLASLt from all others for the same product: its
 // CUBLASLT_ALGO_CONFIG attributes. Two algorithms that are equal compute the same bits.
 struct Algorithm {
   int32_t id = 0;
@@ -21,13 +21,13 @@ struct Algorithm {
   uint32_t custom_option = 0;
   uint16_t inner_shape = 0;
   uint16_t cluster_shape = 0;
-  // 1: no algorithm, but the product without its epilogue and a kernel after it (BlasLt::Plan).
+  // 1: not an algorithm, but the product without its epilogue and a kernel after it (BlasLt::Plan).
   uint32_t apart = 0;
 
   std::string ToString() const;  // "id 66, tile 20, stages 12, ..."
 
-  // As a tuning file has it. DataLoss, with the name, if an attribute is missing or out of range,
-  // or if there is another number.
+  // Converts to and from a tuning file's form. DataLoss, with the name, if an attribute is missing
+  // or out of range, or if there is an unknown one.
   Choice ToChoice() const;
   static absl::StatusOr<Algorithm> FromChoice(const Choice& choice);
 

@@ -85,7 +85,7 @@ absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(
         absl::StrCat("cuBLASLt ", CublasLtVersionText(), " has no algorithm for it"));
   }
   if (!tuner_.measures()) return candidates.front();
-  // Planned first, with a choice of its own in the file.
+  // Planned first, with its own choice in the file.
   std::unique_ptr<MatmulPlan> plain;
   if (apart != nullptr) {
     Product product = plan.product();
@@ -117,7 +117,7 @@ absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(
                                       return candidate.algorithm == choice;
                                     });
   if (offered != candidates.end()) return *offered;
-  // The file may be of a search among other candidates.
+  // The file may come from a search among other candidates.
   absl::StatusOr<MatmulPlan::CandidateAlgorithm> rebuilt = plan.Rebuild(choice);
   if (absl::IsUnimplemented(rebuilt.status())) {
     return absl::FailedPreconditionError(

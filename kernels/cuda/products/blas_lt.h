@@ -19,33 +19,32 @@
 
 namespace stagecoach::kernels {
 
-// The version of the library as it prints it: "13.1.0".
+// Returns the version of the library as it prints it: "13.1.0".
 std::string CublasLtVersionText();
 
-// The products of one device: each is planned once, and has one algorithm, which depends on the
+// The products of one device. Each is planned once, and has one algorithm, which depends on the
 // product, the GPU's model, the version of cuBLASLt and the tuning file alone, not on what else was
 // planned before.
 class BlasLt {
  public:
-  // `tuner`, which outlives it, is told the version of cuBLASLt, and the algorithm of each product
-  // that is asked for, or "none".
+  // `tuner`, which outlives the result, is told the version of cuBLASLt, and the algorithm of each
+  // requested product, or "none".
   static absl::StatusOr<std::unique_ptr<BlasLt>> Create(Precision precision, Tuner& tuner);
 
-  // The plan for `product`, which is shared by all that ask for it and used on one stream only; it
-  // lives as long as this. Unimplemented if the library does not have the product with its
-  // epilogue (without one it has all products), or no algorithm for it that runs and repeats. With
-  // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
-  // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
-  // FailedPrecondition, with the reason, if the file names an algorithm that MatmulPlan::Rebuild
-  // refuses; DataLoss if what it has is no algorithm.
-  // With `apart`, which does what the epilogue does after a plain product, and a tuning file, that
-  // request also compares the two ways: Unimplemented if the plain product and `apart` are faster.
-  // Thread-safe.
+  // Returns the plan for `product`, which all callers share and use on one stream only; it lives as
+  // long as this object. Unimplemented if the library does not have the product with its epilogue
+  // (without one it has all products), or has no algorithm for it that runs and has reproducible
+  // bits. With a tuning file, the first request in all runs measures the candidates (FindFastest),
+  // on memory that it allocates for that and on a stream of its own: ResourceExhausted if no memory
+  // is left. FailedPrecondition, with the reason, if the file names an algorithm that
+  // MatmulPlan::Rebuild refuses; DataLoss if its entry is not an algorithm. With a tuning file and
+  // `apart`, which does the work of the epilogue after a plain product, that request also compares
+  // the two ways: Unimplemented if the plain product and `apart` are faster. Thread-safe.
   absl::StatusOr<const MatmulPlan*> Plan(const Product& product,
                                          const Followed::Function& apart = nullptr);
 
   Precision precision() const { return precision_; }
-  // What MatmulWorkspaceBytes asks for.
+  // Returns the compute capability that MatmulWorkspaceBytes needs.
   int compute_major() const { return tuner_.compute_major(); }
 
  private:
@@ -58,7 +57,7 @@ class BlasLt {
 
   absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product,
                                                          const Followed::Function& apart) const;
-  // Which of the candidates the plan is to use.
+  // Returns the candidate that the plan should use.
   absl::StatusOr<MatmulPlan::CandidateAlgorithm> Choose(MatmulPlan& plan,
                                                         const Followed::Function& apart) const;
   absl::StatusOr<Algorithm> Measure(MatmulPlan& plan,
@@ -70,7 +69,7 @@ class BlasLt {
   const Handle handle_;  // outlives the plans
 
   base::Mutex mutex_;
-  // By Product::ToString. What the library does not have is not asked for again.
+  // Keyed by Product::ToString. A product that the library does not have is not requested again.
   std::map<std::string, absl::StatusOr<std::unique_ptr<MatmulPlan>>> plans_ ABSL_GUARDED_BY(mutex_);
 };
 

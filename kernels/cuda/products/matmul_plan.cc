@@ -9,14 +9,15 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/issue_count.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 // CUBLASLT_REDUCTION_SCHEME_INPLACE adds the parts of a split product in the order in which they
-// happen to be done; CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE rounds them to the type of the result
-// before it adds them, where sums are to be float32.
+// happen to finish; CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE rounds them to the type of the result
+// before it adds them, but sums must be float32.
 constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 // The type of alpha and beta.
@@ -71,7 +72,7 @@ absl::Status Set(cublasLtMatmulPreference_t preference,
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// What the library says of an algorithm: Unimplemented if it refuses it.
+// Converts what the library says of an algorithm: Unimplemented if it refuses it.
 absl::Status AlgorithmStatus(cublasStatus_t status, absl::string_view call) {
   const absl::Status result = CublasStatus(status, call);
   const bool is_refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
@@ -97,7 +98,8 @@ absl::Status Get(const cublasLtMatmulAlgo_t& algorithm,
       "cublasLtMatmulAlgoConfigGetAttribute");
 }
 
-// Calls `visit` with each attribute of an algorithm but the id, which is read-only, and its place.
+// Calls `visit` with each attribute of an algorithm and its place, except for the id, which is
+// read-only.
 template <typename AnyAlgorithm, typename Visit>
 absl::Status ForEachAttribute(AnyAlgorithm& algorithm, Visit visit) {
   RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_TILE_ID, algorithm.tile));
@@ -137,18 +139,17 @@ std::string Product::ToString() const {
 }
 
 int64_t MatmulWorkspaceBytes(const Product& product, int compute_major) {
-  constexpr int64_t kGranule = 256;
   const int64_t recommended = int64_t{compute_major >= 9 ? 32 : 4} << 20;
   const int64_t in_proportion =
       2 * (product.a().bytes() + product.b().bytes() + product.d().bytes());
-  return std::min(recommended, (in_proportion + kGranule - 1) / kGranule * kGranule);
+  return std::min(recommended, AlignScratch(in_proportion));
 }
 
 absl::StatusOr<std::unique_ptr<MatmulPlan>> MatmulPlan::Create(cublasLtHandle_t handle,
                                                                const Product& product,
                                                                Precision precision,
                                                                int64_t workspace_bytes) {
-  // A rule of the library, of which it would say that we are wrong.
+  // A rule of the library, whose error would blame the arguments.
   constexpr int64_t kAuxMultiple = 8;
   if (product.epilogue == Epilogue::kGeluAuxBias && product.m % kAuxMultiple != 0) {
     return absl::UnimplementedError(
@@ -219,7 +220,7 @@ absl::StatusOr<MatmulPlan::Preference> MatmulPlan::CreatePreference() const {
   return owner;
 }
 
-// What the heuristic says is an estimate, of the workspace too.
+// The heuristic only estimates, even the workspace.
 absl::Status MatmulPlan::Check(const CandidateAlgorithm& candidate) const {
   if ((candidate.algorithm.reduction & ~kReductions) != 0) {
     return absl::UnimplementedError("it does not sum in float32 in a fixed order");
@@ -272,7 +273,8 @@ absl::StatusOr<std::vector<MatmulPlan::CandidateAlgorithm>> MatmulPlan::Candidat
     const absl::Status check = Check(candidate);
     if (absl::IsUnimplemented(check)) continue;
     RETURN_IF_ERROR(check);
-    // What is in no attribute could not be told apart in a tuning file.
+    // An algorithm with a property that no attribute describes could not be identified in a tuning
+    // file.
     const bool is_known =
         std::any_of(candidates.begin(), candidates.end(),
                     [&](const CandidateAlgorithm& other) { return other.algorithm == algorithm; });
@@ -311,7 +313,7 @@ absl::Status MatmulPlan::Run(cudaStream_t stream, const Operands& operands,
   RETURN_IF_ERROR(SetPointers(operands));
   const float alpha = 1.0F;
   const float beta = operands.accumulate ? 1.0F : 0.0F;
-  IssueCount::Add(2);  // the kernel, and one that adds up parts
+  IssueCount::Add(2);  // the kernel, and one that adds the parts
   const cublasStatus_t status =
       cublasLtMatmul(handle_, description_.get(), &alpha, operands.a, a_.get(), operands.b,
                      b_.get(), &beta, operands.d, d_.get(), operands.d, d_.get(),

@@ -22,23 +22,23 @@
 // they lie in memory and without a transposition.
 namespace stagecoach::kernels {
 
-// What a product does besides, in the same kernel.       D (m, n), bias (m)
+// The additional work of a product, in the same kernel.       D (m, n), bias (m)
 enum class Epilogue : uint8_t {
   kNone,
-  kBias,         // D = product + bias, one element of it per row of D
+  kBias,         // D = product + bias, one element of bias per row of D
   kReluBias,     // D = max(0, product + bias)
   kGeluAuxBias,  // aux = product + bias, D = gelu(aux) in the tanh form; m is a multiple of 8
 };
 
-// A matrix as it lies in memory: columns of `rows` elements, each `leading` elements after the one
-// before. What lies between two columns is neither read nor written.
+// A matrix as it lies in memory: columns of `rows` elements, each `leading` elements after the
+// previous one. The gaps between columns are neither read nor written.
 struct StoredMatrix {
   int64_t rows = 1, columns = 1, leading = 1;
   DType type = DType::kFloat32;
 
   int64_t row_bytes() const { return rows * SizeOf(type); }
   int64_t leading_bytes() const { return leading * SizeOf(type); }
-  // From the first element to the end of the last.
+  // Returns the size from the first element to the end of the last.
   int64_t bytes() const { return (columns - 1) * leading_bytes() + row_bytes(); }
 };
 
@@ -51,13 +51,14 @@ struct Product {
   DType operand_type = DType::kFloat32;
   DType result_type = DType::kFloat32;
   Epilogue epilogue = Epilogue::kNone;
-  // Leading dimensions. 0: there are no gaps between columns, as with any epilogue but kNone.
+  // Leading dimensions. 0: no gaps between columns, which any epilogue but kNone requires.
   int64_t lda = 0, ldb = 0, ldd = 0;
 
   StoredMatrix a() const { return Stored(transpose_a, m, k, lda, operand_type); }
   StoredMatrix b() const { return Stored(transpose_b, k, n, ldb, operand_type); }
   StoredMatrix d() const { return Stored(false, m, n, ldd, result_type); }
-  // "A^T B bf16 768x64x3072 -> fp32, none", with leading dimensions other than 0: ", ldb 50304"
+  // Returns "A^T B bf16 768x64x3072 -> fp32, none"; leading dimensions other than 0 are appended:
+  // ", ldb 50304".
   std::string ToString() const;
 
   friend bool operator==(const Product&, const Product&) = default;
@@ -73,13 +74,14 @@ struct Product {
 // Addresses of tensors and of workspaces of products are multiples of this.
 inline constexpr int64_t kMatmulAlignment = 16;
 
-// Scratch that algorithms for the product may use, in bytes, a multiple of 256: a function of the
-// product and of the generation of the GPU alone, so that plans of memory do not depend on the
-// choice of algorithms. Twice the operands and the result, so that it stays in proportion; at most
-// what NVIDIA recommends, 32 MiB from compute capability 9.0 on and 4 MiB before.
+// Returns the scratch that algorithms for the product may use, in bytes, a multiple of 256: a
+// function of the product and of the generation of the GPU alone, so that plans of memory do not
+// depend on the choice of algorithms. It is twice the operands and the result, so that it stays in
+// proportion, and at most what NVIDIA recommends: 32 MiB from compute capability 9.0 on and 4 MiB
+// before.
 int64_t MatmulWorkspaceBytes(const Product& product, int compute_major);
 
-// A product with all that cuBLASLt needs to know to compute it. Not thread-safe: Run is called by
+// A product with everything that cuBLASLt needs to compute it. Not thread-safe: Run is called by
 // one thread at a time.
 class MatmulPlan {
  public:
@@ -95,29 +97,29 @@ class MatmulPlan {
     const void* a = nullptr;
     const void* b = nullptr;
     void* d = nullptr;
-    const void* bias = nullptr;  // unless kNone
-    void* aux = nullptr;         // kGeluAuxBias
-    bool accumulate = false;     // D += product; with kNone alone
+    const void* bias = nullptr;  // unless the epilogue is kNone
+    void* aux = nullptr;         // for kGeluAuxBias
+    bool accumulate = false;     // D += product; only with kNone
   };
 
-  // Without an algorithm. `handle` outlives it. Unimplemented: an extent that the epilogue cannot
-  // have.
+  // Creates a plan without an algorithm. `handle` outlives it. Unimplemented: an extent that the
+  // epilogue does not support.
   static absl::StatusOr<std::unique_ptr<MatmulPlan>> Create(cublasLtHandle_t handle,
                                                             const Product& product,
                                                             Precision precision,
                                                             int64_t workspace_bytes);
 
-  // At most kMaxCandidates algorithms, in the order of the time that the library expects of them.
-  // Only those that sum in float32, in a fixed order, in at most workspace_bytes() of workspace,
-  // and that pass the library's own check. None if it does not have the product with its epilogue.
+  // Returns at most kMaxCandidates algorithms, in the order of the library's estimated times: only
+  // those that sum in float32, in a fixed order, in at most workspace_bytes() of workspace, and
+  // that pass the library's own check. None if it does not have the product with its epilogue.
   absl::StatusOr<std::vector<CandidateAlgorithm>> Candidates() const;
-  // The algorithm with these attributes, whether or not the library would propose it.
-  // Unimplemented, with the reason, if it does not compute the product in the way of Candidates.
+  // Returns the algorithm with these attributes, whether or not the library would propose it.
+  // Unimplemented, with the reason, if it does not meet the conditions of Candidates.
   absl::StatusOr<CandidateAlgorithm> Rebuild(const Algorithm& algorithm) const;
   void Use(const CandidateAlgorithm& candidate) { candidate_ = candidate; }
 
-  // Issues the product to `stream`; never waits. Addresses are multiples of kMatmulAlignment
-  // (InvalidArgument). `workspace` has workspace_bytes(). Unimplemented if the library refuses the
+  // Issues the product to `stream`; never waits. InvalidArgument if an address is not a multiple of
+  // kMatmulAlignment. `workspace` has workspace_bytes(). Unimplemented if the library refuses the
   // algorithm after all.
   absl::Status Run(cudaStream_t stream, const Operands& operands, std::byte* workspace) const;
 
@@ -152,8 +154,8 @@ class MatmulPlan {
   absl::Status DescribeEpilogue();
   static absl::StatusOr<Layout> CreateLayout(const StoredMatrix& matrix);
   absl::StatusOr<Preference> CreatePreference() const;
-  // Unimplemented if the library does not compute the product with `candidate` in
-  // workspace_bytes(), or does not sum in the way of Candidates.
+  // Returns Unimplemented if the library does not compute the product with `candidate` in
+  // workspace_bytes(), or does not sum as Candidates requires.
   absl::Status Check(const CandidateAlgorithm& candidate) const;
   absl::Status SetPointers(const Operands& operands) const;
 

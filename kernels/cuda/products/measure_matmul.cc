@@ -12,7 +12,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Where a product finds what it needs.
+// The addresses of a product's operands.
 struct Places {
   MatmulPlan::Operands operands;
   std::vector<Area> results;
@@ -38,7 +38,7 @@ Places Arrange(const MatmulPlan& plan, const Followed& followed, Layout& layout)
   places.results.push_back(AreaOf(operands.d, product.d()));
   if (epilogue == Epilogue::kGeluAuxBias) {
     operands.aux = layout.Take(product.d().bytes());
-    // A result of what follows is no result of the product.
+    // A result of the follower is not a result of the product.
     if (product.epilogue == epilogue) places.results.push_back(AreaOf(operands.aux, product.d()));
   }
   places.workspace = {.begin = layout.Take(plan.workspace_bytes()),

@@ -12,27 +12,27 @@
 
 namespace stagecoach::kernels {
 
-// What is timed with a product: a kernel that follows it in the stream.
+// A kernel that follows a product in the stream and is timed with it.
 struct Followed {
   using Function =
       std::function<absl::Status(cudaStream_t stream, const MatmulPlan::Operands& operands)>;
 
-  Product operands_of;  // for which there is memory: the product, perhaps with an epilogue
+  Product operands_of;  // the product whose operands have memory, perhaps with an epilogue
   Function follow;      // empty: nothing follows
 };
 
 struct MeasuredAlgorithm {
   MatmulPlan::CandidateAlgorithm candidate;
-  float milliseconds = 0.0F;  // of the product and what follows it
+  float milliseconds = 0.0F;  // of the product and the work that follows it
 };
 
-// The candidate to compute the plan's product with (TuningBench::FindFastest), with operands in
-// memory of its own. Candidates are in the order of the library's own estimates: with
+// Returns the candidate to compute the plan's product with (TuningBench::FindFastest), with
+// operands in memory of its own. Candidates are in the order of the library's own estimates: with
 // MatmulPlan::kMaxCandidates a product is measured in about 52 ms, or 160 times its own time if
 // that is more.
 //
-// Leaves the plan with some candidate in use. Waits for the GPU. An error of the library passes
-// over a candidate; an error of the GPU ends the search. Unimplemented, with the last reason, if no
+// Leaves the plan with some candidate in use. Waits for the GPU. A candidate with a library error
+// is skipped; an error of the GPU ends the search. Unimplemented, with the last reason, if no
 // candidate is left. `candidates` is not empty.
 absl::StatusOr<MeasuredAlgorithm> FindFastest(
     int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,

@@ -7,8 +7,9 @@
 namespace stagecoach::kernels {
 namespace {
 
-// The work may be sound, but cannot be made a graph: what it calls is not for one, or there is no
-// memory for the graph. Everything else is an error of the work or of the GPU.
+// Returns whether the work may be sound but cannot be made a graph: it calls something that does
+// not support graphs, or there is no memory for the graph. Everything else is an error of the work
+// or of the GPU.
 bool IsNoGraph(cudaError_t error) {
   switch (error) {
     case cudaErrorStreamCaptureUnsupported:
@@ -47,7 +48,7 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
   }
   IssueCount::Add(1);
   const cudaError_t launched = cudaGraphLaunch(graph_.get(), stream);
-  if (IsNoGraph(launched)) {  // its memory on the GPU is taken at the first launch
+  if (IsNoGraph(launched)) {  // its GPU memory is allocated at the first launch
     RETURN_IF_ERROR(BePlain(launched, "cudaGraphLaunch"));
     return issue();
   }
@@ -55,7 +56,7 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
 }
 
 absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue) {
-  // Thread-local: what other devices' threads do meanwhile does not matter to this capture.
+  // The capture is thread-local: what other devices' threads do meanwhile does not matter to it.
   const cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
   if (IsNoGraph(begun)) return BePlain(begun, "cudaStreamBeginCapture");
   RETURN_IF_ERROR(CudaStatus(begun, "cudaStreamBeginCapture"));
@@ -63,10 +64,10 @@ absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl:
   const absl::Status issued = issue();
   IssueCount::ResetTo(count);
   cudaGraph_t captured = nullptr;
-  // Whatever happened, or it would go on.
+  // The capture must be ended whatever happened, or it would continue.
   const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
   const CudaGraph graph(gpu_, captured);
-  // Errors of `issue` are then only what the refused call returned; to issue it again will tell.
+  // Errors of `issue` are then only what the refused call returned; issuing it again will tell.
   if (IsNoGraph(ended)) return BePlain(ended, "cudaStreamEndCapture");
   RETURN_IF_ERROR(issued);
   RETURN_IF_ERROR(CudaStatus(ended, "cudaStreamEndCapture"));
@@ -80,7 +81,7 @@ absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl:
 }
 
 absl::Status CudaRecording::BePlain(cudaError_t error, const char* call) {
-  static_cast<void>(cudaGetLastError());  // it would be the next call's
+  static_cast<void>(cudaGetLastError());  // it would be reported by the next call
   why_plain_ = std::string(CudaStatus(error, call).message());
   graph_ = {};
   state_ = State::kPlain;

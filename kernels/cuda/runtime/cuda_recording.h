@@ -13,7 +13,7 @@
 
 namespace stagecoach::kernels {
 
-// Work kept as a CUDA graph. Jobs of the stream only.
+// Work kept as a CUDA graph. For jobs of the stream only.
 class CudaRecording final : public Recording {
  public:
   explicit CudaRecording(int gpu) : gpu_(gpu) {}
@@ -21,17 +21,17 @@ class CudaRecording final : public Recording {
   Form form() const override { return state_ == State::kCaptured ? Form::kGraph : Form::kPlain; }
   std::string why_plain() const override { return why_plain_; }
 
-  // Stream::Replay: issues the work to `stream`, a stream of the GPU and the same one every time.
-  // The first call is plain, for libraries load their code at its first use, which cannot be
-  // captured; the second captures; later ones launch what was captured. What cannot be made a
-  // graph, or has no memory to become one, is issued plainly every time.
+  // Implements Stream::Replay: issues the work to `stream`, a stream of the GPU and the same one
+  // every time. The first call is plain, because libraries load their code at its first use, which
+  // cannot be captured; the second captures; later ones launch the captured graph. Work that cannot
+  // be made a graph, or has no memory to become one, is issued plainly every time.
   absl::Status Play(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
 
  private:
   enum class State : uint8_t { kNew, kWarm, kCaptured, kPlain };
 
   absl::Status Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
-  // From now on, for `error` of `call`.
+  // Issues the work plainly from now on, because of `error` of `call`.
   absl::Status BePlain(cudaError_t error, const char* call);
 
   const int gpu_;

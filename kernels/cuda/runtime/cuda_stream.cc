@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/issue_count.h"
+#include "kernels/cuda/runtime/backoff.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
-#include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -26,8 +26,8 @@ absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaMemcpyKi
                     "cudaMemcpyAsync");
 }
 
-// NVTX would initialize itself at its first range, unordered with the first ranges of other
-// threads.
+// NVTX would otherwise initialize itself at its first range, unordered with the first ranges of
+// other threads.
 void InitializeRanges() {
   static std::once_flag once;
   std::call_once(once, [] { nvtxInitialize(nullptr); });
@@ -42,7 +42,7 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
   ASSIGN_OR_RETURN(CudaStreamHandle aside, CudaStreamHandle::Create(gpu, Priority::kNormal));
   ASSIGN_OR_RETURN(CudaStreamHandle communication, CudaStreamHandle::Create(gpu, Priority::kHigh));
   ASSIGN_OR_RETURN(CudaStreamHandle copies, CudaStreamHandle::Create(gpu, Priority::kNormal));
-  ASSIGN_OR_RETURN(Progress progress, Progress::Create(gpu, compute.get()));
+  ASSIGN_OR_RETURN(CompletionCounter completions, CompletionCounter::Create(gpu, compute.get()));
   ASSIGN_OR_RETURN(CudaEvent computed, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(CudaEvent communicated, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(CudaEvent copied, CudaEvent::Create(gpu, Timing::kOff));
@@ -54,7 +54,7 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
                .aside = std::move(aside),
                .communication = std::move(communication),
                .copies = std::move(copies),
-               .progress = std::move(progress),
+               .completions = std::move(completions),
                .computed = std::move(computed),
                .communicated = std::move(communicated),
                .copied = std::move(copied),
@@ -80,7 +80,7 @@ CudaStream::CudaStream(int gpu, Parts parts)
       aside_(std::move(parts.aside)),
       communication_(std::move(parts.communication)),
       copies_(std::move(parts.copies)),
-      progress_(std::move(parts.progress)),
+      completions_(std::move(parts.completions)),
       computed_(std::move(parts.computed)),
       communicated_(std::move(parts.communicated)),
       copied_(std::move(parts.copied)),
@@ -161,15 +161,15 @@ absl::Status CudaStream::WaitWithDeadline(absl::FunctionRef<absl::StatusOr<bool>
                                           base::Deadline deadline,
                                           absl::FunctionRef<absl::Status()> poll) const {
   constexpr std::chrono::milliseconds kPollInterval{1};
-  // The end of a step is not slept through; what takes longer than any step is.
-  const Patience patience(std::chrono::seconds(2), std::chrono::milliseconds(1));
-  Patience::Clock::time_point next_poll = patience.start() + kPollInterval;
+  // Spins through the end of a step, and sleeps in waits longer than any step.
+  const Backoff patience(std::chrono::seconds(2), std::chrono::milliseconds(1));
+  Backoff::Clock::time_point next_poll = patience.start() + kPollInterval;
   for (;;) {
     ASSIGN_OR_RETURN(const bool is_done, done());
     if (is_done) return absl::OkStatus();
-    if (Patience::Clock::now() >= next_poll) {
+    if (Backoff::Clock::now() >= next_poll) {
       RETURN_IF_ERROR(poll());
-      next_poll = Patience::Clock::now() + kPollInterval;
+      next_poll = Backoff::Clock::now() + kPollInterval;
     }
     if (deadline.Expired()) {
       return absl::DeadlineExceededError(

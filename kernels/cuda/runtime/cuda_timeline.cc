@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/runtime/backoff.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
-#include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ClockMapping>> ClockMapping::Create(int gpu, cuda
 absl::Status ClockMapping::Measure(int gpu, cudaStream_t stream, Pair& pair) {
   const GpuScope scope(gpu);
   RETURN_IF_ERROR(scope.status());
-  // A host that was interrupted meanwhile would pair the event with a time far from its own.
+  // If the host was interrupted meanwhile, it would pair the event with a time far from its own.
   constexpr std::chrono::microseconds kUndisturbed{50};
   constexpr int kTries = 3;
   for (int i = 0; i < kTries; ++i) {
@@ -87,7 +87,7 @@ absl::StatusOr<std::chrono::steady_clock::time_point> CudaTimeline::At(int slot)
 
 absl::Status CudaTimeline::Wait(int slot) const {
   const CudaEvent& event = events_.at(static_cast<size_t>(slot));
-  const Patience patience(std::chrono::seconds(2), std::chrono::milliseconds(1));
+  const Backoff patience(std::chrono::seconds(2), std::chrono::milliseconds(1));
   for (;; patience.Wait()) {
     ASSIGN_OR_RETURN(const bool reached, event.Reached());
     if (reached) return absl::OkStatus();

@@ -19,23 +19,23 @@ namespace stagecoach::kernels {
 
 class CudaStream;
 
-// When events of one GPU were reached, on the clock of this process. A GPU tells only the time
-// between two of its events, in milliseconds as a float: so an event is kept of which the host's
-// time is known, and is replaced now and then, for the two clocks drift apart and a float has 24
-// bits. Thread-safe.
+// Tells when events of one GPU were reached, on the clock of this process. A GPU tells only the
+// time between two of its events, in milliseconds as a float. So an event with known host time is
+// kept, and is replaced now and then, because the two clocks drift apart and a float has 24 bits.
+// Thread-safe.
 class ClockMapping {
  public:
-  // Records on `stream`, a stream of `gpu`, which is idle then and at each Refresh, and outlives
-  // this.
+  // Records on `stream`, a stream of `gpu`, which is idle now and at each Refresh, and outlives the
+  // result.
   static absl::StatusOr<std::unique_ptr<ClockMapping>> Create(int gpu, cudaStream_t stream);
 
-  // Pairs the clocks anew if kMaxAge has passed since they were; waits some microseconds for the
-  // GPU then.
+  // Pairs the clocks anew if the last pairing is older than kMaxAge; this waits some microseconds
+  // for the GPU.
   static constexpr std::chrono::seconds kMaxAge{1};
   absl::Status Refresh();
 
-  // The time of an event with timing, of the same GPU, that was reached and was recorded after the
-  // last pairing but one. To within some ten microseconds.
+  // Returns the time of an event with timing, of the same GPU, that was reached and was recorded
+  // after the last pairing but one. Accurate to within some ten microseconds.
   absl::StatusOr<std::chrono::steady_clock::time_point> At(const CudaEvent& event) const;
 
  private:
@@ -51,8 +51,8 @@ class ClockMapping {
   const int gpu_;
   const cudaStream_t stream_;
   mutable base::Mutex mutex_;
-  // The last two pairings: what an event is measured from must come before it, and the end of a
-  // step, where clocks are paired, comes after its events.
+  // The last two pairings: the reference of an event must come before it, and the end of a step,
+  // where clocks are paired, comes after its events.
   std::array<Pair, 2> pairs_ ABSL_GUARDED_BY(mutex_);
   int older_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -60,7 +60,7 @@ class ClockMapping {
 // Moments in the order of a CUDA device's compute stream.
 class CudaTimeline final : public Timeline {
  public:
-  // `stream` outlives it.
+  // `stream` outlives the result.
   static absl::StatusOr<std::unique_ptr<Timeline>> Create(const CudaStream& stream, int slots);
 
   absl::Status Mark(int slot) override;

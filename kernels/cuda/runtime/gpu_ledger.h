@@ -11,22 +11,23 @@
 
 namespace stagecoach::kernels {
 
-// What this process has taken of one GPU. Lives as long as the program. Thread-safe.
+// The GPU memory that this process uses on one GPU. Lives as long as the program. Thread-safe.
 class GpuLedger {
  public:
   static GpuLedger& Of(int gpu);
   explicit GpuLedger(int gpu) : gpu_(gpu) {}
 
-  // The free memory of the GPU. Needs a context there, and creates one.
+  // Returns the free memory of the GPU. Needs a context there, and creates one.
   absl::StatusOr<int64_t> FreeBytes();
-  // The context is what was in use when the driver was first asked, here or by FreeBytes. The
-  // libraries have the rest of what neither it nor the devices' allocations account for.
+  // Measures the memory in use. The context counts as what was in use when the driver was first
+  // asked, here or by FreeBytes. The libraries count as the rest, which neither the context nor the
+  // devices' allocations account for.
   absl::StatusOr<AcceleratorMemory> Measure();
 
-  // Counts what a device on the GPU has allocated or, below 0, freed.
+  // Adds the bytes that a device on the GPU has allocated or, if negative, freed.
   void Add(int64_t bytes) { allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
 
-  // Held while a device is set up on the GPU, so that each sees what the one before has taken.
+  // Held while a device is set up on the GPU, so that each sees what the previous one has used.
   base::Mutex& setup() { return setup_; }
 
  private:

@@ -7,10 +7,11 @@
 namespace stagecoach::kernels {
 namespace {
 
-// What the innermost scope of the calling thread, or its home, made current: that is still so.
+// The GPU that the innermost scope of the calling thread, or its home, made current; it still is.
 constexpr int kNone = -1;
-// In static memory of the thread, also of a library that is loaded later: that is quickest, and
-// LeakSanitizer of g++ 12 mistakes some dynamic blocks for the ones of an older glibc, and crashes.
+// It is in static memory of the thread, even for a library that is loaded later: that is fastest,
+// and LeakSanitizer of g++ 12 mistakes some dynamic blocks for those of an older glibc, and
+// crashes.
 [[gnu::tls_model("initial-exec")]] thread_local int current_gpu = kNone;
 
 absl::Status MakeCurrent(int gpu) {

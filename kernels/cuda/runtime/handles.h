@@ -11,14 +11,14 @@
 #include "absl/status/statusor.h"
 
 // Owners of what the CUDA runtime hands out. Each is made by Create or Allocate for a given GPU,
-// whichever one is current, is move-only, empty after a move, and gives back in its destructor,
-// which ignores errors: they have been, or will be, seen by the call that matters.
+// whichever one is current; is move-only, and empty after a move; and releases what it owns in its
+// destructor, which ignores errors: they have been, or will be, seen by the call that matters.
 namespace stagecoach::kernels {
 
-// Makes `gpu` the calling thread's current one. At the end of the scope the one of the enclosing
-// scope, or of the thread's home, is current again; without either, `gpu` stays. (To go back to
-// whatever was current before would be wrong: a new thread's current GPU is number 0, and choosing
-// it would create an unused context there, of hundreds of megabytes.)
+// Makes `gpu` the calling thread's current one. At the end of the scope the GPU of the enclosing
+// scope, or of the thread's home, becomes current again; if there is neither, `gpu` stays.
+// (Returning to whatever was current before would be wrong: a new thread's current GPU is number 0,
+// and choosing it would create an unused context there, of hundreds of megabytes.)
 class GpuScope {
  public:
   explicit GpuScope(int gpu);
@@ -26,15 +26,15 @@ class GpuScope {
   GpuScope(const GpuScope&) = delete;
   GpuScope& operator=(const GpuScope&) = delete;
 
-  // Of making it current.
+  // Returns the status of making it current.
   const absl::Status& status() const { return status_; }
 
-  // Makes `gpu` current for the rest of the calling thread's life, but for scopes: for a thread
-  // in which no other code chooses GPUs.
+  // Makes `gpu` current for the rest of the calling thread's life, except within scopes: for
+  // threads in which no other code chooses GPUs.
   static absl::Status SetHome(int gpu);
 
  private:
-  const int enclosing_;  // the GPU of the enclosing scope or the home; -1: there is neither
+  const int enclosing_;  // the GPU of the enclosing scope or the home; -1: neither exists
   const absl::Status status_;
 };
 
@@ -70,8 +70,8 @@ class GpuHandle {
 
 }  // namespace internal
 
-// A stream that does not wait for the legacy default stream, nor that one for it. Destroying it
-// does not wait for its work.
+// A stream that is not synchronized with the legacy default stream in either direction. Its
+// destruction does not wait for its work.
 class CudaStreamHandle {
  public:
   enum class Priority : uint8_t { kNormal, kHigh };
@@ -89,15 +89,15 @@ class CudaStreamHandle {
 // A mark in the order of a stream of the same GPU; streams of any GPU can wait for it.
 class CudaEvent {
  public:
-  // Only an event with timing tells when it was reached (ClockMapping); others are cheaper.
+  // Only events with timing tell when they were reached (ClockMapping); others are cheaper.
   enum class Timing : uint8_t { kOff, kOn };
   static absl::StatusOr<CudaEvent> Create(int gpu, Timing timing);
 
   cudaEvent_t get() const { return handle_.get(); }
   absl::Status Record(cudaStream_t stream) const;
-  // Later work of `stream` comes after the event as it was last recorded.
+  // Makes later work of `stream` wait for the event as it was last recorded.
   absl::Status ComeAfter(cudaStream_t stream) const;
-  // Whether it was reached; or the first error of work on the GPU. Never waits.
+  // Returns whether it was reached, or the first error of work on the GPU. Never waits.
   absl::StatusOr<bool> Reached() const;
 
  private:
@@ -107,14 +107,14 @@ class CudaEvent {
   internal::GpuHandle<cudaEvent_t, cudaEventDestroy> handle_;
 };
 
-// Memory of a GPU, not zeroed; addresses are multiples of 256. Giving it back waits for all work of
-// the GPU.
+// Memory of a GPU, not zeroed; addresses are multiples of 256. Freeing it waits for all work of the
+// GPU.
 class DeviceMemory {
  public:
   static absl::StatusOr<DeviceMemory> Allocate(int gpu, int64_t bytes);
 
   std::byte* data() const { return static_cast<std::byte*>(handle_.get()); }
-  // Gives up ownership: the caller calls cudaFree.
+  // Releases ownership: the caller calls cudaFree.
   std::byte* Release() { return static_cast<std::byte*>(handle_.Release()); }
 
  private:
@@ -124,15 +124,15 @@ class DeviceMemory {
 };
 
 // Page-locked host memory, not zeroed, that every GPU copies from and to directly and that kernels
-// can reach.
+// can access.
 class PinnedMemory {
  public:
   static absl::StatusOr<PinnedMemory> Allocate(int gpu, int64_t bytes);
 
   std::byte* data() const { return static_cast<std::byte*>(handle_.get()); }
-  // Gives up ownership: the caller calls cudaFreeHost.
+  // Releases ownership: the caller calls cudaFreeHost.
   std::byte* Release() { return static_cast<std::byte*>(handle_.Release()); }
-  // Where kernels on the GPU find it.
+  // Returns the address under which kernels on the GPU access it.
   absl::StatusOr<std::byte*> DeviceAddress() const;
 
  private:
@@ -142,7 +142,7 @@ class PinnedMemory {
   internal::GpuHandle<void*, cudaFreeHost> handle_;
 };
 
-// Captured work (cudaStreamEndCapture), and the same made ready to be launched.
+// Captured work (cudaStreamEndCapture), and the same made ready for launching.
 using CudaGraph = internal::GpuHandle<cudaGraph_t, cudaGraphDestroy>;
 using CudaGraphExec = internal::GpuHandle<cudaGraphExec_t, cudaGraphExecDestroy>;
 

@@ -7,19 +7,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/returns_within.h"
+#include "base/run_with_timeout.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/runtime/patience.h"
+#include "kernels/cuda/runtime/backoff.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
 namespace {
 
-// Of the messages that open connections.
+// The size of the messages that open connections.
 constexpr int64_t kFirstBytes = 256;
-// What NCCL does in the background takes some ten microseconds when it does not wait for other
-// ranks.
-Patience PatienceWithNccl() {
+// Returns a backoff for what NCCL does in the background, which takes some ten microseconds when it
+// does not wait for other ranks.
+Backoff PatienceWithNccl() {
   return {std::chrono::microseconds(200), std::chrono::milliseconds(1)};
 }
 
@@ -130,7 +130,7 @@ absl::Status NcclCommunicator::OpenConnections(const std::vector<int>& peers,
   }
   if (status.ok()) status = IssueGroup(deadline);
   if (status.ok()) status = issued_.Record(communication);
-  for (const Patience patience = PatienceWithNccl(); status.ok(); patience.Wait()) {
+  for (const Backoff patience = PatienceWithNccl(); status.ok(); patience.Wait()) {
     const absl::StatusOr<bool> reached = issued_.Reached();
     status = reached.status();
     if (!status.ok() || *reached) break;
@@ -166,8 +166,8 @@ void NcclCommunicator::End(ncclResult_t (*end)(ncclComm_t), const char* call,
     const GpuScope scope(gpu);
     static_cast<void>(end(communicator));
   };
-  // That it has not is said when the process ends.
-  static_cast<void>(base::ReturnsWithin(limit, absl::StrCat(call, " of ", Name()), work));
+  // If it has not returned, that is reported when the process ends.
+  static_cast<void>(base::RunWithTimeout(limit, absl::StrCat(call, " of ", Name()), work));
 }
 
 absl::Status NcclCommunicator::Send(int to, const void* data, int64_t bytes) {
@@ -184,7 +184,7 @@ absl::Status NcclCommunicator::Add(Transfer transfer) {
     return absl::InvalidArgumentError(
         absl::StrCat(Name(), ": there is no peer of rank ", transfer.peer));
   }
-  // Kept until Launch, so that no error can leave NCCL's own group half collected.
+  // The transfer is kept until Launch, so that no error can leave NCCL's own group half collected.
   collected_.push_back(transfer);
   return absl::OkStatus();
 }
@@ -215,11 +215,11 @@ absl::Status NcclCommunicator::IssueGroup(base::Deadline deadline) {
   if (issued.ok()) issued = IssueSums();
   collected_.clear();
   collected_sums_.clear();
-  // To be ended whatever happened in it.
+  // The group must be ended whatever happened in it.
   const absl::Status ended = Checked(ncclGroupEnd(), "ncclGroupEnd");
   RETURN_IF_ERROR(issued);
   RETURN_IF_ERROR(ended);
-  // What is put into the stream next must come behind the group.
+  // The next work of the stream must come after the group.
   return Settle("ncclGroupEnd", deadline);
 }
 
@@ -291,7 +291,7 @@ void NcclCommunicator::Abort() {
 }
 
 absl::Status NcclCommunicator::Settle(const char* call, base::Deadline deadline) {
-  for (const Patience patience = PatienceWithNccl();; patience.Wait()) {
+  for (const Backoff patience = PatienceWithNccl();; patience.Wait()) {
     const ncclResult_t state = State();
     if (state != ncclInProgress) return Checked(state, call);
     const absl::Status polled = poll_ ? poll_() : absl::OkStatus();

@@ -20,22 +20,22 @@
 
 namespace stagecoach::kernels {
 
-// The version of the library as it prints it, "2.28.9"; "" if it does not tell.
+// Returns the version of the library as it prints it, "2.28.9"; "" if it does not tell.
 std::string NcclVersionText();
 
-// CommunicatorOptions::id of a new group. The rank that asks for it must be reachable by all others
-// from then on, over the network that NCCL finds (NCCL_SOCKET_IFNAME).
+// Returns the CommunicatorOptions::id of a new group. The rank that calls this must be reachable by
+// all others from then on, over the network that NCCL finds (NCCL_SOCKET_IFNAME).
 absl::StatusOr<std::string> NewNcclId();
 
-// Joins the group: returns when all ranks have come and the connections to all peers stand, or with
-// DeadlineExceeded. Two ranks on one GPU are refused (NCCL cannot). InvalidArgument: a rank, a peer
-// or an id that cannot be one. `stream` outlives the result.
+// Joins the group: returns when all ranks have joined and are connected to their peers, or with
+// DeadlineExceeded. Two ranks on one GPU are refused (NCCL cannot do that). InvalidArgument: a
+// rank, a peer or an id is invalid. `stream` outlives the result.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
     CudaStream& stream, const CommunicatorOptions& options);
 
 // A Communicator by NCCL. Its communicators are nonblocking, so that every wait of the host has a
-// deadline. Groups run on the stream's communication stream. What blocks even then, to abort and to
-// destroy, is left to threads that may be left behind (base/returns_within.h).
+// deadline. Groups run on the stream's communication stream. Calls that block even so, abort and
+// destroy, run in threads that may be left behind (base/run_with_timeout.h).
 class NcclCommunicator final : public Communicator {
  public:
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
@@ -56,8 +56,8 @@ class NcclCommunicator final : public Communicator {
  private:
   struct Transfer {
     int peer;
-    void* to;          // null if it is sent
-    const void* from;  // null if it is received
+    void* to;          // null if it sends
+    const void* from;  // null if it receives
     int64_t bytes;
   };
 
@@ -72,14 +72,14 @@ class NcclCommunicator final : public Communicator {
   absl::Status IssueTransfers();
   absl::Status IssueSums();
   // Waits until NCCL has done in the background what it was last asked for. No other call may come
-  // before that. DeadlineExceeded.
+  // before that. Returns DeadlineExceeded if it takes too long.
   absl::Status Settle(const char* call, base::Deadline deadline);
-  // What NCCL says of the communicator as it is now: ncclSuccess, ncclInProgress or an error.
+  // Returns what NCCL currently says of the communicator: ncclSuccess, ncclInProgress or an error.
   ncclResult_t State() const;
   absl::Status Checked(ncclResult_t result, const char* call);
   absl::Status CheckUsable() const;
   bool SayGoodbye();
-  // Gives the communicator to `end`, which blocks. Returns after `limit` at the latest.
+  // Passes the communicator to `end`, which blocks. Returns after `limit` at the latest.
   void End(ncclResult_t (*end)(ncclComm_t), const char* call, absl::Duration limit);
   std::string Name() const;  // "rank 2 of 4"
 
@@ -88,17 +88,18 @@ class NcclCommunicator final : public Communicator {
   const absl::Duration deadline_;
   const std::function<absl::Status()> poll_;
   const CudaEvent issued_;             // the compute stream's end when a group is launched
-  const std::vector<CudaEvent> done_;  // of each group since Restart
-  // For the first messages. Allocated before any rank waits for a peer on the GPU, and kept: to
-  // allocate or free memory beside a waiting kernel can mean to wait for it.
+  const std::vector<CudaEvent> done_;  // one per group since Restart
+  // Used by the first messages. Allocated before any rank waits for a peer on the GPU, and kept:
+  // allocating or freeing memory while a kernel is waiting may mean waiting for it.
   const DeviceMemory scratch_;
   std::vector<Transfer> collected_;
   std::vector<absl::Span<float>> collected_sums_;
-  ncclComm_t communicator_ = nullptr;  // ours
-  bool broken_ = false;                // an error was seen: nothing but to abort
+  ncclComm_t communicator_ = nullptr;  // owned
+  bool broken_ = false;                // an error was seen: only aborting remains
   std::atomic<bool> aborted_{false};
   int32_t launched_ = 0;
-  Group awaited_ = -1;  // the last that the compute stream comes after, and with it all before
+  Group awaited_ = -1;  // the last group that the compute stream waits for; it also waits for all
+                        // earlier ones
   mutable int32_t known_done_ = 0;
 };
 

@@ -7,8 +7,8 @@
 
 namespace stagecoach::kernels {
 
-// In the stream's order writes `value` to `where`, the device's address of host memory, where the
-// host sees it while the stream goes on.
+// Writes `value`, in the stream's order, to `where`, the device's address of host memory, where the
+// host sees it while the stream is running.
 cudaError_t LaunchReport(cudaStream_t stream, int32_t* where, int32_t value);
 
 }  // namespace stagecoach::kernels

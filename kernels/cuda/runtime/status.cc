@@ -29,7 +29,7 @@ absl::StatusCode CodeOf(cublasStatus_t error) {
   switch (error) {
     case CUBLAS_STATUS_ALLOC_FAILED:
       return absl::StatusCode::kResourceExhausted;
-    case CUBLAS_STATUS_NOT_INITIALIZED:  // also what a machine without a driver gets
+    case CUBLAS_STATUS_NOT_INITIALIZED:  // also on a machine without a driver
     case CUBLAS_STATUS_ARCH_MISMATCH:
       return absl::StatusCode::kUnavailable;
     default:
@@ -40,8 +40,8 @@ absl::StatusCode CodeOf(cublasStatus_t error) {
 }  // namespace
 
 absl::Status CudaError(cudaError_t error, absl::string_view call) {
-  // Clears the error, which the runtime would report again to the next caller; only errors of the
-  // GPU's work cannot be cleared.
+  // Clears the error, which the runtime would otherwise report again to the next caller; only
+  // errors of the GPU's work cannot be cleared.
   static_cast<void>(cudaGetLastError());
   return absl::Status(CodeOf(error), absl::StrCat(call, ": ", cudaGetErrorName(error), ": ",
                                                   cudaGetErrorString(error)));

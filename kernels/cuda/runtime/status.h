@@ -8,11 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-// What the libraries return, as absl::Status. Every call is wrapped:
+// Results of library calls, as absl::Status. Every call is wrapped:
 //   RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
-// The message has the call, the library's name of the error and its description. Codes: out of
-// memory is ResourceExhausted; no driver, no device or a driver that is too old is Unavailable; all
-// else is Internal.
+// The message contains the call, the library's name of the error and its description. Codes: out of
+// memory is ResourceExhausted; no driver, no device or a driver that is too old is Unavailable;
+// everything else is Internal.
 namespace stagecoach::kernels {
 
 namespace internal {
@@ -29,8 +29,8 @@ inline absl::Status CublasStatus(cublasStatus_t error, absl::string_view call) {
   return error == CUBLAS_STATUS_SUCCESS ? absl::OkStatus() : internal::CublasError(error, call);
 }
 
-// Of a nonblocking communicator, ncclInProgress is no error. `communicator` may be null; the
-// library's last error message is appended.
+// Converts a result of NCCL. For a nonblocking communicator, ncclInProgress is no error.
+// `communicator` may be null; the library's last error message is appended.
 inline absl::Status NcclStatus(ncclResult_t error, absl::string_view call,
                                ncclComm_t communicator) {
   return error == ncclSuccess || error == ncclInProgress

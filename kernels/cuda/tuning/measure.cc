@@ -15,11 +15,11 @@ namespace stagecoach::kernels {
 namespace {
 
 constexpr float kSampleMs = 1.0F;
-// Of a sample. The host issues the shortest runs about as slowly as a GPU computes them, so that
-// more would not tell more.
+// The most runs of a sample. The host issues the shortest runs about as slowly as a GPU computes
+// them, so that more runs would not tell more.
 constexpr float kMaxRuns = 16.0F;
 constexpr size_t kSamples = 5;
-// Candidates of which so many samples are taken: those that are fastest in one sample.
+// The number of candidates that are sampled repeatedly: those that are fastest in one sample.
 constexpr size_t kFinalists = 4;
 
 // Returns the candidates that may turn out to be the fastest, in their order. The first one always
@@ -90,7 +90,7 @@ absl::Status TuningBench::Fill(const Area& area, int byte) const {
 absl::Status TuningBench::Run(const Trial& trial, size_t candidate) const {
   const absl::Status status = trial.run(stream(), candidate);
   if (status.ok() || absl::IsResourceExhausted(status)) return status;
-  // Libraries report errors of the GPU as their own: only the GPU knows.
+  // Libraries report errors of the GPU as their own; only the GPU can tell the difference.
   static_cast<void>(cudaGetLastError());
   RETURN_IF_ERROR(Finish());
   return absl::UnimplementedError(status.message());
@@ -136,7 +136,7 @@ absl::StatusOr<float> TuningBench::Time(const Trial& trial, size_t candidate, in
 
 absl::StatusOr<float> TuningBench::Measure(const Trial& trial, size_t candidate,
                                            size_t samples) const {
-  // These also load the kernel.
+  // These calls also load the kernel.
   ASSIGN_OR_RETURN(const uint64_t once, FingerprintOfRun(trial, candidate, 0x00));
   ASSIGN_OR_RETURN(const uint64_t again, FingerprintOfRun(trial, candidate, 0xFF));
   if (once != again) return absl::UnimplementedError("its bits differ from run to run");

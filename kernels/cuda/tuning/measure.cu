@@ -10,7 +10,7 @@ namespace stagecoach::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kPerThread = 16;  // while the grid is not at its largest
+constexpr int64_t kPerThread = 16;  // until the grid reaches its maximum size
 constexpr int64_t kMaxBlocks = 1024;
 
 unsigned BlocksFor(int64_t count) {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t LaunchFillUniform(cudaStream_t stream, ElementType type, int64_t elements,
                               uint32_t seed, void* to) {
-  const uint64_t first = static_cast<uint64_t>(seed) << 48;  // beyond any number of elements
+  const uint64_t first = static_cast<uint64_t>(seed) << 48;  // more than any number of elements
   const dim3 grid(BlocksFor(elements)), block(kThreads);
   return type == ElementType::kFloat32
              ? Launch(FillUniformKernel<float>, grid, block, 0, stream, elements, first,

@@ -12,19 +12,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device/element_type.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/runtime/handles.h"
 
-// Which of several ways to compute is fastest: they are tried.
+// Finds the fastest of several ways to compute by trying them.
 namespace stagecoach::kernels {
 
-// Parts of one allocation, each a multiple of 256 bytes. Measures them if there is no memory yet.
+// Parts of one allocation, each of AlignScratch bytes. Only measures them if there is no memory
+// yet.
 class Layout {
  public:
   explicit Layout(std::byte* memory) : memory_(memory) {}
   std::byte* Take(int64_t bytes) {
-    constexpr int64_t kGranule = 256;
-    const int64_t begin =
-        std::exchange(used_bytes_, used_bytes_ + (bytes + kGranule - 1) / kGranule * kGranule);
+    const int64_t begin = std::exchange(used_bytes_, used_bytes_ + AlignScratch(bytes));
     return memory_ == nullptr ? nullptr : memory_ + begin;
   }
   int64_t used_bytes() const { return used_bytes_; }
@@ -34,58 +34,58 @@ class Layout {
   int64_t used_bytes_ = 0;
 };
 
-// Rows of bytes, each `pitch_bytes` after the one before, from a multiple of four on.
+// Rows of bytes, each `pitch_bytes` after the previous one, starting at a multiple of four.
 struct Area {
   void* begin = nullptr;
   int64_t row_bytes = 0, pitch_bytes = 0, rows = 1;
 };
 
-// What is tried.
+// The candidates to try.
 struct Trial {
   size_t candidates = 1;
-  // Issues a run of one.
+  // Issues a run of one candidate.
   std::function<absl::Status(cudaStream_t stream, size_t candidate)> run;
-  // What is timed with each run; empty: nothing follows.
+  // Timed with each run; empty: nothing follows.
   std::function<absl::Status(cudaStream_t stream)> follow;
-  // What a run writes, and what is between its rows, which it leaves alone; the last word of each
-  // may be beyond it.
+  // The areas that a run writes; the gaps between rows stay untouched. The last word of each row
+  // may extend beyond it.
   std::vector<Area> results;
-  Area workspace = {};  // what a run may use besides
+  Area workspace = {};  // scratch that a run may use
 };
 
 struct Fastest {
   size_t candidate = 0;
-  float milliseconds = 0.0F;  // of a run and what follows it
+  float milliseconds = 0.0F;  // of a run and the work that follows it
 };
 
-// Whether a way to compute that comes later in an order of preference is taken for faster: times
-// vary, and so it must take 2 % less.
+// Returns whether a way to compute that comes later in an order of preference counts as faster:
+// times vary, so it must take 2 % less.
 bool IsFaster(float milliseconds, float least_before);
 
-// Where candidates can run by themselves: a stream, and memory for all their operands.
+// A place where candidates can run by themselves: a stream, and memory for all their operands.
 class TuningBench {
  public:
-  // `bytes` of memory, which are zeroed.
+  // Allocates `bytes` of memory, which are zeroed.
   static absl::StatusOr<TuningBench> Create(int gpu, int64_t bytes);
 
   std::byte* memory() const { return parts_.memory.data(); }
   cudaStream_t stream() const { return parts_.stream.get(); }
 
-  // Fills an operand with numbers of [-1, 1), in the range of a training: products of zeros draw
+  // Fills an operand with numbers in [-1, 1), a range typical of training: products of zeros draw
   // less power, and run faster.
   absl::Status FillUniform(void* operand, int64_t elements, ElementType type, uint32_t seed) const;
 
-  // The candidate to use: of those that run, and give the same bits when they run again on other
-  // contents of results and workspace, the one that takes the least time. Candidates are in an
-  // order of preference (IsFaster).
+  // Returns the candidate to use: of those that run, and produce the same bits when they run again
+  // on other contents of results and workspace, the one that takes the least time. Candidates are
+  // in an order of preference (IsFaster).
   //
-  // A sample is of as many runs, up to 16, as take about a millisecond. One is taken of every
-  // candidate, and then the median of five of the first candidate and of the three others that were
-  // fastest, each time after three other runs. So n candidates are measured in about n + 20 ms, or
-  // in 4 n + 32 times their own time if that is more.
+  // A sample consists of as many runs, up to 16, as take about a millisecond. One sample is taken
+  // of every candidate, and then the median of five of the first candidate and of the three others
+  // that were fastest, each time after three other runs. So n candidates are measured in about n +
+  // 20 ms, or in 4 n + 32 times their own time if that is more.
   //
-  // Waits for the GPU. An error of a run passes over its candidate; an error of the GPU ends the
-  // search. Unimplemented, with the last reason, if no candidate is left.
+  // Waits for the GPU. A candidate whose run fails is skipped; an error of the GPU ends the search.
+  // Unimplemented, with the last reason, if no candidate is left.
   absl::StatusOr<Fastest> FindFastest(const Trial& trial) const;
 
  private:
@@ -99,20 +99,21 @@ class TuningBench {
 
   explicit TuningBench(Parts parts) : parts_(std::move(parts)) {}
 
-  // Milliseconds: the median of `samples`. Unimplemented if the candidate does not run, or does not
-  // repeat its bits; other errors are the GPU's.
+  // Returns the median of `samples`, in milliseconds. Unimplemented if the candidate does not run,
+  // or does not repeat its bits; other errors are the GPU's.
   absl::StatusOr<float> Measure(const Trial& trial, size_t candidate, size_t samples) const;
-  // Returns those of `candidates` that can be used, in their order. `refusal` becomes the last
+  // Returns those of `candidates` that can be used, in their order. Sets `refusal` to the last
   // reason why one cannot.
   absl::StatusOr<std::vector<Fastest>> MeasureEach(const Trial& trial,
                                                    const std::vector<size_t>& candidates,
                                                    size_t samples, absl::Status& refusal) const;
   absl::Status Fill(const Area& area, int byte) const;
   absl::Status Run(const Trial& trial, size_t candidate) const;
-  // Of the results of one run, before which they and the workspace are full of bytes `filling`.
+  // Returns the fingerprint of the results of one run, before which they and the workspace are
+  // filled with bytes `filling`.
   absl::StatusOr<uint64_t> FingerprintOfRun(const Trial& trial, size_t candidate,
                                             int filling) const;
-  // Milliseconds of each of `runs` that follow one another at once.
+  // Returns the time of each of `runs` back-to-back runs, in milliseconds.
   absl::StatusOr<float> Time(const Trial& trial, size_t candidate, int runs) const;
   absl::Status Finish() const;
 

@@ -16,8 +16,8 @@
 
 namespace stagecoach::kernels {
 
-// How one device chooses among ways to compute whose bits differ. A choice depends on the work, the
-// GPU's model and the tuning file alone, not on what else was chosen before. Thread-safe.
+// Chooses, for one device, among ways to compute whose bits differ. A choice depends on the work,
+// the GPU's model and the tuning file alone, not on what else was chosen before. Thread-safe.
 class Tuner {
  public:
   // `tuning_file` and `is_for_planning` are those of CudaDeviceOptions.
@@ -27,23 +27,23 @@ class Tuner {
   int gpu() const { return gpu_; }
   const std::string& model() const { return model_; }  // "NVIDIA H200, 132 multiprocessors"
   int compute_major() const { return compute_major_; }
-  // Whether kernels can start early (LaunchEarly).
+  // Returns whether kernels can start early (LaunchEarly).
   bool starts_kernels_early() const { return compute_major_ >= 9; }
   int64_t block_shared_bytes() const { return block_shared_bytes_; }  // the most that a block gets
 
   bool is_for_planning() const { return is_for_planning_; }
-  // Whether there is a tuning file, for what is to run.
+  // Returns whether there is a tuning file and the device will run.
   bool measures() const { return table_ != nullptr && !is_for_planning_; }
-  // Its path.
+  // Returns the path of the file.
   const std::string& path() const { return table_->path(); }
-  // TuningTable::Choose for the work on GPUs of this model.
+  // Calls TuningTable::Choose for the work on GPUs of this model.
   absl::StatusOr<Choice> Choose(const std::string& work,
                                 absl::FunctionRef<bool(const Choice&)> is_known,
                                 absl::FunctionRef<absl::StatusOr<Choice>()> measure) {
     return table_->Choose(model_ + ", " + work, is_known, measure);
   }
 
-  // Device::choices: what was told, in the order of the texts.
+  // Adds to and returns Device::choices, in the order of the texts.
   void Tell(const std::string& what, std::string way);
   std::vector<std::string> choices();
 

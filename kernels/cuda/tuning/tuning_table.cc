@@ -26,7 +26,7 @@ constexpr int64_t kVersion = 2;
 constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr absl::Duration kLongestMeasurement = absl::Minutes(10);
 
-// Keeps other processes out while this one measures. The lock is on a file of its own, since the
+// Keeps other processes out while this one measures. The lock is on a separate file, since the
 // table itself is replaced when it is written. It ends with the process, however that ends.
 class FileLock {
  public:
@@ -96,7 +96,7 @@ absl::StatusOr<std::shared_ptr<TuningTable>> TuningTable::Open(const std::string
     base::Mutex mutex;
     std::map<std::string, std::weak_ptr<TuningTable>> tables ABSL_GUARDED_BY(mutex);
   };
-  // Never destroyed: tables may outlive what would destroy it at exit.
+  // The registry is never destroyed: tables may outlive whatever would destroy it at exit.
   static Registry& registry = *new Registry;
   base::MutexLock lock(registry.mutex);
   std::weak_ptr<TuningTable>& known = registry.tables[path];
@@ -147,7 +147,7 @@ absl::Status TuningTable::Read() {
                                             choices.status().message(),
                                             "): remove it, or name another"));
   }
-  // What this process has chosen stays, whatever became of the file.
+  // This process's choices stay, whatever became of the file.
   choices_.merge(*choices);
   return absl::OkStatus();
 }

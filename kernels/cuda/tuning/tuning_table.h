@@ -13,31 +13,33 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 
-// Which way to compute is fastest, measured once and kept in a file.
+// The fastest ways to compute, measured once and kept in a file.
 namespace stagecoach::kernels {
 
-// One of several ways to compute the same: what tells it from the others, numbers by name. Two
-// choices that are equal compute the same bits.
+// One of several ways to compute the same result, identified by numbers with names. Two choices
+// that are equal compute the same bits.
 using Choice = std::map<std::string, int64_t>;
 
 std::string ToString(const Choice& choice);  // "rows 128, step 64, warps 4"
 
 // The choices of one file. Within a process there is one table per path, and processes agree
-// through the file, so that equal work is done in equal ways, and with them the same bits,
-// wherever it is done. Thread-safe.
+// through the file, so that equal work is done in the same way, with the same bits, everywhere.
+// Thread-safe.
 class TuningTable {
  public:
-  // A file that does not exist yet is an empty table. DataLoss, with path and place, if it
-  // is damaged or something else: nothing in it is used then, and it is not written to.
+  // Opens the table; a file that does not exist yet is an empty table. DataLoss, with path and
+  // position, if it is damaged or something else: then nothing in it is used, and it is not written
+  // to.
   static absl::StatusOr<std::shared_ptr<TuningTable>> Open(const std::string& path);
 
   TuningTable(const TuningTable&) = delete;
   TuningTable& operator=(const TuningTable&) = delete;
 
-  // The choice for `key`. The first time, in whatever process, `measure` makes it, and it is in the
-  // file before this returns. So does it anew if `is_known` is false of the choice in the file,
-  // which it replaces. Only one thread of all processes measures at a time; the others wait for it,
-  // for at most ten minutes (DeadlineExceeded). `measure` must not use this table.
+  // Returns the choice for `key`. The first time, in whatever process, `measure` makes it, and it
+  // is in the file before this returns. If `is_known` is false for the choice in the file,
+  // `measure` makes a new one, which replaces it. Only one thread of all processes measures at a
+  // time; the others wait for it, for at most ten minutes (DeadlineExceeded). `measure` must not
+  // use this table.
   absl::StatusOr<Choice> Choose(const std::string& key,
                                 absl::FunctionRef<bool(const Choice&)> is_known,
                                 absl::FunctionRef<absl::StatusOr<Choice>()> measure);
@@ -47,7 +49,7 @@ class TuningTable {
  private:
   explicit TuningTable(std::string path) : path_(std::move(path)) {}
 
-  // Null if there is none that is known.
+  // Returns null if there is no known choice.
   const Choice* Find(const std::string& key, absl::FunctionRef<bool(const Choice&)> is_known) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

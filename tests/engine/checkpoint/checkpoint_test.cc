@@ -1,4 +1,4 @@
-// What a checkpoint on disk is not, is noticed.
+// A checkpoint that is not what it should be is noticed.
 #include "engine/checkpoint/checkpoint.h"
 
 #include <array>
@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Takes a file in parts of some bytes.
+// Receives a file in parts of a few bytes.
 class PartsOfAFile final : public FileReceiver {
  public:
   absl::Status Begin(const std::string& /*path*/, const SafetensorsHeader& header) override {
@@ -55,7 +55,7 @@ class PartsOfAFile final : public FileReceiver {
 
 class CheckpointFolder : public ::testing::Test {
  protected:
-  // Those of steps 1 and 2.
+  // Saves checkpoints of steps 1 and 2.
   CheckpointFolder() {
     for (int64_t step : {1, 2}) {
       const SmallState state(step);
@@ -66,7 +66,8 @@ class CheckpointFolder : public ::testing::Test {
   }
   const std::string& path() const { return paths_[1]; }
   std::string PathOf(const std::string& file) const { return absl::StrCat(path(), "/", file); }
-  // In place: file systems write a file that is emptied and filled again to the disk at once.
+  // Writes in place: file systems write a file that is truncated and filled again to the disk at
+  // once.
   void Write(const std::string& file, const std::string& bytes) const {
     const bool is_there = std::filesystem::exists(PathOf(file));
     std::fstream(PathOf(file), is_there ? std::ios::in | std::ios::out | std::ios::binary
@@ -74,7 +75,7 @@ class CheckpointFolder : public ::testing::Test {
         << bytes;
     std::filesystem::resize_file(PathOf(file), bytes.size());
   }
-  // Of the whole checkpoint.
+  // Checks the whole checkpoint.
   absl::Status Check() const {
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path());
     if (!checkpoint.ok()) return checkpoint.status();
@@ -84,7 +85,7 @@ class CheckpointFolder : public ::testing::Test {
     }
     return checkpoint->Verify();
   }
-  // Writes a manifest that is what its hash says.
+  // Writes a manifest that matches its hash.
   void WriteManifest(const std::string& text) const {
     Write(kManifestName, text);
     Write(kManifestHashName, absl::StrCat(base::HashOf(text), "  manifest.json\n"));
@@ -168,7 +169,7 @@ TEST_F(CheckpointFolder, FilesThatAreNotItsOwnAreFound) {
     EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))) << name;
     Write(name, bytes);
   }
-  // Two of its own, in each other's place.
+  // Two of its own files have changed places.
   Write("layer-00000.safetensors", files_["layer-00002.safetensors"]);
   EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer-00000.safetensors")));
 }

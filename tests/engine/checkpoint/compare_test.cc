@@ -55,7 +55,8 @@ TEST_F(TwoCheckpoints, OfTheSameStateAreEqual) {
 TEST_F(TwoCheckpoints, DifferWhereTheirBitsDo) {
   const SmallState state(4);
   SaveTask changed = state.Task(Folder("two"));
-  // Two elements of the last state of the first weight: of 3 x 5, [1, 3] and [2, 4]. One is -0.
+  // Two elements of the last state of the first weight (3 x 5) change: [1, 3] and [2, 4]. One is
+  // -0.
   for (HostPiece& piece : changed.pieces) {
     if (piece.parameter != ParameterId(0) || piece.state != 1) continue;
     std::vector<float> values(piece.values.begin(), piece.values.end());
@@ -132,7 +133,7 @@ TEST_F(TwoCheckpoints, ExportWritesToWhatALinkOrPipeIs) {
   const auto files = FilesIn(folder_.path().string());
   EXPECT_TRUE(std::filesystem::is_symlink(Folder("link")));
   EXPECT_EQ(files.at("target"), files.at("file"));
-  // A device: to replace it would be to destroy it.
+  // A device must not be replaced, which would destroy it.
   ASSERT_EQ(mkfifo(Folder("pipe").c_str(), 0600), 0);
   const int reader = open(Folder("pipe").c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);

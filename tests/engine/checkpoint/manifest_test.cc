@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -27,7 +27,7 @@ Manifest Full() {
                                     .loss_sum = 1.0 / 3.0,
                                     .correct = 77,
                                     .losses_hash = "abc",
-                                    .figures = Figures{0.2, 0.5, 0.1, 1.0 / 7.0}},
+                                    .metrics = Metrics{0.2, 0.5, 0.1, 1.0 / 7.0}},
                        .seed = std::numeric_limits<uint64_t>::max(),
                        .optimizer = Optimizer::Sgd(0.3F),
                        .device = "cpu",
@@ -71,20 +71,20 @@ TEST(ManifestJson, KeepsEverything) {
 TEST(ManifestJson, KeepsLossesThatAreNotFinite) {
   Manifest manifest = Full();
   manifest.position.loss_sum = std::numeric_limits<double>::infinity();
-  manifest.position.figures->test_loss = std::nan("");
+  manifest.position.metrics->test_loss = std::nan("");
   ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(ToJson(manifest)));
   EXPECT_EQ(parsed.position.loss_sum, manifest.position.loss_sum);
-  EXPECT_TRUE(std::isnan(parsed.position.figures->test_loss));
+  EXPECT_TRUE(std::isnan(parsed.position.metrics->test_loss));
 }
 
-// As older programs have written them.
+// Older programs have written manifests this way.
 TEST(ManifestJson, ReadsATestLossAlone) {
-  const Figures figures = ParseDataPosition(R"({"epoch":2,"rows":0,"loss_sum":"0","correct":0,)"
+  const Metrics metrics = ParseDataPosition(R"({"epoch":2,"rows":0,"loss_sum":"0","correct":0,)"
                                             R"("losses_hash":"","test_loss":"0.5"})")
                               .value()
-                              .figures.value();
-  EXPECT_EQ(figures.test_loss, 0.5);
-  EXPECT_TRUE(std::isnan(figures.test_accuracy));
+                              .metrics.value();
+  EXPECT_EQ(metrics.test_loss, 0.5);
+  EXPECT_TRUE(std::isnan(metrics.test_accuracy));
 }
 
 TEST(ManifestJson, RefusesADataEncodingThatDoesNotFitTogether) {
@@ -142,7 +142,7 @@ TEST(ManifestJson, TensorsMayFillTheirFile) {
   EXPECT_OK(ParseManifest(ToJson(manifest)).status());
 }
 
-// Of one replacement.
+// Returns the error that one replacement causes.
 absl::Status Refusal(const std::string& what, const std::string& by) {
   const std::string text = ToJson(Full());
   EXPECT_THAT(text, HasSubstr(what));

@@ -17,7 +17,7 @@ namespace {
 
 using Unsynced = RecordedCalls::Unsynced;
 
-// A file or folder of a disk, as programs see it, and what of that would survive a crash.
+// A file or folder of a disk, as programs see it, and the part that would survive a crash.
 struct Node {
   bool is_folder = false;
   std::string bytes, synced_bytes;
@@ -60,7 +60,7 @@ std::shared_ptr<Node> Load(const std::filesystem::path& path) {
   return node;
 }
 
-// Makes what a crash leaves of a node.
+// Produces what a crash leaves of a node.
 class Crash {
  public:
   Crash(Unsynced unsynced, uint64_t seed) : unsynced_(unsynced), random_(seed) {}
@@ -140,7 +140,7 @@ int RecordedCalls::Sync(int file) {
   const bool is_folder = std::filesystem::is_directory(paths_[file]);
   events_.push_back({.kind = is_folder ? Event::Kind::kSyncFolder : Event::Kind::kSyncFile,
                      .path = paths_[file]});
-  return 0;  // the disk of the machine that the test runs on need not wait
+  return 0;  // the disk of the test's machine need not wait
 }
 
 int RecordedCalls::Close(int file) {

@@ -11,8 +11,8 @@
 
 namespace stagecoach::engine {
 
-// Performs system calls and remembers what they did, so that what a crash of the machine leaves can
-// be made after any of them. Paths begin with `root`.
+// Performs system calls and records what they did, so that the state of the disk after a crash of
+// the machine can be produced after any of them. Paths begin with `root`.
 class RecordedCalls final : public base::SystemCalls {
  public:
   explicit RecordedCalls(std::string root) : root_(std::move(root)) {}
@@ -30,15 +30,16 @@ class RecordedCalls final : public base::SystemCalls {
 
   int64_t calls() const { return static_cast<int64_t>(events_.size()); }
 
-  // What may be on the disk of a machine that crashes after `calls` of them. What was synced is
-  // there. Of the rest there is
+  // What may be on the disk of a machine that crashes after `calls` of them. Everything synced is
+  // there. Of the rest there may be
   enum class Unsynced : uint8_t {
     kNothing,
     kAll,
     kNamesOnly,  // entries of folders, but not what was written to the files
     kHalf,       // a part that depends on the call and `seed`
   };
-  // Makes that in a folder, which is empty; `before` is what the root had at the beginning.
+  // Produces that state in a folder, which is empty; `before` is what the root held at the
+  // beginning.
   void MakeCrashed(int64_t calls, Unsynced unsynced, uint64_t seed, const std::string& before,
                    const std::string& to) const;
 

@@ -16,7 +16,7 @@ using ::stagecoach::testing::StatusIs;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// As other programs write it: nothing but what the format asks for.
+// Returns a file as other programs write it: with only what the format requires.
 std::string FileOf(const std::string& header, int64_t data_bytes) {
   std::string text;
   for (int i = 0; i < 8; ++i) text.push_back(static_cast<char>(header.size() >> (8 * i) & 0xFF));
@@ -96,7 +96,7 @@ TEST(Safetensors, RefusesWhatIsDamaged) {
            {absl::StrCat("{\"a\":{", tensor, R"(,"data_offsets":[0,8]}})"), 7, "data_offsets"},
            {absl::StrCat("{\"a\":{", tensor, R"(,"data_offsets":[0,8]}})"), 9, "end at byte"},
            {absl::StrCat("{\"a\":{", tensor, R"(,"data_offsets":[0,8],"more":1}})"), 8, "more"},
-           // Two at one place.
+           // Two tensors overlap.
            {absl::StrCat("{\"a\":{", tensor, R"(,"data_offsets":[0,8]},"b":{)", tensor,
                          R"(,"data_offsets":[0,8]}})"),
             8, "begins at byte"},

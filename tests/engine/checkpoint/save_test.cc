@@ -1,4 +1,4 @@
-// Whatever fails while a checkpoint is saved, the machine included, a whole one is there.
+// Whatever fails during a save, even the machine, a whole checkpoint is left.
 #include "engine/checkpoint/save.h"
 
 #include <cerrno>
@@ -64,7 +64,7 @@ TEST_F(Save, KeepsEveryValue) {
 }
 
 // Saves a state over what the folder has, and expects after a crash at every call that one of the
-// two is there, whole, and that the next save finds its way.
+// two checkpoints is whole, and that the next save succeeds.
 void CrashEverywhere(const std::string& before, const std::string& run, const std::string& crashed,
                      const SaveTask& task, const std::vector<int64_t>& allowed) {
   std::filesystem::copy(before, run, std::filesystem::copy_options::recursive);
@@ -108,15 +108,15 @@ TEST_F(Save, AfterACrashWhileOneOfTheSameStepIsReplacedEitherIsWhole) {
   CrashEverywhere(Folder("before"), run, (folder_.path() / "crashed").string(), one.Task(run), {1});
 }
 
-// Lets one call fail, or some do less than they could.
+// Makes one call fail, or some calls do less than they could.
 class FaultyCalls final : public SystemCalls {
  public:
-  int64_t fails_at = -1;    // number of the call
-  int64_t fails_from = -1;  // number of the call, and all those after it
+  int64_t fails_at = -1;    // index of the call
+  int64_t fails_from = -1;  // index of the first of the calls that fail
   int error = ENOSPC;
   bool writes_single_bytes = false;
   bool cannot_exchange = false;
-  std::string damages;  // the file of this name, at the end of its path, once it has been written
+  std::string damages;  // path suffix of the file that is damaged once it has been written
   int64_t calls = 0;
 
   int MakeFolder(const char* path) override { return Fails() ? -1 : SystemCalls::MakeFolder(path); }
@@ -247,7 +247,7 @@ TEST_F(Save, IsCancelled) {
   EXPECT_TRUE(std::filesystem::is_empty(Folder("run")));
 }
 
-// What each of the processes returns.
+// Returns the result of each process.
 std::vector<absl::StatusOr<std::string>> WriteAsProcesses(const std::vector<SaveTask>& tasks,
                                                           SystemCalls& calls_of_last) {
   const std::atomic<bool> cancelled = false;
@@ -332,9 +332,9 @@ TEST_F(Save, KeepsTheNewestSomeAndTheBest) {
     for (int64_t step = 1; step <= 9; ++step) {
       const SmallState state(step);
       SaveTask task = state.Task(Folder(name), retention);
-      // Every other one was evaluated, and the second of them was best.
+      // Every other checkpoint was evaluated, and the second of these was best.
       if (step % 2 == 1) {
-        task.manifest.position.figures = Figures{.test_loss = step == 3 ? 0.5 : 1.0 + 0.1 * step};
+        task.manifest.position.metrics = Metrics{.test_loss = step == 3 ? 0.5 : 1.0 + 0.1 * step};
       }
       EXPECT_OK(Write(task));
     }
@@ -351,13 +351,13 @@ TEST_F(Save, ALossThatIsNoNumberIsNotTheBest) {
   for (const auto& [step, loss] : {std::pair(1, std::nan("")), {2, 0.5}, {3, 0.7}, {4, 0.6}}) {
     const SmallState state(step);
     SaveTask task = state.Task(Folder("run"), {.newest = 1});
-    task.manifest.position.figures = Figures{.test_loss = loss};
+    task.manifest.position.metrics = Metrics{.test_loss = loss};
     EXPECT_OK(Write(task));
   }
   EXPECT_THAT(StepsIn(Folder("run")), ElementsAre(2, 4));
 }
 
-// It is the user's, and saves go on beside it.
+// The folder belongs to the user, and saves continue next to it.
 TEST_F(Save, ACheckpointWithAFolderInItStays) {
   const std::string run = Folder("run");
   for (int64_t step = 1; step <= 4; ++step) {
@@ -377,7 +377,8 @@ TEST_F(Save, RemovesNothingThatIsNoCheckpointOfItsOwn) {
   const SmallState one(1), two(2), three(3);
   ASSERT_OK(Write(one.Task(run)));
   ASSERT_OK(Write(two.Task(Folder("elsewhere"))));
-  // A link to another run's, one to a folder, a folder of the user's, and a damaged checkpoint.
+  // The folder has a link to another run's checkpoint, one to a folder, a folder of the user's, and
+  // a damaged checkpoint.
   std::filesystem::create_directory_symlink(Folder("elsewhere") + "/step-00000002",
                                             run + "/step-00000000");
   std::filesystem::create_directory_symlink(Folder("elsewhere"), run + "/.saving-mine");

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -124,7 +124,7 @@ absl::Status CheckNewest(const std::string& folder, const std::vector<int64_t>& 
   if (std::find(steps.begin(), steps.end(), step) == steps.end()) {
     return absl::UnknownError(absl::StrCat("the newest is of step ", step));
   }
-  // A folder that has the name of a checkpoint is one.
+  // A folder that has the name of a checkpoint counts as one.
   if (!passed_over.empty()) return passed_over.front();
   return CheckHolds(newest.path(), step);
 }

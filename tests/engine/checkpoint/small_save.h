@@ -17,14 +17,14 @@ namespace stagecoach::engine {
 // Two layers with three parameters of a few values, and the states of AdamW.
 ParameterTable SmallParameters();
 
-// What is trained after so many steps: other values after every other number of them.
+// The state after N training steps: other values after every other N.
 class SmallState {
  public:
   explicit SmallState(int64_t step);
 
-  // To save all of it in `folder` as one process. This outlives the task.
+  // Returns the task to save all of it in `folder` as one process. This must outlive the task.
   SaveTask Task(const std::string& folder, const Retention& retention = {.newest = 1}) const;
-  // To save it as one of several processes: layers take turns, and states are divided.
+  // Returns the task of one of several processes: layers take turns, and states are divided.
   SaveTask Task(const std::string& folder, int process, int processes) const;
 
  private:
@@ -35,19 +35,19 @@ class SmallState {
 // The kernel's calls, except that they do not wait for the disk.
 base::SystemCalls& WithoutSync();
 
-// As one process, or process 0 before all others: BeginCheckpoint and WriteCheckpoint.
+// Calls BeginCheckpoint and WriteCheckpoint as one process, or as process 0 before all others.
 absl::StatusOr<std::string> BeginAndWrite(base::SystemCalls& calls, const SaveTask& task,
                                           const std::atomic<bool>& cancelled);
 
-// OK if the newest checkpoint in the folder that can be opened is whole and holds the state after
-// `steps`, of which there are several allowed.
+// Returns OK if the newest checkpoint in the folder that can be opened is whole and holds the state
+// after one of `steps`.
 absl::Status CheckNewest(const std::string& folder, const std::vector<int64_t>& steps);
-// OK if the checkpoint holds that state.
+// Returns OK if the checkpoint holds that state.
 absl::Status CheckHolds(const std::string& path, int64_t step);
 
-// The contents of all files in a folder, by name.
+// Returns the contents of all files in a folder, by name.
 std::map<std::string, std::string> FilesIn(const std::string& folder);
-// Its entries that are no checkpoints.
+// Returns its entries that are not checkpoints.
 std::vector<std::string> LeftoversIn(const std::string& folder);
 
 }  // namespace stagecoach::engine

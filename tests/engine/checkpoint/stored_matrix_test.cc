@@ -23,7 +23,7 @@ using kernels::DType;
 using kernels::Tensor;
 using ::stagecoach::testing::StatusIs;
 
-// Some of them halfway between two bfloat16; exact as a float16.
+// Some values are halfway between two bfloat16 values; all are exact as float16.
 float ValueAt(int64_t i) { return static_cast<float>((i * 37) % 2001 - 1000) / 64.0F; }
 
 template <typename T>
@@ -53,7 +53,7 @@ float Rounded(float value) { return kernels::FromBfloat16(kernels::ToBfloat16(va
 
 class StoredMatrices : public ::testing::Test {
  protected:
-  // A file that begins with 8 other bytes.
+  // Writes a file that begins with 8 other bytes.
   base::FileReader FileOf(const std::string& bytes) const {
     EXPECT_OK(base::WriteFileAtomically(path_, "whatever" + bytes));
     return base::FileReader::Open(path_).value();
@@ -62,7 +62,7 @@ class StoredMatrices : public ::testing::Test {
   const std::string path_ = (folder_.path() / "matrix").string();
 };
 
-// Sizes with and without rests of eight, of one part and of several.
+// The sizes have remainders modulo eight or none, and one part or several.
 TEST_F(StoredMatrices, AreReadFromEveryTypeIntoEveryType) {
   const std::pair<int64_t, int64_t> sizes[] = {{1, 5}, {8, 16}, {19, 13}, {700, 411}};
   for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kBfloat16, DType::kFloat16}) {
@@ -90,7 +90,7 @@ TEST_F(StoredMatrices, AreReadFromEveryTypeIntoEveryType) {
             if (to == DType::kBfloat16) expected = Rounded(expected);
             const float actual =
                 to == DType::kFloat32 ? values.f32()[i] : kernels::FromBfloat16(values.bf16()[i]);
-            // Past the rows, memory stays as it was: not 1 exactly, as a float.
+            // Memory past the rows stays as it was, which is not exactly 1 as a float.
             if (place >= length && to == DType::kFloat32) {
               ASSERT_EQ(memory[static_cast<size_t>(i)], 0x3F803F80U);
             } else {

@@ -40,12 +40,11 @@ TEST(DataFingerprint, TellsApartWhatChangesTheResults) {
       [](Table& table) { table.encoding.mean = {0.5}; }};
   for (const auto& change : changes) {
     EXPECT_TRUE(all.insert(Of(change, kBytes)).second);
-    EXPECT_EQ(Of(change, kBytes),
-              Of(change, kBytes + 1));  // larger sets are told from others alone
+    EXPECT_EQ(Of(change, kBytes), Of(change, kBytes + 1));  // the limit only affects larger sets
   }
 }
 
-// Of samples, every fourth here; of labels, all.
+// The fingerprint covers every fourth sample here, and all labels.
 TEST(DataFingerprint, OfALargeSetHasEachLabel) {
   const std::string none = Of([](Table& /*table*/) {}, kBytes / 4);
   for (size_t row = 0; row < kRows; ++row) {
@@ -53,7 +52,7 @@ TEST(DataFingerprint, OfALargeSetHasEachLabel) {
   }
   EXPECT_NE(Of([](Table& table) { table.values[kFeatures * 4] = -1; }, kBytes / 4), none);
   EXPECT_EQ(Of([](Table& table) { table.values[kFeatures * 9] = -1; }, kBytes / 4), none);
-  // Unless they alone are more than that.
+  // The labels are sampled, too, if they alone exceed the limit.
   EXPECT_EQ(Of([](Table& table) { table.labels[1] = 1; }, 4 * kRows / 2),
             Of([](Table& /*table*/) {}, 4 * kRows / 2));
 }

@@ -9,7 +9,7 @@
 
 namespace stagecoach::engine {
 
-// A directory of the running test's own, empty at first.
+// Returns a directory for the running test, empty at first.
 std::string TestDirectory();
 
 // Writes `contents` to the file `name` in `directory` and returns its path.
@@ -18,7 +18,7 @@ std::string WriteTestFile(const std::string& directory, const std::string& name,
 
 std::string Gzip(const std::string& contents);
 
-// An IDX file of uint8 elements whose header declares `shape`.
+// Returns an IDX file of uint8 elements whose header declares `shape`.
 std::string IdxFile(const std::vector<uint32_t>& shape, const std::string& elements);
 
 std::vector<float> FeaturesOf(const Dataset& dataset, int64_t row);

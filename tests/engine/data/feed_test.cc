@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
-#include "engine/device/device_spec.h"
+#include "engine/runtime/device/device_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
@@ -26,7 +26,7 @@ using kernels::Shape;
 using kernels::Tensor;
 using ::stagecoach::testing::StatusIs;
 
-// One number a row, and targets of any kind.
+// A data set of one number per row, and targets of any kind.
 class Targets final : public Dataset {
  public:
   Targets(const TargetSpec& target, std::vector<int32_t> elements)
@@ -49,7 +49,7 @@ class Targets final : public Dataset {
   const std::vector<int32_t> elements_;
 };
 
-// What a loss that takes `target` is given of all rows.
+// Returns the targets of all rows as a loss that takes `target` receives them.
 absl::StatusOr<std::vector<int32_t>> GivenTo(const TargetSpec& target, const Dataset& data) {
   const auto device = MakeDevice({}, 0).value();
   Feed feed =
@@ -73,7 +73,7 @@ TEST(Feed, TakesEveryLabelThatIsAClass) {
 }
 
 TEST(Feed, RefusesALabelThatIsNoClassOfTheLoss) {
-  // That the data say otherwise does not count.
+  // What the data themselves declare does not count.
   const TargetSpec of_data = TargetSpec::ClassLabel(1000);
   for (const int32_t label :
        {-1, 3, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
@@ -93,7 +93,8 @@ TEST(Feed, SaysAtWhichPositionALabelIsNoClass) {
                        "classes"));
 }
 
-// Two whole micro-batches and one of a single row; then another, of the same first rows.
+// The batch has two whole micro-batches and one of a single row; the next one has the same first
+// rows.
 TEST(Feed, TellsALossWhichSamplesAreValidAndTheScaleOfTheBatch) {
   const std::vector<int64_t> rows = {0, 1, 2, 3, 4};
   const Batch batch = {.rows = rows};
@@ -115,7 +116,7 @@ TEST(Feed, TakesAnyNumberAsATarget) {
   EXPECT_EQ(GivenTo(target, Targets(target, numbers)).value(), numbers);
 }
 
-// Rows of three ids, and no targets.
+// A data set with rows of three ids, and no targets.
 class RowsOfIds final : public Dataset {
  public:
   explicit RowsOfIds(std::vector<int32_t> ids)
@@ -133,7 +134,7 @@ class RowsOfIds final : public Dataset {
   const std::vector<int32_t> ids_;
 };
 
-// What a model with a vocabulary of 5 is fed: the last row, and then one of padding.
+// Returns what a model with a vocabulary of 5 is fed: the last row, and then a row of padding.
 absl::StatusOr<std::vector<int32_t>> FedOf(const RowsOfIds& data) {
   const auto device = MakeDevice({}, 0).value();
   Feed feed =
@@ -146,7 +147,7 @@ absl::StatusOr<std::vector<int32_t>> FedOf(const RowsOfIds& data) {
   return given;
 }
 
-// An operation on a device would find no such row of its table.
+// An operation on a device would find no such row in its table.
 TEST(Feed, RefusesAnIdOutsideTheVocabulary) {
   EXPECT_EQ(FedOf(RowsOfIds({0, 4, 2})).value(), (std::vector<int32_t>{0, 4, 2, 0, 0, 0}));
   for (const int32_t id : {-1, 5, std::numeric_limits<int32_t>::max()}) {
@@ -157,7 +158,7 @@ TEST(Feed, RefusesAnIdOutsideTheVocabulary) {
   }
 }
 
-// What a device of bfloat16 is fed of one row.
+// Returns what a bfloat16 device is fed for one row.
 std::vector<uint16_t> Rounded(const Dataset& data, int64_t row) {
   const auto device = MakeDevice({.precision = Precision::kBfloat16}, 0).value();
   Feed feed = Feed::Create(*device, {.features = data.features()}).value();

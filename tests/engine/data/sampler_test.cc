@@ -30,7 +30,7 @@ TEST(EpochOrder, DiffersBetweenEpochs) {
 
 TEST(EpochOrder, DiffersBetweenSeeds) { EXPECT_NE(EpochOrder(5, 0, 1000), EpochOrder(6, 0, 1000)); }
 
-// Neighboring seeds and epochs must not name the same order, or a run would repeat another's.
+// Neighboring seeds and epochs must not have the same order, or a run would repeat another's.
 TEST(EpochOrder, DiffersWhenSeedAndEpochTradePlaces) {
   EXPECT_NE(EpochOrder(1, 2, 1000), EpochOrder(2, 1, 1000));
 }

@@ -16,6 +16,21 @@ using absl::StatusCode::kInvalidArgument;
 using ::testing::HasSubstr;
 using testing::StatusIs;
 
+TEST(MakeSyntheticShapes, AreThoseOfTheSets) {
+  const SyntheticSpec small = {.rows = 7, .features = 3, .classes = 2};
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, MakeSynthetic(small, 1));
+  ASSERT_OK_AND_ASSIGN(const TrainTest shapes, MakeSyntheticShapes(small));
+  EXPECT_EQ(shapes.train->rows(), data.train->rows());
+  EXPECT_EQ(shapes.test->rows(), data.test->rows());
+  EXPECT_EQ(shapes.train->features(), 3);
+  EXPECT_EQ(shapes.test->classes(), 2);
+  EXPECT_EQ(shapes.train->label(6), 0);
+  // The largest possible set takes neither time nor memory.
+  ASSERT_OK_AND_ASSIGN(const TrainTest large, MakeSyntheticShapes({20'000, 150'528, 1000}));
+  EXPECT_EQ(large.train->rows(), 20'000);
+  EXPECT_FALSE(MakeSyntheticShapes({0, 1, 2}).ok());
+}
+
 TEST(SyntheticSpec, ParsesThreeNumbers) {
   const auto spec = ParseSyntheticSpec("10000x100x10");
   ASSERT_OK(spec);
@@ -118,7 +133,7 @@ TEST(Synthetic, InputsAreStandardNormal) {
       square += double{value} * value;
     }
   }
-  // Five standard errors of 100,000 samples.
+  // The bound is five standard errors of 100,000 samples.
   EXPECT_NEAR(sum / 1e5, 0, 5 * std::sqrt(1e-5));
   EXPECT_NEAR(square / 1e5, 1, 5 * std::sqrt(2e-5));
 }
@@ -135,7 +150,8 @@ TEST(Synthetic, ClassesHoldBetweenHalfAndTwiceTheirShare) {
   }
 }
 
-// The simplest learner of all, which knows a class by the mean of its training inputs.
+// Returns the accuracy of the simplest learner, which knows a class by the mean of its training
+// inputs.
 double AccuracyOfClassMeans(const TrainTest& data) {
   const int64_t features = data.train->features();
   std::vector<std::vector<double>> sums(data.train->classes(), std::vector<double>(features, 0.0));

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 
-// Contents of files of tokens, byte by byte.
+// Contents of token files, byte by byte.
 namespace stagecoach::engine {
 
-// Of so many bytes each, the lowest first.
+// Returns values of N bytes each, the lowest first.
 template <typename T>
 std::string LittleEndian(const std::vector<T>& values, int bytes) {
   std::string text;
@@ -33,7 +33,7 @@ inline std::string LlmcTokens(const std::vector<int64_t>& ids, int64_t count,
   return LittleEndian(header, 4) + RawTokens(ids);
 }
 
-// `header`: the dictionary, which gets a line end.
+// `header` is the dictionary, to which a line end is added.
 inline std::string NpyFile(const std::string& header, const std::string& elements,
                            int version = 1) {
   const std::string text = header + "  \n";

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using schedule::Op;
 
-// By name; the arrows by their phase.
+// Returns the events by name; the arrows by their phase.
 std::map<std::string, json> EventsOf(const std::vector<RankRecord>& records) {
   std::map<std::string, json> events;
   const json trace = json::parse(ToMergedTrace(records));
@@ -43,7 +43,7 @@ TEST(MergedTrace, ShowsActionsWaitsAndMessages) {
   EXPECT_EQ(events.at("f").at("pid"), 1);
   EXPECT_EQ(events.at("f").at("ts"), 5000.0);
   EXPECT_EQ(events.at("s").at("id"), events.at("f").at("id"));
-  // Until the end of the picture.
+  // It lasts until the end of the trace.
   EXPECT_EQ(events.at("BW1.3 (unfinished)").at("dur"), 20000.0);
   EXPECT_EQ(events.at("waits for rank 2").at("dur"), 20000.0);
 }

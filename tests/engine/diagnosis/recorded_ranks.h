@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/diagnosis/action_ring.h"
+#include "engine/diagnosis/flight_recorder.h"
 
-// Records of ranks, each of which has the stage of its number, as tests write them down. Times are
+// Records of ranks, as tests write them down; each rank has the stage of its number. Times are in
 // ms.
 namespace stagecoach::engine {
 
@@ -43,16 +43,16 @@ class RecordedRank {
     record_.owner.clock = clock;
     return *this;
   }
-  // `peer`: in the schedule.
+  // `peer` is a stage of the schedule.
   RecordedRank& Add(schedule::Op op, int micro_batch, Times times,
                     Awaited awaited = Awaited::kNothing, int peer = -1) {
-    RecordedAction action = {.what = {.awaited = awaited, .peer = schedule::Rank(peer)},
-                             .run = run_,
-                             .step = run_,
-                             .trains = trains_,
-                             .begun_ns = times.begun * 1'000'000,
-                             .started_ns = times.started * 1'000'000,
-                             .ended_ns = times.ended * 1'000'000};
+    FlightEvent action = {.what = {.awaited = awaited, .peer = schedule::Rank(peer)},
+                          .run = run_,
+                          .step = run_,
+                          .trains = trains_,
+                          .begun_ns = times.begun * 1'000'000,
+                          .started_ns = times.started * 1'000'000,
+                          .ended_ns = times.ended * 1'000'000};
     if (schedule::IsCollective(op)) {
       action.what.action = schedule::Collective(op, schedule::GroupId(0));
     } else {

@@ -30,7 +30,7 @@ __global__ void Rows(int64_t rows, int64_t classes, const LossTerms* terms, cons
   }
 }
 
-// One thread, in the order of the rows: the same bits in every run.
+// One thread sums in the order of the rows, so every run has the same bits.
 __global__ void Sum(const LossTerms* terms, const HingeOfRow* of_rows, double* result) {
   double loss = 0.0, right = 0.0;
   for (int64_t row = 0; row < terms->valid_samples; ++row) {

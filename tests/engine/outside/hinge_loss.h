@@ -5,22 +5,22 @@
 
 #include <cstdint>
 
-#include "engine/model/loss.h"
+#include "engine/nn/loss.h"
 
 // A loss with kernels of its own, as a user may write one: max(0, 1 + max over c != label of y[c] -
-// y[label]) of each row (Crammer & Singer 2001). In float32.
+// y[label]) for each row (Crammer & Singer 2001). It computes in float32.
 namespace outside {
 
 stagecoach::engine::LossFactory Hinge();
 
-// What one row gives.
+// The result of one row.
 struct HingeOfRow {
   double loss;
   double right;  // 1 or 0
 };
 
-// The CUDA kernels. y, dy (rows, classes)   labels (rows)   of_rows (rows)   result (2). All are in
-// the GPU's memory, the terms too; `dy` may be null.
+// Launch the CUDA kernels. y, dy (rows, classes)   labels (rows)   of_rows (rows)   result (2). All
+// are in GPU memory, including the terms; `dy` may be null.
 cudaError_t LaunchHinge(void* stream, int64_t rows, int64_t classes,
                         const stagecoach::kernels::LossTerms* terms, const float* y,
                         const int32_t* labels, float* dy, HingeOfRow* of_rows, double* result);

@@ -1,16 +1,16 @@
-// A layer with parameters and a loss that are not of the house, with kernels of their own for CPU
-// and CUDA devices: all they need of Stagecoach are its public headers. docs/how-to-add.md names
-// them as examples.
+// A user's layer with parameters and a user's loss, with kernels of their own for CPU and CUDA
+// devices: all they need of Stagecoach is its public headers. docs/development.md names them as
+// examples.
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/linear.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/model/chain_on_device.h"
+#include "tests/engine/nn/chain_on_device.h"
 #include "tests/engine/outside/hinge_loss.h"
 #include "tests/engine/outside/prelu.h"
 #include "tests/engine/train/cuda_run.h"
@@ -47,7 +47,7 @@ TEST(OutsideTheTree, LayerHasTheGradientsOfFiniteDifferences) {
   }
 }
 
-// The formula itself, in double precision.
+// Evaluates the formula itself, in double precision.
 double HingeOf(const std::vector<double>& y, const std::vector<int32_t>& labels) {
   const size_t classes = y.size() / labels.size();
   double sum = 0.0;
@@ -84,7 +84,7 @@ TEST(OutsideTheTree, LossHasTheGradientOfFiniteDifferences) {
   }));
   const auto expected = [&](const std::vector<double>& at) { return HingeOf(at, labels); };
   EXPECT_NEAR(TestDevice::Values(result)[0], expected(ToDouble(values)), 1e-12);
-  // The loss is linear around this place.
+  // The loss is linear around this point.
   EXPECT_THAT(TestDevice::Values(dy),
               CloseTo(CentralDifferences(expected, ToDouble(values)), 1e-9));
 }

@@ -21,7 +21,7 @@ __global__ void BackwardInput(int64_t elements, int64_t features, const float* x
   if (i < elements) dx[i] = x[i] > 0.0F ? dy[i] : slope[i % features] * dy[i];
 }
 
-// Each thread sums one feature in the order of the rows: the same bits in every run.
+// Each thread sums one feature in the order of the rows, so every run has the same bits.
 __global__ void BackwardWeight(int64_t elements, int64_t features, const float* x, const float* dy,
                                bool accumulate, float* dslope) {
   const int64_t f = ThreadOfGrid();

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/shard_files.h"
-#include "engine/stage/profile.h"
+#include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
@@ -34,7 +34,7 @@ using ::stagecoach::testing::TestFolder;
 
 constexpr int kSteps = 3;
 
-using States = std::map<ParameterId, AdamWState>;  // of what AdamW updates
+using States = std::map<ParameterId, AdamWState>;  // the states of what AdamW updates
 
 States StatesOf(Trainer& trainer, const ParameterTable& parameters, const Optimizer& optimizer) {
   const TestFolder folder;
@@ -57,7 +57,7 @@ States StatesOf(Trainer& trainer, const ParameterTable& parameters, const Optimi
   return states;
 }
 
-// m = beta1 m + (1 - beta1) g, solved for g.
+// Solves m = beta1 m + (1 - beta1) g for g.
 Vector GradientOf(const AdamWStep& step, const AdamWState& before, const AdamWState& after) {
   const double beta1 = step.beta1;
   Vector gradient;
@@ -67,7 +67,7 @@ Vector GradientOf(const AdamWStep& step, const AdamWState& before, const AdamWSt
   return gradient;
 }
 
-// The bounds are those of optimizer_test.cc, and besides, what the roundings of m do to the
+// Expects an update within the bounds of optimizer_test.cc, plus what the roundings of m do to the
 // gradient that is read from it, and this to v.
 void ExpectUpdate(const AdamWStep& step, const Vector& gradient, const AdamWState& before,
                   const AdamWState& after) {

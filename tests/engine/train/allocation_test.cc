@@ -1,7 +1,7 @@
-// Steady-state training allocates nothing, and to plan it takes no memory for its rows. A program
-// of its own, because it takes the place of the C library's allocator, to count the calls. Calls
-// from oneDNN do not count: its products take a packing buffer, and the execution of a primitive
-// builds a small table, which no caller can prevent. Nor do those of the OpenMP runtime below it.
+// Steady-state training allocates nothing, and planning it takes no memory for its samples. This is
+// a program of its own because it replaces the C library's allocator to count the calls. Calls from
+// oneDNN do not count: its products take a packing buffer, and the execution of a primitive builds
+// a small table, which no caller can prevent. Nor do those of the OpenMP runtime below it.
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -21,7 +21,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/stage/profile.h"
+#include "engine/runtime/stage/profile.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,7 +36,7 @@
 
 namespace {
 
-// What the allocator below has seen. Plain globals: it runs before any constructor.
+// The calls to the allocator below. These are plain globals: it runs before any constructor.
 constinit std::atomic<bool> counting{false};
 constinit std::atomic<size_t> num_calls{0};     // while counting
 constinit std::atomic<int64_t> taken_bytes{0};  // by these calls
@@ -71,7 +71,7 @@ void* OrThrow(void* memory) {
 
 #if !STAGECOACH_TEST_HAS_SANITIZER
 
-// The C library's own functions under the names that stay when others take their place.
+// The C library's own functions, under the names that remain when others replace them.
 extern "C" {
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
@@ -107,8 +107,8 @@ void free(void* memory) noexcept {
 }
 }  // extern "C"
 
-// The language's own, so that the caller is who asked for an object and not the C++ library. The
-// other forms of delete end in free.
+// Replace the language's own operators, so that the caller is the code that asked for an object and
+// not the C++ library. The other forms of delete end in free.
 void* operator new(size_t bytes) {
   return OrThrow(NoteTaken(__libc_malloc(bytes), __builtin_return_address(0)));
 }
@@ -143,7 +143,7 @@ using ::testing::Each;
 using ::testing::IsEmpty;
 using ::testing::Le;
 
-// The file that holds an address of code, and where in it, for addr2line.
+// Returns the file that holds an address of code, and where in it, for addr2line.
 std::string Locate(const void* code) {
   Dl_info info;
   if (dladdr(code, &info) == 0 || info.dli_fname == nullptr) return "unknown code";
@@ -152,7 +152,7 @@ std::string Locate(const void* code) {
   return absl::StrCat(info.dli_fname, " +0x", absl::Hex(offset));
 }
 
-// Who called the allocator while counting.
+// Returns who called the allocator while counting.
 std::vector<std::string> Callers() {
   std::vector<std::string> located;
   for (size_t i = 0; i < std::min(num_calls.load(), callers.size()); ++i) {
@@ -245,7 +245,7 @@ TEST_P(SteadyStateSteps, AllocateNothing) {
   EXPECT_THAT(CallersThatCount(), IsEmpty());
 }
 
-// What oneDNN takes, it gives back.
+// oneDNN frees whatever it allocates.
 TEST_P(SteadyStateSteps, DoNotGrowTheHeap) {
   std::array<int64_t, kSteps> live{};
   const int64_t before = live_bytes;

@@ -1,5 +1,5 @@
-// Every layer and loss is told for which run and which samples it is called, and is told the same
-// wherever the model is cut and whatever the order.
+// Every layer and loss is told which run and which samples it is called for, and is told the same
+// wherever the model is split and whatever the order.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,7 +26,7 @@ constexpr int64_t kNumberedMicroBatchRows = 3;
 constexpr int64_t kNumberedBatchRows = kNumberedMicroBatches * kNumberedMicroBatchRows;
 constexpr int kNumberedSteps = 2;
 
-// Who was called for what, is it training, step, first sample.
+// Who was called, whether for training, step, first sample.
 using Call = std::tuple<std::string, bool, int64_t, int64_t>;
 
 struct CallLog {
@@ -85,7 +85,7 @@ class LoggingLoss final : public Loss {
   const std::unique_ptr<Loss> loss_ = SoftmaxCrossEntropy()();
 };
 
-// Two steps, then an evaluation of a batch and a half.
+// Returns the calls of two steps, then of an evaluation of a batch and a half.
 std::vector<Call> CallsOf(int devices, const std::string& schedule) {
   CallLog log;
   const auto logging = [&log](const char* name) { return LayerOf<LoggingLayer>(&log, name); };
@@ -98,7 +98,7 @@ std::vector<Call> CallsOf(int devices, const std::string& schedule) {
       {});
   const auto data = SmallData(kNumberedSteps * kNumberedBatchRows);
   for (int step = 0; step < kNumberedSteps; ++step) {
-    EXPECT_OK(trainer->Step(*data, Rows(0, kNumberedBatchRows)));  // rows are not what is numbered
+    EXPECT_OK(trainer->Step(*data, Rows(0, kNumberedBatchRows)));  // numbers are not those of rows
   }
   EXPECT_OK(trainer->Evaluate(*SmallData(kNumberedBatchRows + kNumberedBatchRows / 2)));
   return log.calls;

@@ -1,5 +1,5 @@
-// On a GPU work is recorded and issued again: what it reads of the call context is of the run at
-// hand all the same.
+// On a GPU, work is recorded and issued again; what it reads of the call context is nevertheless
+// that of the current run.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,12 +27,12 @@ constexpr int kSlots = 2 * kTinyMicroBatches;
 
 class CopyingLayer;
 
-// The layer that was called last: the one of the trainer.
+// The layer that was called last: the trainer's.
 struct Watch {
   CopyingLayer* layer = nullptr;
 };
 
-// Has the device copy the numbers of each forward pass to a table of its own.
+// A layer that makes the device copy the numbers of each forward pass to a table of its own.
 class CopyingLayer final : public Layer {
  public:
   explicit CopyingLayer(Watch* watch) : watch_(*watch) {}
@@ -62,7 +62,7 @@ class CopyingLayer final : public Layer {
     return device_->ops().elementwise().Copy(args.stream, args.dy, args.dx);
   }
 
-  // Step and first sample of the last forward passes, in training or in evaluation.
+  // Returns step and first sample of the last forward passes, in training or in evaluation.
   std::vector<std::pair<int64_t, int64_t>> Copied(bool is_training) {
     const auto host = device_->AllocateHost(table_.bytes()).value();
     device_->stream().Run([&] {
@@ -100,7 +100,7 @@ TEST(CudaCallContext, RecordedWorkReadsTheNumbersOfTheRunAtHand) {
   ASSERT_OK(AnswerOf(**trainer));
   std::vector<std::pair<int64_t, int64_t>> training, evaluation;
   for (int64_t i = 0; i < kTinyMicroBatches; ++i) {
-    // The last of two steps, and the last of two batches of data.
+    // The numbers are those of the last of two steps, and of the last of two batches of data.
     training.emplace_back(kTinySteps, (kTinySteps - 1) * kTinyBatchRows + i * kTinyMicroBatchRows);
     evaluation.emplace_back(kTinySteps, kTinyBatchRows + i * kTinyMicroBatchRows);
   }

@@ -1,5 +1,5 @@
 // Failures of the CUDA libraries and of GPUs, on the simulated machine: each ends in a status that
-// says what failed; nothing hangs, and nothing is left.
+// says what failed; nothing hangs, and nothing leaks.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "engine/data/dataset.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda_run.h"
@@ -51,7 +51,7 @@ class CudaFailure : public ::testing::TestWithParam<Exchange> {
   }
 };
 
-// How far apart the calls are that fail: prime, so that all kinds of calls have their turn.
+// The distance between the calls that fail: prime, so that all kinds of calls have their turn.
 constexpr int64_t kStride = 97;
 
 TEST_P(CudaFailure, OfAnyCallEndsInAStatusThatNamesIt) {
@@ -64,14 +64,15 @@ TEST_P(CudaFailure, OfAnyCallEndsInAStatusThatNamesIt) {
     ASSERT_EQ(cuda::live().total(), 0) << "after call " << call << ", " << failed;
     if (failed.empty()) break;
     ++failures;
-    if (failed == "cudaGraphInstantiate") {  // then work is issued plainly
+    if (failed == "cudaGraphInstantiate") {  // then work is issued without a graph
       EXPECT_OK(status);
       continue;
     }
-    // So it is after one of these has failed while the streams of a graph were captured.
+    // The same applies after one of these has failed while the streams of a graph were captured.
     const bool forks = failed == "cudaEventRecord" || failed == "cudaStreamWaitEvent";
     if (forks && status.ok()) continue;
-    // A failure to go back to another GPU at the end of a scope is not reported; the next call is.
+    // A failure to switch back to another GPU at the end of a scope is not reported; that of the
+    // next call is.
     if (failed == "cudaSetDevice") continue;
     const bool launches = failed == "cudaLaunchKernelEx" || failed == "cudaFuncSetAttribute";
     EXPECT_THAT(std::string(status.message()), HasSubstr(launches ? "Launch" : failed))
@@ -95,7 +96,7 @@ TEST_P(CudaFailure, OfAnyOperationEndsInAStatusAndLeavesNothing) {
   EXPECT_GT(failures, 20);
 }
 
-// The host reads labels ahead of the step that they are for, and it is that step's error.
+// The host reads labels ahead of their step, and the error is that step's.
 TEST_P(CudaFailure, ALabelThatIsNoClassIsRefusedByItsStep) {
   const auto data = Mislabeled(SmallData(2 * kTinyBatchRows), kTinyBatchRows + 4, kSmallClasses);
   TinyRun run = CudaRun(GetParam());
@@ -109,7 +110,8 @@ TEST_P(CudaFailure, ALabelThatIsNoClassIsRefusedByItsStep) {
                        HasSubstr("micro-batch 1: label of row 28 is 4, expected 0 to 3")));
 }
 
-// Rank, stage, operation and micro-batch of an error within a step, as docs/cuda.md promises.
+// Matches rank, stage, operation and micro-batch of an error within a step, as docs/distributed.md
+// promises.
 auto SaysWhereItWas() {
   return ContainsRegex(
       "rank [01], (NORM of group 0|stage [01] (STEP|(F|BW|SEND_F|RECV_F|SEND_B|RECV_B) "
@@ -155,7 +157,7 @@ TEST_F(CudaFailure, TooLittleMemoryIsSaid) {
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-// A rank whose group never completes: the others also end, and say where they were.
+// A rank's group never completes: the others also end, and report where they were.
 TEST_F(CudaFailure, OfACommunicatorEndsTheStep) {
   auto trainer = TinyTrainer(CudaRun(Exchange::kNccl)).value();
   cuda::FailCommunicator(/*rank=*/1, /*groups=*/3);
@@ -163,7 +165,7 @@ TEST_F(CudaFailure, OfACommunicatorEndsTheStep) {
 }
 
 // A thread that issues more would block in the driver, where it cannot learn that another rank has
-// failed. The step has four times as much to do, and little is done before the host waits.
+// failed. The step has four times as much work, and little is done before the host waits.
 TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
   cuda::Reset({.delay = 0.9});
   TinyRun run = CudaRun(Exchange::kNccl);
@@ -175,8 +177,8 @@ TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
   EXPECT_LT(cuda::TakeMostPending(), 500U);
 }
 
-// Keeps the first stage, and with it all others, waiting at the first sample until kernels are no
-// longer launched, and remembers how many were by then.
+// Keeps the first stage, and with it all others, waiting at the first sample until no more kernels
+// are launched, and records how many there were by then.
 class LateData final : public Dataset {
  public:
   explicit LateData(std::shared_ptr<const Dataset> data)
@@ -208,8 +210,8 @@ class LateData final : public Dataset {
   mutable std::atomic<int64_t> launches_{0};
 };
 
-// A pass that alone fills the driver's queue is not issued behind a message that has not come: the
-// host would wait in the driver, and never learn that the rank that sends it has failed.
+// A pass that alone fills the driver's queue is not issued behind a message that has not arrived:
+// the host would wait in the driver, and never learn that the sending rank has failed.
 TEST_F(CudaFailure, OfASenderWouldBeSeenBeforeAPassThatFillsTheQueue) {
   TinyRun run = CudaRun(Exchange::kNccl);
   run.options.deadline = absl::Minutes(5);
@@ -225,7 +227,7 @@ TEST_F(CudaFailure, OfASenderWouldBeSeenBeforeAPassThatFillsTheQueue) {
   EXPECT_LT(data.launches_meanwhile(), 100);
 }
 
-// Passes that are no graphs have hundreds of operations each: few of them fill the queues.
+// Passes that are not graphs have hundreds of operations each: few of them fill the queues.
 TEST_F(CudaFailure, FindsRoomInTheQueuesForPassesThatAreNoGraphs) {
   TinyRun run = CudaRun(Exchange::kNccl);
   run.options.deadline = absl::Minutes(5);  // sanitizers are slow

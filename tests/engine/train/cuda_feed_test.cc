@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/parallel.h"
 #include "engine/data/feed.h"
-#include "engine/device/device_spec.h"
+#include "engine/runtime/device/device_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
@@ -37,7 +37,7 @@ constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
 const TargetSpec kTarget = TargetSpec::ClassLabel(kRowsOfData);
 const int64_t kLossBytes = BytesOfTargets(kTarget, kMicroBatchRows);
 
-// Numbers or ids that tell where they come from; counts what is read.
+// A data set of numbers or ids that tell where they come from; counts what is read.
 class CountingData final : public Dataset {
  public:
   explicit CountingData(bool has_ids, int64_t features = kFeatures)
@@ -77,9 +77,9 @@ class CountingData final : public Dataset {
   }
 };
 
-// What a device was given in one run.
+// The inputs that a device received in one run.
 struct Fed {
-  std::vector<float> features;  // ids as well, each of which a float can be
+  std::vector<float> features;  // ids as well; each is exact as a float
   std::vector<int32_t> labels;
   std::vector<kernels::LossTerms> terms;  // by micro-batch
 };
@@ -219,7 +219,7 @@ TEST_P(CudaFeed, APreparedBatchServesOneRun) {
   EXPECT_EQ(data_.reads, kBatchRows) << "the data may have changed since";
 }
 
-// Runs, whole or not, of batches that were announced, or not, or not those that come.
+// Runs are whole or not, and their batches were announced, or not, or others were.
 TEST_P(CudaFeed, GivesTheRowsAskedForWhateverWasAnnounced) {
   std::mt19937 random(7);
   const auto any_rows = [&](bool whole) {

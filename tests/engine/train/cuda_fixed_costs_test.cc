@@ -1,4 +1,5 @@
-// What the host calls to have actions performed, in a step that is not measured, and to save.
+// The calls that the host makes to have actions performed, in a step that is not measured, and to
+// save.
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -6,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/model_file.h"
-#include "engine/model/presets.h"
-#include "engine/train/generator.h"
+#include "engine/generate/generator.h"
+#include "engine/models/model_file.h"
+#include "engine/models/presets.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedule/schedule.h"
+#include "schedule/ir/schedule.h"
 #include "tests/engine/train/cuda_run.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/cuda/stand_in.h"
@@ -28,7 +29,7 @@ namespace cuda = ::stagecoach::testing::cuda;
 
 using Calls = std::map<std::string, int64_t>;
 
-// The calls that come of `work`.
+// Returns the calls that `work` makes.
 template <typename Work>
 Calls CallsOf(Work work) {
   const Calls before = cuda::CallsByName();
@@ -38,7 +39,7 @@ Calls CallsOf(Work work) {
   return calls;
 }
 
-// The calls of one step. Those before it are measured (RunSchedule), and record graphs.
+// Returns the calls of one step. The steps before it are measured (RunSchedule), and record graphs.
 Calls CallsOfAStep(Trainer& trainer) {
   const auto data = SmallData(kTinyBatchRows);
   const std::vector<int64_t> rows = Rows(0, kTinyBatchRows);
@@ -61,16 +62,17 @@ TEST_P(CudaFixedCosts, AreFewCallsAnAction) {
 
   EXPECT_EQ(calls["cudaGraphLaunch"], actions);
   EXPECT_EQ(calls["cudaEventElapsedTime"], 0) << "times are read";
-  // Each action, each rank's step, and the start of each list.
+  // There is one for each action, each rank's step, and the start of each list.
   EXPECT_EQ(calls["cuStreamWriteValue32"], actions + 2 + 2);
   EXPECT_EQ(calls["cudaLaunchKernelEx"], 2) << "only each stage's update is a plain kernel";
-  // Inputs, results, numbers of samples; and two copies ahead, of inputs and of targets.
+  // The copies are inputs, results, numbers of samples; and two copies ahead, of inputs and of
+  // targets.
   EXPECT_LE(calls["cudaMemcpyAsync"], kTinyMicroBatches + 5);
 
-  // A process measures the GPU's clock now and then, by marks of its own that it waits for.
+  // A process measures the GPU's clock now and then, with marks of its own that it waits for.
   int64_t sum = -2 * calls["cudaEventSynchronize"];
   for (const auto& [name, number] : calls) {
-    // How often the host looks whether the step is done depends on the machine.
+    // How often the host polls for the end of the step depends on the machine.
     if (name != "cudaEventQuery" && name != "cudaStreamQuery") sum += number;
   }
   const double each = static_cast<double>(sum) / static_cast<double>(actions);
@@ -97,7 +99,7 @@ TEST(CudaGeneration, CostsOneCallATokenWhereTheGpuChoosesIt) {
       return CallsOf(
           [&] { EXPECT_OK(generator.Continue({1}, tokens, [](int32_t /*id*/) { return true; })); });
     };
-    // Until runs are not measured.
+    // Runs are measured until then.
     for (int i = 0; i < 17; ++i) ASSERT_OK(generator.Append({1}));
     Calls few = continued(2), many = continued(32);
     for (const auto& [name, number] : many) {
@@ -108,7 +110,7 @@ TEST(CudaGeneration, CostsOneCallATokenWhereTheGpuChoosesIt) {
       EXPECT_EQ(number - few[name], name == "cudaGraphLaunch" ? 30 : 0) << name;
     }
     EXPECT_LE(many["cudaEventRecord"], few["cudaEventRecord"] + many["cudaEventSynchronize"]);
-    // Where the host chooses, it passes an id and its position.
+    // If the host chooses tokens, it passes an id and its position.
     Calls drawn = CallsOf([&] { ASSERT_OK(generator.Append({1})); });
     EXPECT_EQ(drawn["cudaGraphLaunch"], 1);
     EXPECT_EQ(drawn["cudaMemcpyAsync"], 2);
@@ -117,7 +119,8 @@ TEST(CudaGeneration, CostsOneCallATokenWhereTheGpuChoosesIt) {
   cuda::Reset({});
 }
 
-// Of saving and restoring; a process measures the GPU's clock now and then, with marks of its own.
+// Returns the waits of saving and restoring; a process measures the GPU's clock now and then, with
+// marks of its own.
 std::map<std::string, int64_t> WaitsForCheckpoints(int layers) {
   TinyRun run;
   run.model.layers.assign(static_cast<size_t>(layers), Linear(16));
@@ -137,15 +140,15 @@ std::map<std::string, int64_t> WaitsForCheckpoints(int layers) {
 
 TEST(CudaCheckpoints, DoNotWaitForEveryTensor) {
   cuda::Reset({});
-  // A buffer each way is marked, and restoring ends with the marks of a Finish.
+  // A buffer is marked in each direction, and restoring ends with the marks of a Finish.
   const std::map<std::string, int64_t> expected = {{"marks", 4}, {"buffers", 2}, {"waits", 0}};
   EXPECT_EQ(WaitsForCheckpoints(1), expected);
   EXPECT_EQ(WaitsForCheckpoints(20), expected);
   cuda::Reset({});
 }
 
-// What the driver finds in $CUDA_DEVICE_MAX_CONNECTIONS when a trainer with devices on `gpus` is
-// made and it was `value` before; null: not set.
+// Returns what the driver finds in $CUDA_DEVICE_MAX_CONNECTIONS when a trainer with devices on
+// `gpus` is made and it was `value` before; null: not set.
 std::string ConnectionsWith(const std::vector<int>& gpus, const char* value) {
   constexpr char kName[] = "CUDA_DEVICE_MAX_CONNECTIONS";
   unsetenv(kName);
@@ -174,8 +177,8 @@ INSTANTIATE_TEST_SUITE_P(By, CudaFixedCosts, ::testing::Values(Exchange::kCopies
                            return tested.param == Exchange::kCopies ? "Copies" : "Nccl";
                          });
 
-// So a GPU that cannot reach another is found out before the first step, which waits for nothing.
-TEST(CudaHandovers, AreMadeBeforeTheFirstStep) {
+// A GPU that cannot reach another is thus detected before the first step, which waits for nothing.
+TEST(CudaPeerCopies, AreMadeBeforeTheFirstStep) {
   cuda::Reset({});
   {
     TinyRun run{.devices = 2, .schedule = "1f1b", .replication = {.replicas = 2}};
@@ -208,7 +211,7 @@ TEST(CudaAside, TheGradientOfAWeightIsBesideTheRestOfAResidualBlock) {
                           Linear(kSmallClasses)};
       const auto trainer = TinyTrainer(run).value();
       ASSERT_OK(trainer->Step(*SmallData(kTinyBatchRows), Rows(0, kTinyBatchRows)));
-      // Nothing else makes a stream wait where there is one device.
+      // Nothing else makes a stream wait if there is one device.
       EXPECT_EQ(cuda::CallsByName()["cudaStreamWaitEvent"] > 0, is_in_block);
     }
     cuda::Reset({});
@@ -233,7 +236,7 @@ TEST(CudaGraphs, ThatCannotBeAreCountedWithTheReason) {
   cuda::Reset({});
 }
 
-// A driver without memory operations: kernels report.
+// The driver has no memory operations, so kernels report.
 TEST(CudaProgress, IsReportedByKernelsWhereTheDriverHasNothing) {
   TinyRun run{.devices = 2, .schedule = "1f1b"};
   run.options.device = {.kind = DeviceKind::kCuda};

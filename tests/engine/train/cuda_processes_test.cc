@@ -1,5 +1,5 @@
-// One trainer per device, as in one process per device: here each in a thread of its own, which is
-// quicker and can be made to fail at will. tests/tools has processes.
+// One trainer per device, as in one process per device; here each runs in a thread of its own,
+// which is quicker and can be made to fail at will. tests/tools has processes.
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,18 +12,18 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/launch/rendezvous.h"
-#include "engine/launch/vote.h"
-#include "engine/model/layers/linear.h"
+#include "engine/comm/rendezvous.h"
+#include "engine/comm/vote.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/fit.h"
 #include "engine/train/parallel.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedule/memory.h"
+#include "schedule/memory/memory_plan.h"
+#include "tests/engine/comm/on_ranks.h"
 #include "tests/engine/train/cuda_run.h"
 #include "tests/engine/train/small_run.h"
-#include "tests/engine/transport/on_ranks.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
@@ -41,8 +41,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Of what goes well, or fails long before: enough for any sanitizer on a busy machine. The messages
-// of what passes it are others.
+// The deadline of what succeeds, or fails long before: enough for any sanitizer on a busy machine.
+// Passing it would produce other messages.
 constexpr absl::Duration kDeadline = absl::Minutes(5);
 
 TinyRun RunOf(int ranks, Rendezvous* rendezvous, float clip_norm) {
@@ -117,7 +117,7 @@ TEST_F(CudaProcesses, OfReplicasHaveTheAnswerOfOneDevice) {
   }
 }
 
-// Everything that a run reports about its devices, except the time that they worked.
+// Returns everything that a run reports about its devices, except how long they worked.
 std::string Description(const std::vector<DeviceReport>& devices) {
   std::string text;
   for (const DeviceReport& device : devices) {
@@ -133,7 +133,7 @@ TEST_F(CudaProcesses, AllReportTheDevicesOfOneProcess) {
   const auto alone = TinyTrainer(RunOf(kRanks, nullptr, 0.0F)).value();
   ASSERT_OK(AnswerOf(*alone));
   std::vector<DeviceReport> of_processes = alone->Devices().value();
-  // Besides what they take in one process, those without the loss keep its results.
+  // Ranks without the loss keep its results, in addition to what they take in one process.
   for (int rank = 0; rank + 1 < kRanks; ++rank) {
     of_processes[static_cast<size_t>(rank)].predicted_peak_bytes += schedule::kBlockAlignment;
     of_processes[static_cast<size_t>(rank)].measured_peak_bytes += schedule::kBlockAlignment;
@@ -187,7 +187,7 @@ TEST_F(CudaProcesses, AllHaveEveryParameter) {
               Each(IsOk()));
 }
 
-// One is asked to.
+// One process is asked to stop.
 TEST_F(CudaProcesses, StopAfterTheSameStep) {
   const TrainTest data = {SmallData(96), SmallData(30)};
   std::vector<FitResult> results(2);
@@ -224,14 +224,14 @@ TEST_F(CudaProcesses, CannotCopyFromOneToAnother) {
     run.options.exchange = Exchange::kCopies;
     return TinyTrainer(run).status();
   });
-  // One may hear it from the other before it finds out itself.
+  // One rank may hear it from the other before it finds out itself.
   EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kInvalidArgument)));
   for (const absl::Status& status : statuses) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("of one process"));
   }
 }
 
-// Such as the one that each process sees. Here both see the same, and NCCL refuses that.
+// Each process may see only one GPU. Here both see the same one, and NCCL refuses that.
 TEST_F(CudaProcesses, ExchangeByNcclIfAllNameTheSameGpu) {
   const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) {
     TrainerOptions options = RunOf(2, &own, 0.0F).options;
@@ -276,7 +276,7 @@ TEST_F(CudaProcesses, MustTrainTheSame) {
 
 constexpr int64_t kSlowNs = 1'000'000'000;
 
-// Tuning files of two hosts, on each of which another of the stand-in's algorithms is fastest.
+// The tuning files are of two hosts, each with a different fastest algorithm of the stand-in's.
 TEST_F(CudaProcesses, MustComputeTheSameBits) {
   const std::string folder = ::testing::TempDir() + absl::StrCat("tuning-", getpid(), "-");
   std::vector<std::string> files;
@@ -298,7 +298,7 @@ TEST_F(CudaProcesses, MustComputeTheSameBits) {
     run.options.device.tuning_file = files[static_cast<size_t>(own.rank())];
     return TinyTrainer(run).status();
   });
-  // One may hear of the other's failure before it comes to the same.
+  // One rank may hear of the other's failure before it fails in the same way.
   const auto says_so = HasSubstr("ranks 0 and 1 would not compute the same bits");
   EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kFailedPrecondition, says_so)));
   EXPECT_THAT(statuses, Each(AnyOf(StatusIs(absl::StatusCode::kFailedPrecondition, says_so),
@@ -309,7 +309,7 @@ TEST_F(CudaProcesses, MustComputeTheSameBits) {
   }
 }
 
-// The communicator of one rank fails and does not tell the other, as NCCL may not.
+// The communicator of one rank fails without telling the other, as may happen with NCCL.
 TEST_F(CudaProcesses, HearWhyAnotherFailsInAStep) {
   for (const int failing : {0, 1}) {
     SCOPED_TRACE(failing);

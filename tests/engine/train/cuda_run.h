@@ -6,44 +6,45 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/model.h"
+#include "engine/models/model.h"
 #include "engine/train/trainer.h"
-#include "partition/replication.h"
+#include "partition/cost/replication.h"
 
 // A run of a small network that is quick under the emulator of CUDA kernels.
 namespace stagecoach::engine {
 
-// Micro-batches that every schedule takes on 1 to 4 devices.
+// A number of micro-batches that every schedule takes on 1 to 4 devices.
 inline constexpr int kTinyMicroBatches = 8;
 inline constexpr int kTinySteps = 2;
 inline constexpr int64_t kTinyMicroBatchRows = 3;
 inline constexpr int64_t kTinyBatchRows = kTinyMicroBatches * kTinyMicroBatchRows;
 
-// Eight layers of every kind, the widest with 16 features; no extent but that of the batch is a
-// multiple of 16.
+// Returns eight layers of every kind, the widest with 16 features; no extent except that of the
+// batch is a multiple of 16.
 Model TinyModel();
 
-// Residual blocks and layer norms in every order in which a block can leave the sum that ends it to
-// the next layer, between two linear layers, all 16 wide.
+// Returns residual blocks and layer norms in every order in which a block can leave its final sum
+// to the next layer, between two linear layers, all 16 wide.
 Model BlocksModel();
 
-// A linear layer with GELU, two residual blocks and a linear layer, all 16 wide: the default
-// network in small. Unlike in the other one, no layer norm has rows of nearly equal values, which
-// would magnify errors of rounding without bound.
+// Returns a linear layer with GELU, two residual blocks and a linear layer, all 16 wide: the
+// default network in small. Unlike in TinyModel, no layer norm has rows of nearly equal values,
+// which would magnify rounding errors without bound.
 Model TameModel();
 
-// A block as transformers have it, without attention, between linear layers; all 16 wide.
+// Returns a transformer block without attention, between linear layers; all 16 wide.
 Model FeedForwardModel();
 
-// Of tokens: an embedding, a block with attention and one without, and a head, which has the
-// embedding's table; all 8 wide.
+// Returns a token model: an embedding, a block with attention and one without, and a head, which
+// has the embedding's table; all 8 wide.
 Model TokenModel();
 
-// A GPT-2 with a tied head and a Llama with grouped queries, of nine layers of 8 features each.
+// Return a GPT-2 with a tied head and a Llama with grouped queries, of nine layers of 8 features
+// each.
 Model Gpt2Model();
 Model LlamaModel();
 
-// Samples for a model of the above; the same in every call.
+// Returns samples for one of these models; the same in every call.
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);
 
 struct TinyRun {
@@ -51,13 +52,13 @@ struct TinyRun {
   int devices = 1;
   std::string schedule = "gpipe";
   int chunks = 0;                // 0: the schedule's own number
-  std::vector<int> first_layer;  // of each stage; empty: as even as possible
+  std::vector<int> first_layer;  // of each stage; empty: as evenly as possible
   partition::Replication replication = {};
   Recompute recompute = Recompute::kPlanned;
   TrainerOptions options;
 };
 
-// Everything a run gives that must not depend on the partition.
+// Everything that a run produces and that must not depend on the partition.
 struct TinyAnswer {
   std::vector<double> losses;
   std::vector<double> gradient_norms;
@@ -69,15 +70,14 @@ struct TinyAnswer {
 };
 void PrintTo(const TinyAnswer& answer, std::ostream* out);
 
-// Returns how many GPUs this machine has; 0 also where the backend cannot be loaded.
+// Returns how many GPUs this machine has; also 0 if the backend cannot be loaded.
 int NumGpus();
 
-// Of all ranks.
+// Returns the number of compute actions of all ranks.
 int64_t ComputeActions(const schedule::Schedule& schedule);
 
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run);
-// A trainer that trains kTinySteps steps, and evaluates and predicts rows that are no whole number
-// of batches.
+// Trains kTinySteps steps, and evaluates and predicts rows that are not a whole number of batches.
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer);
 absl::StatusOr<TinyAnswer> AnswerOf(const TinyRun& run);
 

@@ -1,9 +1,9 @@
-// Layers of stages on GPUs that read an earlier layer's output.
+// Layers that read an earlier layer's output, on stages on GPUs.
 #include <memory>
 #include <string>
 
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/skip.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/skip.h"
 #include "engine/train/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda_run.h"

@@ -1,10 +1,10 @@
-// Layers of stages on GPUs that share a parameter.
+// Layers that share a parameter, on stages on GPUs.
 #include <string>
 #include <vector>
 
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda_run.h"
@@ -31,7 +31,7 @@ TinyRun RunOf(int devices, const std::string& schedule, float clip_norm,
   return run;
 }
 
-// The exchange is by NCCL where there is a GPU for each device, and by copies where there is not.
+// The exchange uses NCCL if there is a GPU for each device, and copies if there is not.
 TEST(CudaTies, GiveTheSameBitsWhereverTheStagesAre) {
   if (NumGpus() < 4) GTEST_SKIP() << "needs 4 GPUs, and there are " << NumGpus();
   for (const float clip_norm : {0.0F, 0.05F}) {

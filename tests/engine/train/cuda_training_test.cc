@@ -1,5 +1,5 @@
-// The promises of the engine on CUDA devices. Where there is no GPU, the backend that ships runs on
-// an emulated one: $STAGECOACH_CUDA_LIBRARY names the library, which the build sets for this test.
+// The promises of the engine on CUDA devices. Without a GPU, the shipped backend runs on an
+// emulated one: $STAGECOACH_CUDA_LIBRARY names the library, which the build sets for this test.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -12,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
-#include "engine/model/layers/dropout.h"
-#include "engine/model/layers/flatten.h"
-#include "engine/model/layers/image_norm.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/pooling.h"
-#include "engine/model/layers/residual.h"
+#include "engine/nn/layers/dropout.h"
+#include "engine/nn/layers/flatten.h"
+#include "engine/nn/layers/image_norm.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/pooling.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -76,7 +76,7 @@ std::string Describe(const Optimizer& optimizer, Precision precision) {
                       optimizer.clip_norm, ", ", PrecisionName(precision));
 }
 
-// What is trained, by name.
+// A model to train, by name.
 struct Subject {
   const char* name;
   Model (*model)();
@@ -86,7 +86,7 @@ constexpr Subject kGpt2 = {"GPT-2", Gpt2Model};
 constexpr Subject kLlama = {"Llama", LlamaModel};
 constexpr Subject kImages = {"images", ImageModel};
 
-// The answer of one stage on one device; the same in every call.
+// Returns the answer of one stage on one device; the same in every call.
 const TinyAnswer& Expected(const Subject& subject, const Optimizer& optimizer, Precision precision,
                            int blocks) {
   static auto* const answers = new std::map<std::string, TinyAnswer>;
@@ -133,7 +133,7 @@ class CudaPartitions : public CudaTraining, public ::testing::WithParamInterface
   }
 };
 
-// Every schedule meets one of them, and most meet both.
+// Returns a transformer; every schedule meets one of the two, and most meet both.
 const Subject& TransformerFor(const Partition& partition) {
   return partition.devices == 2 ? kLlama : kGpt2;
 }
@@ -159,14 +159,14 @@ TEST_P(CudaPartitions, NeverChangeTheAnswer) {
   }
 }
 
-// On one GPU, where emulated transfers cost least.
+// The test uses one GPU, where emulated transfers cost least.
 TEST_P(CudaPartitions, NeverChangeTheAnswerOfATransformer) {
   if (GetParam().place != Place::kOneGpu) return;
   ExpectTheAnswerOfOneDevice(GetParam(), TransformerFor(GetParam()), Optimizers()[2],
                              Precision::kBfloat16);
 }
 
-// Both ways in which a ReLU is computed: a stage of one layer each has it apart from the norm.
+// A ReLU is computed in both ways: a stage of one layer has it apart from the norm.
 TEST_P(CudaPartitions, NeverChangeTheAnswerOfImages) {
   if (GetParam().place != Place::kOneGpu) return;
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
@@ -215,11 +215,11 @@ std::vector<Partition> AllPartitions() {
     all.push_back(
         {2, "1f1b", place, {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true}});
   }
-  // REDUCEs in the midst of transfers.
+  // These have REDUCEs in the midst of transfers.
   for (const char* schedule : {"interleaved", "looped-bfs", "zb-v"}) {
     all.push_back({2, schedule, Place::kNccl, {.replicas = 2, .gradient_blocks = 2}});
   }
-  // The library's sum of two is ours.
+  // The library's sum of two addends is the same as ours.
   all.push_back({2, "1f1b", Place::kNccl, {2, 4, false, partition::ReductionKind::kRing}});
   return all;
 }
@@ -240,8 +240,8 @@ std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaPartitions, ::testing::ValuesIn(AllPartitions()), NameOf);
 
-// Within a stage a block leaves the sum that ends it to a layer norm that comes next; with one
-// layer to a stage, none can.
+// Within a stage a block leaves its final sum to a layer norm that comes next; with one layer per
+// stage, none can.
 TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     SCOPED_TRACE(PrecisionName(precision));
@@ -260,7 +260,7 @@ TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
   }
 }
 
-// Which are graphs then as well.
+// The recomputed passes are graphs then, too.
 TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
   for (const Model& model : {TinyModel(), BlocksModel(), FeedForwardModel(), TokenModel()}) {
     for (const char* schedule : {"1f1b", "zb-v"}) {
@@ -283,8 +283,8 @@ TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
   }
 }
 
-// Masks of dropout are made anew by recorded work, which must read the numbers of the step at hand.
-// A head computes the loss in B, whole or split from W, and is tied to the embedding, wherever that
+// Dropout masks are made anew by recorded work, which must read the numbers of the current step. A
+// head computes the loss in B, whole or split from W, and is tied to the embedding, wherever that
 // is.
 TEST_F(CudaTraining, BlocksOfTransformersAndHeadsGiveTheSameAnswer) {
   for (const Model& model : {FeedForwardModel(), TokenModel()}) {
@@ -303,7 +303,7 @@ TEST_F(CudaTraining, BlocksOfTransformersAndHeadsGiveTheSameAnswer) {
   }
 }
 
-// At an absurd rate the second step overflows.
+// At an absurd learning rate the second step overflows.
 TEST_F(CudaTraining, StepsThatAreNotFiniteAreSkippedAlike) {
   struct Left {
     std::string skipped, hash;
@@ -339,7 +339,8 @@ TEST_F(CudaTraining, StepsThatAreNotFiniteAreSkippedAlike) {
   }
 }
 
-// With one step of plain descent at a learning rate of 1, a parameter moves by its gradient.
+// Returns a run in which one step of plain gradient descent at a learning rate of 1 moves a
+// parameter by its gradient.
 TinyRun GradientRun(TinyRun run) {
   run.options.optimizer = Optimizer::Sgd(/*momentum=*/0.0F);
   run.options.learning_rate = LearningRate::Constant(1.0F);
@@ -348,7 +349,7 @@ TinyRun GradientRun(TinyRun run) {
 
 struct Gradients {
   double loss = 0.0;
-  std::vector<double> values;  // of all parameters, one after the other
+  std::vector<double> values;  // of all parameters, concatenated
 };
 
 Gradients GradientsOf(const TinyRun& run) {
@@ -372,28 +373,27 @@ Gradients GradientsOf(const TinyRun& run) {
   return gradients;
 }
 
-// To first order, what one rounding does to a value is passed on as the value itself is, and what
-// meets on the way to a gradient is of the size of the largest gradients or smaller, but for layer
-// norms, which magnify by 1 / the standard deviation of a row: below 4 in these networks, for each
-// on a path. So the difference is at most the roundings on the longest path times that times the
+// To first order, the effect of one rounding of a value is passed on like the value itself, and
+// what meets on the way to a gradient is no larger than the largest gradients, except that each
+// layer norm on a path magnifies by 1 / the standard deviation of a row: below 4 in these networks.
+// So the difference is at most the roundings on the longest path times that magnification times the
 // largest gradient.
 struct GradientCase {
   const char* name;
   Model (*model)();
-  int64_t roundings;     // float32's on the longest path
-  int stored;            // tensors on it that are bfloat16 in that precision
-  int products;          // on it
+  int64_t roundings;     // of float32 on the longest path
+  int stored;            // tensors on that path that are bfloat16 in that precision
+  int products;          // on that path
   double magnification;  // by all layer norms on it, and attention
 };
 
 // TameModel: sums have as many roundings as terms, 20 + 3 x 16 forward and 4 + 3 x 16 + 24 rows
 //   backward, and layer norms (16 each way) and activations 12 each way; x, z, y, dy, dz, dx and
 //   weights of each of 6 operations; two products of each of 4 linear layers.
-// TokenModel: 1 + 4 x 8 + 16 forward, 45 in the softmax, 37 + 2 x (8 + 16) + 120 positions
-// backward;
-//   layer norms and activations as above; attention each way 2 x 4 for turning, 4 of a score, 3 of
+// TokenModel: 1 + 4 x 8 + 16 forward, 45 in the softmax, 37 + 2 x (8 + 16) + 120 positions back;
+//   layer norms and activations as above; attention each way 2 x 4 for rotating, 4 of a score, 3 of
 //   its scale, 4 of the exponential and 20 for the sum over positions and heads of a group; 11
-//   operations, logits and their gradients, turned queries and keys each way; two products of each
+//   operations, logits and their gradients, rotated queries and keys each way; two products of each
 //   of 4 linear layers, and three of the head. Attention magnifies by its largest score, below 4.
 const GradientCase kGradientCases[] = {
     {"TameModel", TameModel, 20 + 48 + 4 + 48 + 24 + 4 * 16 + 6 * 12, 7 * 6, 2 * 4, 16.0},
@@ -428,8 +428,8 @@ TEST_P(CudaGradients, AreTheCpuBackends) {
     worst = std::max(worst, std::fabs(actual.values[i] - expected.values[i]));
   }
   EXPECT_LE(worst, bound * largest);
-  // What is nearer has not been computed in that precision. (TF32 is a permission, of which the
-  // library need not make use where products are as small as here.)
+  // A smaller difference means that it was not computed in that precision. (TF32 is a permission,
+  // which the library need not use for products as small as these.)
   if (precision == Precision::kBfloat16) {
     EXPECT_GT(worst, std::ldexp(largest, -16));
   }
@@ -444,7 +444,7 @@ INSTANTIATE_TEST_SUITE_P(Precisions, CudaGradients,
                                                PrecisionName(std::get<1>(test.param)));
                          });
 
-// Moving averages too, which an update moves at any learning rate.
+// Moving averages are included, which an update moves at any learning rate.
 TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
   for (const bool shards : {false, true}) {
     for (const Subject& subject : {kLayersOfAllKinds, kImages}) {
@@ -461,7 +461,7 @@ TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
   }
 }
 
-// A step on the rows behind those of the steps before.
+// Trains a step on the rows after those of the previous steps.
 absl::Status TrainOn(Trainer& trainer) {
   const auto data = TinyData(trainer.run().model, 4 * kTinyBatchRows);
   return trainer.Step(*data, Rows(trainer.steps() * kTinyBatchRows, kTinyBatchRows)).status();
@@ -504,7 +504,7 @@ void ExpectCheckpointsOfTheCpuBackendAreTaken(const Subject& subject) {
     ASSERT_OK_AND_ASSIGN(const auto cuda, TinyTrainer(run));
     ASSERT_OK(cuda->Restore(saved));
     EXPECT_EQ(cuda->ParametersHash().value(), cpu->ParametersHash().value());
-    // All of the state has come along: it is saved as it was.
+    // All of the state is restored: it is saved again as it was.
     ASSERT_OK_AND_ASSIGN(const std::string again, cuda->Save(of_cuda));
     ASSERT_OK_AND_ASSIGN(const Checkpoint left, Checkpoint::Open(saved));
     ASSERT_OK_AND_ASSIGN(const Checkpoint right, Checkpoint::Open(again));
@@ -538,8 +538,8 @@ TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {
   EXPECT_THAT(TinyTrainer(run), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cuda:")));
 }
 
-// With a layer to a stage a ReLU is apart from its norm, and a block's input may be in another
-// order of channels than that of the stage before.
+// With one layer per stage a ReLU is apart from its norm, and a block's input may have another
+// order of channels than in the stage before.
 TEST_F(CudaTraining, CutsBetweenLayersOfImagesGiveTheSameAnswer) {
   const auto answer = [&](int stages, const std::vector<int>& first_layer, const char* schedule) {
     TinyRun run =
@@ -557,7 +557,8 @@ TEST_F(CudaTraining, CutsBetweenLayersOfImagesGiveTheSameAnswer) {
   }
 }
 
-// Features, images whose channels are first in memory and those whose channels are last, in turn.
+// The layers alternate between features, images with channels first in memory, and images with
+// channels last.
 TEST_F(CudaTraining, ImagesMayBeInAnyOrderBetweenLayers) {
   const auto answer = [&](int stages) {
     TinyRun run = OnCuda(stages, "1f1b", Place::kOneGpu);
@@ -604,7 +605,7 @@ TEST_F(CudaTraining, TracesEveryAction) {
   }
 }
 
-// Its own counts of right rows are computed from the same outputs.
+// The trainer's own counts of correct rows are computed from the same outputs.
 TEST_F(CudaTraining, PredictsWhatItEvaluates) {
   const auto data = SmallData(kTinyBatchRows + 5);
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
@@ -671,8 +672,8 @@ TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
   }
 }
 
-// Recorded work reads what is there for the run at hand: targets that were copied ahead, or not, or
-// of another batch than was announced, or of an evaluation between.
+// Recorded work reads the inputs of the current run: targets that were copied ahead, or not, or of
+// another batch than was announced, or of an evaluation in between.
 TEST_F(CudaTraining, WhatIsAnnouncedChangesNoBit) {
   const auto data = SmallData(6 * kTinyBatchRows);
   const auto batch = [](int64_t number) { return Rows(number * kTinyBatchRows, kTinyBatchRows); };
@@ -681,7 +682,7 @@ TEST_F(CudaTraining, WhatIsAnnouncedChangesNoBit) {
     std::vector<double> losses;
     for (int step = 0; step < 5; ++step) {
       std::vector<int64_t> next;
-      if (announces) next = batch(step == 1 ? 5 : step + 1);  // the second is not what comes
+      if (announces) next = batch(step == 1 ? 5 : step + 1);  // the second one is wrong
       losses.push_back(trainer->Step(*data, batch(step), next).value().loss);
       if (step == 3) losses.push_back(trainer->Evaluate(*SmallData(5)).value().loss);
     }
@@ -691,7 +692,7 @@ TEST_F(CudaTraining, WhatIsAnnouncedChangesNoBit) {
   EXPECT_EQ(train(2, "zb-v", true), train(2, "zb-v", false));
 }
 
-// The same graphs for every number of valid rows; and after a prediction without targets.
+// The same graphs serve every number of valid rows, and a prediction without targets.
 TEST_F(CudaTraining, EvaluatesAnyNumberOfRowsAsTheCpuBackend) {
   TinyRun run = OnCuda(2, "1f1b", Place::kOneGpu);
   run.model = TameModel();
@@ -726,7 +727,7 @@ TEST_F(CudaTraining, RefusesNcclBetweenDevicesOfOneGpu) {
               AllOf(HasSubstr(" of 2: nccl"), HasSubstr("Duplicate GPU detected")));
 }
 
-// With transfers in groups, which receive at other times than separate ones.
+// Transfers are grouped, which receive at other times than separate ones.
 TEST_F(CudaTraining, TakesExactlyThePredictedMemoryUnderARandomPlan) {
   if (NumGpus() < 4) GTEST_SKIP() << "there are " << NumGpus() << " GPUs";
   const PlannedRuns runs =

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
 #include "tests/engine/train/small_run.h"
@@ -46,7 +46,7 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
   const std::vector<std::function<void(Subject&)>> changes = {
       [](Subject& s) { s.model.layers[0] = Linear(8, Activation::kRelu); },
       [](Subject& s) { s.model.layers[1] = LayerNorm(); },
-      // Another spread of the initial weights: its description is the same.
+      // The spread of the initial weights differs, but the description is the same.
       [](Subject& s) { s.model.layers[1] = Linear(8, Activation::kNone, 2.0F); },
       [](Subject& s) { s.model.loss = MeanSquaredError(); },
       [](Subject& s) { s.schedule = "gpipe"; },
@@ -72,14 +72,14 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) { s.options.optimizer.epsilon = 0.5F; },
       [](Subject& s) { s.options.optimizer.clip_norm = 0.5F; },
       [](Subject& s) { s.options.learning_rate = LearningRate::Constant(0.1F); },
-      // In the last bit only.
+      // Only the last bit differs.
       [](Subject& s) { s.options.learning_rate = LearningRate::Constant(0.10000001F); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 10); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 2, 10); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 11); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 11, 0.01F); },
       [](Subject& s) { s.options.seed = 2; },
-      // Which are one number to a float.
+      // The two seeds are one number as a float.
       [](Subject& s) { s.options.seed = 1 << 24; },
       [](Subject& s) { s.options.seed = (1 << 24) + 1; },
       [](Subject& s) { s.options.replica_check_steps = 2; },

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "engine/data/tokens.h"
+#include "engine/data/tokens/tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
@@ -28,7 +28,7 @@ using ::testing::IsEmpty;
 constexpr int64_t kRows = 23;
 constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
 
-// Records what it is asked. The loss of a step is that of its rows: the sum of their numbers.
+// A trainer that records what it is asked. The loss of a step is the sum of its row numbers.
 class RecordingTrainer final : public Trainer {
  public:
   explicit RecordingTrainer(int64_t batch = kBatch) {
@@ -55,7 +55,7 @@ class RecordingTrainer final : public Trainer {
     if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
-  absl::StatusOr<Evaluation> PredictFrom(const Dataset&, int64_t, const TakeOutputs&) override {
+  absl::StatusOr<Evaluation> Predict(const Dataset&, const TakeOutputs&) override {
     return Evaluation{};
   }
   absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override {
@@ -93,7 +93,7 @@ class RecordingTrainer final : public Trainer {
   }
 
   static constexpr char kFolder[] = "folder";
-  // As after Restore of a run that had come so far.
+  // Sets the state that Restore leaves after a run of that many steps.
   void GoOnFrom(int64_t steps) { steps_ = steps; }
 
   struct BegunSave {
@@ -102,10 +102,10 @@ class RecordingTrainer final : public Trainer {
   };
   std::vector<BegunSave> saves;
   bool fails_to_begin = false;
-  int64_t fails_to_finish_at = -1;  // once so many steps are done
+  int64_t fails_to_finish_at = -1;  // the number of steps at which Finish fails
   int fails_at_step = -1;
   std::vector<int64_t> visited;                 // rows of all steps
-  std::vector<std::vector<int64_t>> announced;  // as the next, in each step
+  std::vector<std::vector<int64_t>> announced;  // as the next batch, in each step
   std::vector<double> losses;
   std::function<void(const Dataset&)> during_step;
   std::function<void()> during_evaluation;
@@ -208,7 +208,7 @@ TEST(Fit, ReportsItsProgressAfterEachStep) {
     EXPECT_EQ(at.step, step);
     EXPECT_EQ(at.steps, 4);
     EXPECT_EQ(at.run_step, static_cast<int64_t>(i) + 1);
-    EXPECT_EQ(at.taken.loss, trainer.losses[i]);
+    EXPECT_EQ(at.step_result.loss, trainer.losses[i]);
     EXPECT_DOUBLE_EQ(at.loss, sum / static_cast<double>(step));
     EXPECT_GT(at.samples_per_second, 0.0);
     EXPECT_GE(at.remaining, absl::ZeroDuration());
@@ -237,7 +237,7 @@ TEST(Fit, EvaluatesAfterEachEpoch) {
   }
 }
 
-// "3: 0.75 of epoch 1" for each evaluation, at 4 steps an epoch.
+// Returns "3: 0.75 of epoch 1" for each evaluation, at 4 steps an epoch.
 std::vector<std::string> EvaluationsOf(RecordingTrainer& trainer, FitOptions options) {
   std::vector<std::string> evaluations;
   const auto note = [&](const EpochResult& row) {
@@ -259,7 +259,7 @@ TEST(Fit, EvaluatesAfterMultiplesOfSoManySteps) {
   // Nothing is prepared that an evaluation would undo.
   for (const size_t step : {3, 4, 6, 8}) EXPECT_THAT(trainer.announced[step - 1], IsEmpty());
   EXPECT_EQ(trainer.announced[4].size(), kBatch);
-  RecordingTrainer of_epochs;  // at their ends once
+  RecordingTrainer of_epochs;  // once at each end
   EXPECT_THAT(EvaluationsOf(of_epochs, {.epochs = 2, .evaluate_every_steps = 4}),
               ElementsAre("4: 1 of epoch 1", "8: 1 of epoch 2"));
 }
@@ -275,7 +275,7 @@ TEST(Fit, EndsAfterSoManyStepsWithAnEvaluation) {
   RecordingTrainer done;
   done.GoOnFrom(6);
   EXPECT_THAT(
-      EvaluationsOf(done, {.steps = 6, .start = {.epoch = 2, .rows = 10, .figures = Figures()}}),
+      EvaluationsOf(done, {.steps = 6, .start = {.epoch = 2, .rows = 10, .metrics = Metrics()}}),
       IsEmpty());
   RecordingTrainer stopped;  // before it was evaluated
   stopped.GoOnFrom(6);
@@ -291,11 +291,12 @@ TEST(Fit, EvaluatesOnceWhereItGoesOn) {
               ElementsAre("2: 0.5 of epoch 1", "3: 0.75 of epoch 1"));
   RecordingTrainer after;
   after.GoOnFrom(2);
-  options.start.figures = Figures{.test_loss = 1.0};
+  options.start.metrics = Metrics{.test_loss = 1.0};
   EXPECT_THAT(EvaluationsOf(after, options), ElementsAre("3: 0.75 of epoch 1"));
 }
 
-// What Fit does if the stop flag is raised during step `step` of 4 in the first of 3 epochs.
+// Returns the result of Fit if the stop flag is raised during step `step` of 4 in the first of 3
+// epochs.
 FitResult StopDuringStep(int64_t step, RecordingTrainer& trainer) {
   bool stop = false;
   FitOptions options{.epochs = 3, .stop = [&] { return stop; }};
@@ -374,13 +375,13 @@ TEST(Fit, TakesExactlyOneBatchOfRows) {
   EXPECT_EQ(result.steps, 1);
 }
 
-// At which steps, and where in the data, a run of 2 epochs of 4 steps is saved.
+// Returns at which steps, and where in the data, a run of 2 epochs of 4 steps is saved.
 std::vector<std::string> SavesOf(const RecordingTrainer& trainer) {
   std::vector<std::string> saves;
   for (const RecordingTrainer::BegunSave& save : trainer.saves) {
     saves.push_back(absl::StrCat(save.step, ": epoch ", save.position.epoch, ", row ",
                                  save.position.rows,
-                                 save.position.figures.has_value() ? ", evaluated" : ""));
+                                 save.position.metrics.has_value() ? ", evaluated" : ""));
   }
   return saves;
 }
@@ -404,7 +405,7 @@ TEST(Fit, SavesEverySoManyStepsAndAfterEvaluations) {
 
 TEST(Fit, SavesTheTestLossOfEvaluatedSteps) {
   RecordingTrainer trainer;
-  FitOptions options = WithCheckpoints(3);  // which is no divisor of the steps of an epoch
+  FitOptions options = WithCheckpoints(3);  // does not divide the steps of an epoch
   options.evaluate_every_steps = 3;
   ASSERT_OK(Fit(trainer, Data(), options));
   EXPECT_THAT(SavesOf(trainer),
@@ -445,41 +446,41 @@ TEST(Fit, EndsAndSavesWhereAnEvaluationMeetsTheCondition) {
     RecordingTrainer trainer;
     FitOptions options = WithCheckpoints(100);
     options.evaluate_every_steps = 3;
-    options.stop_when = [&](const Figures&) { return trainer.steps() == end; };
+    options.stop_when = [&](const Metrics&) { return trainer.steps() == end; };
     ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
     EXPECT_TRUE(result.condition_met);
     EXPECT_FALSE(result.stopped);
     EXPECT_EQ(result.steps, end);
     EXPECT_EQ(result.epochs, end / 4);
     EXPECT_EQ(trainer.saves.back().step, end);
-    EXPECT_EQ(trainer.saves.back().position.figures, result.figures);
+    EXPECT_EQ(trainer.saves.back().position.metrics, result.metrics);
   }
 }
 
 TEST(Fit, JudgesTheFiguresThatItReports) {
   RecordingTrainer trainer;
-  std::vector<Figures> reported, judged;
+  std::vector<Metrics> reported, judged;
   FitOptions options = {.epochs = 2, .evaluate_every_steps = 3};
-  options.on_epoch = [&](const EpochResult& row) { reported.push_back(row.figures()); };
+  options.on_epoch = [&](const EpochResult& row) { reported.push_back(row.metrics()); };
   options.on_evaluation = options.on_epoch;
-  options.stop_when = [&](const Figures& figures) {
-    judged.push_back(figures);
+  options.stop_when = [&](const Metrics& metrics) {
+    judged.push_back(metrics);
     return false;
   };
   ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
   EXPECT_FALSE(result.condition_met);
   EXPECT_EQ(judged.size(), 4);
   EXPECT_EQ(judged, reported);
-  EXPECT_EQ(judged[0], (Figures{judged[0].train_loss, 2.0 / kBatch, 0.25, 3.0 / 4.0}));
-  EXPECT_EQ(result.figures, judged.back());
+  EXPECT_EQ(judged[0], (Metrics{judged[0].train_loss, 2.0 / kBatch, 0.25, 3.0 / 4.0}));
+  EXPECT_EQ(result.metrics, judged.back());
 }
 
-// One that was saved where it ended is not trained further.
+// A run that was saved where it ended is not trained further.
 TEST(Fit, DoesNothingWhereWhatItGoesOnFromMeetsTheCondition) {
   RecordingTrainer trainer;
   trainer.GoOnFrom(4);
-  FitOptions options = {.epochs = 2, .start = {.epoch = 2, .figures = Figures{.test_loss = 0.5}}};
-  options.stop_when = [](const Figures& figures) { return figures.test_loss == 0.5; };
+  FitOptions options = {.epochs = 2, .start = {.epoch = 2, .metrics = Metrics{.test_loss = 0.5}}};
+  options.stop_when = [](const Metrics& metrics) { return metrics.test_loss == 0.5; };
   ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
   EXPECT_TRUE(result.condition_met);
   EXPECT_EQ(result.steps, 4);
@@ -514,7 +515,7 @@ TEST(Fit, GoesOnAsIfItHadNeverStopped) {
   }
 }
 
-// As after a process was replaced: the newest checkpoint is older than where the run goes on.
+// A process was replaced: the newest checkpoint is older than the step at which the run continues.
 TEST(Fit, SavesWhereItGoesOnFromIfThatIsNotSaved) {
   const DataPosition in_epoch_2 = {.epoch = 2, .rows = 10};
   FitOptions options = WithCheckpoints(3);
@@ -533,7 +534,7 @@ TEST(Fit, SavesWhereItGoesOnFromIfThatIsNotSaved) {
 
   RecordingTrainer done;
   done.GoOnFrom(8);
-  options.start = {.epoch = 3, .figures = Figures{.test_loss = 0.25}};
+  options.start = {.epoch = 3, .metrics = Metrics{.test_loss = 0.25}};
   ASSERT_OK(Fit(done, Data(), options));
   EXPECT_THAT(SavesOf(done), ElementsAre("8: epoch 3, row 0, evaluated"));
   options.start_is_saved = true;

@@ -1,4 +1,4 @@
-// Models whose last layer computes the loss: as they are cut, measured and planned.
+// Models whose last layer computes the loss: how they are split, measured and planned.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/data/tokens.h"
-#include "engine/model/layers/attention.h"
-#include "engine/model/layers/dropout.h"
-#include "engine/model/layers/embedding.h"
-#include "engine/model/layers/head.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/data/tokens/tokens.h"
+#include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/dropout.h"
+#include "engine/nn/layers/embedding.h"
+#include "engine/nn/layers/head.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
@@ -34,11 +34,11 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kHeadWords = 700;  // more than one tile of classes
 constexpr int64_t kHeadContext = 11;
-constexpr int kHeadMicroBatches = 12;  // which every schedule takes on 2, 3 and 4 devices
+constexpr int kHeadMicroBatches = 12;  // every schedule takes this many on 2, 3 and 4 devices
 constexpr int64_t kHeadMicroBatchRows = 3;
 constexpr int64_t kHeadBatchRows = kHeadMicroBatches * kHeadMicroBatchRows;
 
-// A transformer of three blocks in eight layers.
+// Returns a transformer of three blocks in eight layers.
 Model WithLast(LayerFactory last) {
   const auto attention = [] {
     return Residual({LayerNorm(), Linear(24), Attention({.heads = 2}), Linear(8)});
@@ -51,7 +51,7 @@ Model WithLast(LayerFactory last) {
                      std::move(last)}};
 }
 Model HeadModel() { return WithLast(Head({.classes = kHeadWords, .deviation = 0.5F})); }
-// Whose layers before the head use the scratch that all share, in F too.
+// Returns a model whose layers before the head use the shared scratch memory, in F too.
 Model ScratchModel() {
   Model model = HeadModel();
   model.layers[4] =
@@ -59,7 +59,7 @@ Model ScratchModel() {
   model.layers[6] = Residual({Linear(8), Dropout(0.1F)});
   return model;
 }
-// Whose head has the embedding's table.
+// Returns a model whose head has the embedding's table.
 Model TiedTokenModel() {
   Model model = HeadModel();
   model.ties = {{{0, "tokens"}, {7, "weight"}}};
@@ -127,8 +127,8 @@ HeadAnswer AnswerOfHead(const Model& model, const HeadRun& run) {
   return answer;
 }
 
-// Of every partition of a model that ends in a head: fused passes and split ones, the head on a
-// stage of its own or not, its stage on any device.
+// The partitions have fused passes and split ones, the head on a stage of its own or not, and its
+// stage on any device.
 TEST(HeadTraining, HasTheSameBitsOverAllPartitions) {
   const HeadAnswer expected = AnswerOfHead(HeadModel(), {});
   EXPECT_LT(expected.losses.back(), expected.losses.front());
@@ -182,8 +182,8 @@ double MostApart(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-// The kernel's tests bound its rounding; a fault of what is between it and the trainer would be as
-// large as the numbers themselves.
+// The kernel's tests bound its rounding; a fault between it and the trainer would be as large as
+// the numbers themselves.
 TEST(HeadTraining, IsALinearLayerWithItsLossUpToRounding) {
   const Model models[] = {HeadModel(),
                           WithLast(Linear(kHeadWords, Activation::kNone, 1.0F, false))};
@@ -270,8 +270,8 @@ TEST(HeadTraining, IsRefusedWhereItCannotComputeTheLoss) {
   EXPECT_THAT(AnalyzeModel(model, {}), refused("layer 0: "));
 }
 
-// The logits of all rows are not in memory, whatever the schedule, and neither is anything else
-// that would grow faster than the context does.
+// The logits of all positions are never in memory at once, whatever the schedule, and neither is
+// anything else that would grow faster than the context.
 TEST(HeadTraining, PeakMemoryGrowsLinearlyWithTheContext) {
   constexpr int64_t kVocabulary = 5000;
   for (const char* const schedule : {"1f1b", "zb-h1"}) {
@@ -285,7 +285,7 @@ TEST(HeadTraining, PeakMemoryGrowsLinearlyWithTheContext) {
           PrepareRun(model, GivenPlan{.plan = EvenPlan(model, 2, schedule, 4, 1)}).value();
       peaks.push_back(run.report.ranks.back().peak_bytes());
     }
-    const int64_t growth = peaks[1] - peaks[0];  // of 256 positions
+    const int64_t growth = peaks[1] - peaks[0];  // for 256 positions
     EXPECT_GT(growth, 0);
     EXPECT_LT(growth, 256 * kVocabulary * 4);
     EXPECT_EQ(peaks[2] - peaks[1], 2 * growth) << schedule;
@@ -293,7 +293,7 @@ TEST(HeadTraining, PeakMemoryGrowsLinearlyWithTheContext) {
   }
 }
 
-// Two products of B and two of W, of which a whole pass does three.
+// B has two products and W has two; a whole pass takes three.
 TEST(HeadTraining, AWholeBackwardPassCostsLessThanItsHalves) {
   const auto last = [](const ModelProfile& profile) { return profile.layers.back(); };
   const partition::LayerCost analyzed = last(AnalyzeModel(HeadModel(), {}).value());

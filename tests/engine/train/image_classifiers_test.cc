@@ -1,5 +1,5 @@
-// ResNets from and to the files of transformers and torchvision, against the logits that PyTorch
-// computes with them in float64 (tests/fixtures/image_classifiers/make.py).
+// ResNets from and to the files of transformers and torchvision, compared with the logits that
+// PyTorch computes with them in float64 (tests/fixtures/image_classifiers/make.py).
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -13,9 +13,9 @@
 #include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/model_file.h"
-#include "engine/model/presets.h"
-#include "engine/model/resnet.h"
+#include "engine/models/model_file.h"
+#include "engine/models/presets.h"
+#include "engine/models/resnet.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -41,12 +41,12 @@ std::string ClassifierFixture(const std::string& name) {
   return absl::StrCat(STAGECOACH_TEST_FIXTURES, "/image_classifiers/", name);
 }
 
-// What --init names.
+// Returns the path that --init takes.
 std::string ParametersIn(const std::string& name) {
   return ClassifierFixture(name) + (name == "torchvision" ? "/state_dict.safetensors" : "");
 }
 
-// What make.py makes.
+// Returns the model that make.py makes.
 ImageClassifier ClassifierOf(const std::string& name) {
   if (name == "bottleneck") {
     return {.net = {.blocks = {1, 2}, .outputs = {8, 16}, .stem = 4, .is_bottleneck = true},
@@ -63,10 +63,10 @@ struct ClassifierRun {
   Model model;
   std::unique_ptr<Trainer> trainer;
   std::shared_ptr<const Dataset> data;
-  std::vector<double> logits;  // PyTorch's
+  std::vector<double> logits;  // computed by PyTorch
 };
 
-// With the parameters of the fixture, one row to a micro-batch.
+// Runs with the parameters of the fixture, one sample per micro-batch.
 ClassifierRun ClassifierRunOf(const std::string& name, int devices) {
   const ReferenceRun reference(absl::StrCat("image_classifiers/", name));
   const ReferenceRun::Entry& x = reference["x"];
@@ -99,7 +99,7 @@ TEST_P(ImageClassifiers, HaveTheLogits) {
   }
 }
 
-// Bit by bit, running averages included.
+// The bits are the same, including running averages.
 TEST_P(ImageClassifiers, ComeBackFromTheFilesTheyAreExportedTo) {
   const TestFolder folder;
   const std::string out = (folder.path() / "out").string();
@@ -136,7 +136,7 @@ std::vector<SafetensorsEntry> EntriesOf(const std::string& path) {
   return ParseSafetensors(bytes, std::ssize(bytes)).value().tensors;
 }
 
-// The names, shapes and types of PyTorch's own files, counters of batches included.
+// The files have the names, shapes and types of PyTorch's own, including counters of batches.
 TEST(ImageClassifierFiles, HaveTheTensorsOfPyTorch) {
   for (const std::string name : {"basic", "bottleneck", "torchvision"}) {
     const TestFolder folder;
@@ -164,7 +164,7 @@ TEST(ImageClassifierFiles, HaveTheTensorsOfPyTorch) {
   }
 }
 
-// A copy of a fixture's file with a text in its header replaced by one of the same length.
+// Opens a copy of a fixture's file with a text in its header replaced by one of the same length.
 absl::Status OpenReplaced(const std::string& from, const std::string& to) {
   const TestFolder folder;
   const std::string path = (folder.path() / "damaged.safetensors").string();

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/model/layers/activation.h"
-#include "engine/model/layers/conv2d.h"
-#include "engine/model/layers/image_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/pooling.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/layers/skip.h"
+#include "engine/nn/layers/activation.h"
+#include "engine/nn/layers/conv2d.h"
+#include "engine/nn/layers/image_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/pooling.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/skip.h"
 #include "tests/engine/train/reference_run.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/precision.h"
@@ -27,7 +27,7 @@ LayerFactory Conv(int64_t outputs, int64_t kernel, int64_t stride) {
                  .has_bias = false});
 }
 
-// A block of a ResNet; with another number of channels its shortcut is a projection.
+// Returns a block of a ResNet; if the number of channels changes, its shortcut is a projection.
 LayerFactory ResNetBlock(int64_t inputs, int64_t outputs, int64_t stride) {
   std::vector<LayerFactory> shortcut;
   if (inputs != outputs) shortcut = {Conv(outputs, 1, stride), BatchNorm()};
@@ -35,20 +35,20 @@ LayerFactory ResNetBlock(int64_t inputs, int64_t outputs, int64_t stride) {
                   shortcut, /*relu=*/true);
 }
 
-// In fp32 what exactness asks for. In bf16, of values, what the roundings on the longest path to
-// the outputs make probable: 4 of a convolution and its norm, results and weights, of which there
-// are 5; those of two sums; and at both ends the images, the average, and the last layer's result
-// and weights.
+// Returns the tolerance. In fp32 it is what exactness requires. In bf16, for values, it is the
+// probable effect of the roundings on the longest path to the outputs: 4 of a convolution and its
+// norm, results and weights, of which there are 5; those of two sums; and at both ends the images,
+// the average, and the last layer's result and weights.
 //
 // A gradient is not continuous: an error may turn the sign of what a ReLU reads, or make another
-// element the largest of a window. Of standard normal numbers, which is about what a norm gives, an
-// error of the size e turns the share 0.4 e, and half of them pass a gradient on: 0.8 e of its
-// square is wrong. Of the windows of 9 elements about e choose another one, which is wrong in two
-// places. The j-th of 5 norms has e = sqrt(4 j + 1) u behind it.
+// element the largest of a window. An error of size e turns a share of 0.4 e of standard normal
+// numbers, which is about what a norm produces, and half of them pass a gradient on: 0.8 e of its
+// square is wrong. About e of the windows of 9 elements choose another one, which is wrong in two
+// places. The j-th of 5 norms comes after e = sqrt(4 j + 1) u.
 ReferenceTolerance FixtureTolerance(Precision precision) {
   if (precision == Precision::kFloat32) return {.values = 1e-5, .gradients = 1e-5};
   const double u = stagecoach::testing::PrecisionOf(kernels::DType::kBfloat16).unit_roundoff;
-  double wrong = 2.0 * std::sqrt(5.0) * u;  // behind the maximum, after the first norm
+  double wrong = 2.0 * std::sqrt(5.0) * u;  // after the maximum, which follows the first norm
   for (int j = 1; j <= 5; ++j) wrong += 0.8 * std::sqrt(4.0 * j + 1.0) * u;
   return {.values = stagecoach::testing::ProbableErrorOfBfloat16(5 * 4 + 2 + 4),
           .gradients = std::sqrt(wrong)};

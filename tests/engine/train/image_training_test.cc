@@ -1,5 +1,5 @@
-// Runs on images in either precision: batch norms' statistics and averages, wherever the model is
-// cut.
+// Runs on images in either precision: the statistics and averages of batch norms, wherever the
+// model is split.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -97,8 +97,8 @@ TEST_P(ImageTraining, IsTheSameWhereverTheModelIsCutAndTakesThePredictedMemory) 
   }
 }
 
-// Of its first layer, whose x is the data: whatever the optimizer does to the rest. Statistics and
-// averages are float32 in either precision.
+// The first layer's x is the data, whatever the optimizer does to the rest. Statistics and averages
+// are float32 in either precision.
 TEST_P(ImageTraining, AveragesMoveTowardsTheMeanOverAllMicroBatches) {
   const auto data = SmallData(kImageBatch);
   std::vector<std::vector<double>> images;
@@ -136,7 +136,7 @@ TEST_P(ImageTraining, AveragesMoveTowardsTheMeanOverAllMicroBatches) {
   }
 }
 
-// Nor do other samples of its micro-batch.
+// Other samples of its micro-batch do not change it either.
 TEST_P(ImageTraining, PaddingDoesNotChangeWhatASampleGives) {
   const auto trainer = TrainerAt({2, "1f1b"}, Optimizer::AdamW());
   ASSERT_OK(trainer->Step(*SmallData(kImageBatch), Rows(0, kImageBatch)));
@@ -164,7 +164,7 @@ TEST_P(ImageTraining, GoesOnFromACheckpointOnOtherStages) {
   EXPECT_EQ(second->ParametersHash().value(), expected->ParametersHash().value());
 }
 
-// What is saved is float32, averages included.
+// Checkpoints hold float32, including averages.
 TEST_P(ImageTraining, TakesUpWhatTheOtherPrecisionLeft) {
   const Precision other =
       GetParam() == Precision::kFloat32 ? Precision::kBfloat16 : Precision::kFloat32;

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/linear.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
@@ -29,6 +29,8 @@ TEST(MeasureModel, MeasuresATimeForEveryOperation) {
         EXPECT_GT(layer.backward_input_ns, 0.0) << layer.name;
         EXPECT_GT(layer.backward_weight_ns, 0.0) << layer.name;
       }
+      EXPECT_GT(profile.overheads.step_ns, 0.0);
+      EXPECT_EQ(profile.overheads.message_ns > 0.0, devices > 1);
       // Small updates can be lost in how much W varies when they are part of it.
       if (clip_norm > 0) {
         EXPECT_GT(profile.layers[0].step_ns, 0.0);

@@ -1,5 +1,5 @@
-// Steps with numbers that are not finite: which layer and micro-batch is named, and what is left of
-// them, must not depend on how the model is spread.
+// Steps with NaN or infinity: which layer and micro-batch is named, and what the steps leave, must
+// not depend on how the model is distributed.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
-#include "engine/run/nonfinite_search.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/runtime/nonfinite_search.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
@@ -32,7 +32,7 @@ constexpr int64_t kBadRows = 3;  // of a micro-batch
 constexpr int64_t kBadBatch = kBadMicroBatches * kBadRows;
 constexpr float kNotFinite = std::numeric_limits<float>::infinity();
 
-// Where a layer writes a number of its own.
+// The place where a layer writes a number of its own.
 struct Planted {
   int64_t step = 0;
   int micro_batch = 0;
@@ -40,7 +40,7 @@ struct Planted {
   float value = kNotFinite;
 };
 
-// Passes everything on as it is, but for what is planted.
+// A layer that passes everything on unchanged, except what is planted.
 class Planter final : public Layer {
  public:
   explicit Planter(std::vector<Planted> planted) : planted_(std::move(planted)) {}
@@ -78,7 +78,7 @@ class Planter final : public Layer {
 
 LayerFactory Plant(std::vector<Planted> planted) { return LayerOf<Planter>(std::move(planted)); }
 
-// Nine layers, of which layers 2 and 6 plant.
+// Returns nine layers, of which layers 2 and 6 plant.
 Model PlantedModel(const std::vector<Planted>& at_2, const std::vector<Planted>& at_6) {
   const LayerFactory block = Residual({LayerNorm(), Linear(12, Activation::kGelu)});
   return {.input = Shape{kSmallFeatures},
@@ -126,7 +126,7 @@ TrainerOptions OptionsFor(OnNonFinite on_nonfinite, const Optimizer& optimizer) 
   return options;
 }
 
-// Trains the given steps' rows; gives what was skipped, and the parameters.
+// Trains on the given steps' rows; returns what was skipped, and the parameters.
 struct Left {
   std::vector<std::string> skipped;
   std::string hash;
@@ -152,7 +152,7 @@ std::string OutputOf(int layer, const std::string& name, int micro_batch) {
 }
 
 TEST(NonFiniteTraining, SkipsTheStepAndNamesTheSameLayerHoweverItIsSpread) {
-  // The first by micro-batch; then by layer.
+  // The first is determined by micro-batch, then by layer.
   const Model model = PlantedModel({{2, 5}}, {{2, 3}, {2, 5}, {3, 7, Pass::kBackward}});
   for (Optimizer optimizer : {Optimizer::AdamW(), Optimizer::Sgd()}) {
     for (const float clip_norm : {0.0F, 0.05F}) {
@@ -172,7 +172,7 @@ TEST(NonFiniteTraining, SkipsTheStepAndNamesTheSameLayerHoweverItIsSpread) {
   }
 }
 
-// Of two layers in one micro-batch, the one that comes first.
+// If two layers fail in one micro-batch, the earlier one is named.
 TEST(NonFiniteTraining, NamesTheFirstLayerOfTheForwardPass) {
   const Model model = PlantedModel({{1, 4}}, {{1, 4}, {1, 4, Pass::kBackward}});
   for (const Layout& layout : Layouts()) {
@@ -182,7 +182,7 @@ TEST(NonFiniteTraining, NamesTheFirstLayerOfTheForwardPass) {
   }
 }
 
-// A sum that ends one layer and is left to the next is still of the first.
+// A final sum that is left to the next layer still belongs to the first.
 TEST(NonFiniteTraining, NamesTheResidualBlockWhoseSumOverflows) {
   constexpr float kLarge = 3e38F;
   const Model model = {
@@ -197,7 +197,7 @@ TEST(NonFiniteTraining, NamesTheResidualBlockWhoseSumOverflows) {
   }
 }
 
-// Momentum included: as if the batch had never been.
+// Momentum is included: everything is as if the batch had never existed.
 TEST(NonFiniteTraining, ASkippedStepLeavesNothingBehind) {
   const Model model = PlantedModel({{2, 0}}, {});
   const TrainerOptions options = OptionsFor(OnNonFinite::kSkip, Optimizer::Sgd());
@@ -208,7 +208,7 @@ TEST(NonFiniteTraining, ASkippedStepLeavesNothingBehind) {
   }
 }
 
-// Checked gradients alone change no bit.
+// Checking gradients changes no bit by itself.
 TEST(NonFiniteTraining, ACheckThatFindsNothingChangesNothing) {
   const Model model = PlantedModel({}, {});
   for (const Optimizer& optimizer : {Optimizer::AdamW(), Optimizer::Sgd()}) {

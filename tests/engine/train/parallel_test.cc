@@ -7,13 +7,13 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "engine/launch/rendezvous.h"
-#include "engine/model/layers/linear.h"
+#include "engine/comm/rendezvous.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/fit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/comm/on_ranks.h"
 #include "tests/engine/train/small_run.h"
-#include "tests/engine/transport/on_ranks.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -90,8 +90,8 @@ TEST(PipelineParallel, TrainsOnStagesAsOnOneDevice) {
   EXPECT_EQ(hash_of(3), hash_of(1));
 }
 
-// The device of the middle stage has no memory of its own: nothing is summed there, clipped or
-// updated.
+// The device of the middle stage has no memory of its own: nothing is summed, clipped or updated
+// there.
 TEST(Replicas, MayHaveAStageWithoutParameters) {
   const ProbeHooks nothing;
   const Model model = {.input = Shape{kSmallFeatures},

@@ -1,5 +1,5 @@
-// The first two promises of the engine: the partition never changes the answer, and what is
-// predicted is what happens.
+// The first two promises of the engine: the partition never changes the answer, and predictions of
+// memory come true.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,17 +12,17 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/random.h"
-#include "engine/model/layers/dropout.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/layers/swiglu.h"
+#include "engine/nn/layers/dropout.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/swiglu.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedule/files/csv.h"
-#include "schedule/lowering.h"
+#include "schedule/io/csv.h"
+#include "schedule/transforms/lowering.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
@@ -35,13 +35,13 @@ using ::testing::Each;
 using ::testing::Gt;
 using ::testing::HasSubstr;
 
-constexpr int kCutMicroBatches = 12;        // which every schedule takes on 2, 3 and 4 devices
+constexpr int kCutMicroBatches = 12;        // every schedule takes this many on 2, 3 and 4 devices
 constexpr int64_t kCutMicroBatchRows = 18;  // more than one tile of rows, and not a multiple of it
 constexpr int64_t kCutBatchRows = kCutMicroBatches * kCutMicroBatchRows;
 constexpr int kSteps = 3;
 constexpr float kClipNorm = 0.05F;  // far below the norms that occur
 
-// Everything a run gives that must not depend on the partition.
+// Everything that a run produces and that must not depend on the partition.
 struct Answer {
   std::vector<double> losses;
   std::vector<int64_t> correct;
@@ -100,7 +100,7 @@ std::unique_ptr<Trainer> TrainerOn(const Partition& partition, const Optimizer& 
   return TrainerFor(PlanFor(partition), optimizer, DeviceOf(partition), ModelFor(partition));
 }
 
-// Of what the trainer's loss takes.
+// Returns data with the targets that the trainer's loss takes.
 std::shared_ptr<const Dataset> DataFor(const Trainer& trainer, int64_t rows) {
   const TargetSpec& target = trainer.run().profile.loss_spec.target;
   return target.kind == TargetSpec::Kind::kValues ? SmallNumbers(rows) : SmallData(rows);
@@ -140,7 +140,7 @@ std::string Describe(const Optimizer& optimizer) {
                       optimizer.clip_norm);
 }
 
-// The answer of one stage on one device with one thread; the same in every call.
+// Returns the answer of one stage on one device with one thread; the same in every call.
 const Answer& Expected(const Optimizer& optimizer, int blocks = 1,
                        Precision precision = Precision::kFloat32, bool predicts_numbers = false) {
   static auto* const answers = new std::map<std::string, Answer>;
@@ -187,7 +187,7 @@ TEST_P(Partitions, TakeThePredictedMemory) {
   }
 }
 
-// Clipped, with the tables that the norms take.
+// Gradients are clipped, which takes tables for the norms.
 TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
   const partition::Plan plan = PlanFor(GetParam());
   int64_t largest = 0;
@@ -283,7 +283,7 @@ std::string NameOfPartition(const ::testing::TestParamInfo<Partition>& test) {
 
 INSTANTIATE_TEST_SUITE_P(All, Partitions, ::testing::ValuesIn(AllPartitions()), NameOfPartition);
 
-// The loss is on rank 0 then, and the data on the last.
+// The loss is then on rank 0, and the data on the last rank.
 TEST(PartitionsTest, StagesMayBeOnAnyRank) {
   partition::Plan plan = PlanFor({3, "1f1b"});
   std::reverse(plan.schedule.rank_of_stage.begin(), plan.schedule.rank_of_stage.end());
@@ -294,7 +294,7 @@ TEST(PartitionsTest, StagesMayBeOnAnyRank) {
   }
 }
 
-// PyTorch's lowered files have gathers and sums over replicas, whether or not there are any.
+// PyTorch's lowered files have gathers and sums over replicas, whether or not there are replicas.
 TEST(PartitionsTest, AScheduleOfPyTorchTrainsToTheSameBits) {
   partition::Plan plan = PlanFor({2, "1f1b"});
   const schedule::Schedule lowered =
@@ -311,7 +311,8 @@ TEST(PartitionsTest, AScheduleOfPyTorchTrainsToTheSameBits) {
   }
 }
 
-// As read from a file: the exchange of norms is added to it where gradients are clipped.
+// The schedule is as if read from a file: the exchange of norms is added to it if gradients are
+// clipped.
 TEST(PartitionsTest, ALoweredScheduleGetsTheCollectivesThatItLacks) {
   partition::Plan plan = PlanFor({2, "1f1b"});
   plan.schedule = schedule::Lower(plan.schedule).value();
@@ -354,8 +355,8 @@ TEST(PartitionsTest, UnevenCutsGiveTheSameAnswer) {
   }
 }
 
-// Residual blocks and layer norms in random order: within a stage a block leaves the sum that ends
-// it to a layer norm that comes next; with one layer to a stage, none can.
+// Returns residual blocks and layer norms in random order: within a stage a block leaves its final
+// sum to a layer norm that comes next; with one layer per stage, none can.
 Model RandomBlocks(uint64_t seed) {
   constexpr int64_t kWidth = 24;
   const std::vector<LayerFactory> kinds = {

@@ -6,25 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/layers/skip.h"
-#include "engine/run/rank_group.h"
-#include "engine/stage/profile.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/skip.h"
+#include "engine/runtime/rank_group.h"
+#include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/search/planner.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using partition::PlanJointly;
+using partition::FindPlan;
+using partition::PlanEvaluation;
 using partition::PlannerRequest;
-using partition::Receipt;
 
 constexpr int64_t kPlannedBatch = 12;
 
@@ -84,27 +84,28 @@ PlannerRequest RandomRequest(const Model& model, const TrainerOptions& options,
   return request;
 }
 
-int64_t LargestPeak(const Receipt& receipt) {
+int64_t LargestPeak(const PlanEvaluation& evaluation) {
   int64_t peak_bytes = 0;
-  for (const partition::RankReport& rank : receipt.report.ranks) {
+  for (const partition::RankReport& rank : evaluation.report.ranks) {
     peak_bytes = std::max(peak_bytes, rank.peak_bytes());
   }
   return peak_bytes;
 }
 
-// Trains a step under a budget of `budget_bytes` for every device, and compares what they took.
-void ExpectToRunWithin(int64_t budget_bytes, const Model& model, const Receipt& receipt,
+// Trains a step under a budget of `budget_bytes` for every device, and compares the memory that
+// they took.
+void ExpectToRunWithin(int64_t budget_bytes, const Model& model, const PlanEvaluation& evaluation,
                        TrainerOptions options) {
   options.device.memory_bytes = budget_bytes;
-  auto trainer = Trainer::Create(model, receipt.plan, options);
+  auto trainer = Trainer::Create(model, evaluation.plan, options);
   ASSERT_OK(trainer);
   const auto data = SmallData(kPlannedBatch);
   ASSERT_OK((*trainer)->Step(*data, Rows(0, kPlannedBatch)));
   ASSERT_OK((*trainer)->Evaluate(*data));
   const std::vector<DeviceReport> devices = (*trainer)->Devices().value();
-  ASSERT_EQ(devices.size(), receipt.report.ranks.size());
+  ASSERT_EQ(devices.size(), evaluation.report.ranks.size());
   for (size_t rank = 0; rank < devices.size(); ++rank) {
-    EXPECT_EQ(devices[rank].measured_peak_bytes, receipt.report.ranks[rank].peak_bytes());
+    EXPECT_EQ(devices[rank].measured_peak_bytes, evaluation.report.ranks[rank].peak_bytes());
   }
 }
 
@@ -119,14 +120,14 @@ PlannedRuns ExpectPlansToRun(unsigned seed, int trials, TrainerOptions options) 
     options.optimizer = random() % 2 == 0 ? Optimizer::AdamW() : Optimizer::Sgd();
     if (trial % 2 == 0) options.optimizer.clip_norm = 0.05F;
     PlannerRequest request = RandomRequest(model, options, random);
-    const absl::StatusOr<Receipt> free = PlanJointly(request);
+    const absl::StatusOr<PlanEvaluation> free = FindPlan(request);
     if (!free.ok()) continue;  // too few layers, or a shape that the schedule refuses
     ++runs.planned;
     ExpectToRunWithin(LargestPeak(*free), model, *free, options);
-    // As much as that plan takes, then less and less, until nothing fits.
+    // The budget starts at what that plan takes and shrinks until nothing fits.
     for (int64_t budget_bytes = LargestPeak(*free); true;) {
       for (auto& device : request.cluster.devices) device.memory_bytes = budget_bytes;
-      const absl::StatusOr<Receipt> tight = PlanJointly(request);
+      const absl::StatusOr<PlanEvaluation> tight = FindPlan(request);
       if (!tight.ok()) {
         EXPECT_THAT(tight, testing::StatusIs(absl::StatusCode::kResourceExhausted));
         break;

@@ -8,13 +8,13 @@ namespace stagecoach::engine {
 struct PlannedRuns {
   int planned = 0;      // models for which there was a plan
   int tightened = 0;    // plans within a budget
-  int recomputing = 0;  // of those, the ones with layers that do F again
+  int recomputing = 0;  // those with layers that repeat F
 };
 
-// What the planner promises, kept by the engine: plans random models, first without and then within
-// ever smaller budgets, trains each plan a step on devices and by an exchange as `options` has
-// them, under that budget, and expects that the engine takes it and uses the memory that was
-// predicted.
+// Tests that the engine keeps what the planner promises: plans random models, first without and
+// then within ever smaller budgets, trains one step of each plan under that budget, with the
+// devices and exchange of `options`, and expects that the engine accepts it and uses exactly the
+// predicted memory.
 PlannedRuns ExpectPlansToRun(unsigned seed, int trials, TrainerOptions options);
 
 }  // namespace stagecoach::engine

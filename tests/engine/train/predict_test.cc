@@ -1,4 +1,4 @@
-// That the outputs do not depend on the plan is for partition_test.cc and cuda_training_test.cc.
+// partition_test.cc and cuda_training_test.cc check that the outputs do not depend on the plan.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "engine/launch/rendezvous.h"
-#include "engine/model/layers/linear.h"
+#include "engine/comm/rendezvous.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/comm/on_ranks.h"
 #include "tests/engine/train/small_run.h"
-#include "tests/engine/transport/on_ranks.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -29,12 +29,12 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kPredictedBatchRows = 16;
 
-// Two stages of two replicas, each with two micro-batches of four rows.
+// Returns a plan of two stages of two replicas, each with two micro-batches of four samples.
 partition::Plan MeshPlan(const Model& model) {
   return EvenPlan(model, 2, "1f1b", 4, kPredictedBatchRows / 4, 0, {2, 2});
 }
 
-// Its outputs are its inputs.
+// Returns a model whose outputs are its inputs.
 Model PassingModel() {
   static const ProbeHooks kNothing;
   return {.input = Shape{kSmallFeatures}, .layers = {Probe(&kNothing), Probe(&kNothing)}};
@@ -70,7 +70,8 @@ std::vector<float> ValuesOf(const Dataset& data) {
 
 TEST(Predict, GivesTheRowsInOrderAndNeedsNoTargets) {
   const auto trainer = MakeTrainer(PassingModel(), MeshPlan(PassingModel()), {});
-  // Less than a replica's share of a batch, a whole batch, and batches that end within each share.
+  // The numbers are less than a replica's share of a batch, a whole batch, and batches that end
+  // within each share.
   for (const int64_t rows : {1, 16, 21, 2 * 16 + 11}) {
     const Unlabeled data(rows);
     EXPECT_EQ(trainer->Predict(data).value(), ValuesOf(data)) << rows << " rows";
@@ -107,7 +108,7 @@ TEST(Predict, ChangesNothingAndTakesNoMemoryThatIsNotInThePlan) {
   EXPECT_EQ(train(true), train(false));
 }
 
-// The results of its evaluation, too, if the data has labels.
+// The results of an evaluation are included if the data has labels.
 TEST(Predict, EvaluatesWhatHasTargets) {
   const auto data = SmallData(kPredictedBatchRows + 5);
   const auto trainer = MakeTrainer(SmallModel(), MeshPlan(SmallModel()), {});
@@ -122,7 +123,7 @@ TEST(Predict, EvaluatesWhatHasTargets) {
   EXPECT_EQ(passing->Predict(Unlabeled(7), take).value().rows, 7);
 }
 
-// A plan to predict with is made of what is trained by another.
+// A plan for prediction is made from a training plan.
 class InferencePlan : public ::testing::Test {
  protected:
   InferencePlan() {
@@ -188,7 +189,7 @@ TEST_F(InferencePlan, TakesNoMemoryForTraining) {
   const schedule::StageMemory& memory = run.report.of(StageId(0)).memory;
   EXPECT_EQ(memory.parameter_bytes, parameter_bytes);
   EXPECT_EQ(memory.gradient_bytes + memory.optimizer_bytes, 0);
-  // Gradients and two states.
+  // Inference has neither gradients nor the two optimizer states.
   EXPECT_LT(peak(options), peak(training) - 3 * parameter_bytes);
 }
 
@@ -246,7 +247,7 @@ std::unique_ptr<Trainer> TrainerOfProcess(const Model& model, Rendezvous& own) {
   return MakeTrainer(model, MeshPlan(model), {.rendezvous = &own, .deadline = absl::Minutes(5)});
 }
 
-// One sample's outputs are so many that those of a replica pass the limit of one message.
+// One sample's outputs are so many that those of a replica exceed the limit of one message.
 TEST(Predict, GivesEveryProcessAllRows) {
   const Model wide = {.input = Shape{kSmallFeatures}, .layers = {Linear(8), Linear(50'000)}};
   const Unlabeled data(kPredictedBatchRows + 13);

@@ -4,13 +4,13 @@
 #include <string>
 #include <utility>
 
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/search/evaluation_of.h"
 #include "partition/search/planner.h"
-#include "partition/search/receipt_of.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
 
@@ -43,8 +43,8 @@ TEST(PrepareRun, MakesEachLayerOnceToAnalyseItAndTheTrainerOnceToTrainIt) {
   EXPECT_EQ(made, 2);
 }
 
-// The step of the fastest plan that PrepareRun finds for four devices on so many cores, and the
-// least of those with a named schedule.
+// Returns the step time of the fastest plan that PrepareRun finds for four devices on N cores, and
+// the least of those with a named schedule.
 TEST(PrepareRun, OfAnyScheduleIsTheFastestForTheCores) {
   for (const double cores : {0.0, 1.0, 1.5, 2.0, 3.0}) {
     const auto step_ns = [&](const std::string& schedule) -> absl::StatusOr<double> {
@@ -55,9 +55,9 @@ TEST(PrepareRun, OfAnyScheduleIsTheFastestForTheCores) {
                              .micro_batch_rows = 3};
       ASSIGN_OR_RETURN(const PreparedRun run, PrepareRun(SmallModel(), options));
       ASSIGN_OR_RETURN(
-          const partition::Receipt receipt,
-          ReceiptOf(run.plan, JoinProfiles("", {run.profile}), partition::UniformCluster(4)));
-      return StepNsOnCores(receipt, cores == 0 ? 4 : cores);
+          const partition::PlanEvaluation evaluation,
+          EvaluationOf(run.plan, JoinProfiles("", {run.profile}), partition::UniformCluster(4)));
+      return StepNsOnCores(evaluation, cores == 0 ? 4 : cores);
     };
     ASSERT_OK_AND_ASSIGN(const double fastest, step_ns(partition::kAnySchedule));
     int others = 0;
@@ -80,7 +80,7 @@ TEST(PrepareRun, OfTheSamePlanIsTheSameFoundOrGiven) {
   EXPECT_EQ(PlanTable(given.report), PlanTable(found.report));
 }
 
-// One that can no longer be lowered.
+// The plan can no longer be lowered.
 TEST(Trainer, PerformsThePreparedScheduleAndDoesNotLowerThePlanAgain) {
   ASSERT_OK_AND_ASSIGN(PreparedRun run, PrepareRun(SmallModel(), TwoStages()));
   const std::string expected = HashAfterAStep(Trainer::Create(run, {}));

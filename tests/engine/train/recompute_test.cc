@@ -1,4 +1,4 @@
-// Layers that do F again within B: the same bits, in the memory that was predicted.
+// Layers that repeat F within B: the same bits, in exactly the predicted memory.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -6,15 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/data/tokens.h"
-#include "engine/model/layers/attention.h"
-#include "engine/model/layers/dropout.h"
-#include "engine/model/layers/embedding.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/layers/swiglu.h"
-#include "engine/stage/profile.h"
+#include "engine/data/tokens/tokens.h"
+#include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/dropout.h"
+#include "engine/nn/layers/embedding.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/swiglu.h"
+#include "engine/runtime/stage/profile.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,7 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int kAgainMicroBatches = 12;  // which every schedule here takes
+constexpr int kAgainMicroBatches = 12;  // every schedule here takes this many
 constexpr int64_t kAgainRows = 5;       // of a micro-batch
 constexpr int64_t kAgainBatch = kAgainMicroBatches * kAgainRows;
 constexpr int64_t kAgainSteps = 2;
@@ -40,8 +40,8 @@ struct NamedModel {
   Model model;
 };
 
-// Residual blocks that leave their sums to each other, dropout, attention: what F again must take
-// care of.
+// Returns residual blocks that leave their sums to each other, dropout and attention: the cases in
+// which repeating F takes care.
 std::vector<NamedModel> Models() {
   constexpr int64_t kWidth = 24;
   constexpr int64_t kVocabulary = 11;
@@ -80,7 +80,7 @@ std::shared_ptr<const Dataset> DataFor(const Model& model) {
       .value();
 }
 
-// Everything a run gives that recomputation must not change.
+// Everything that a run produces and that recomputation must not change.
 struct Outcome {
   std::vector<double> losses, norms;
   double evaluation_loss = 0.0;
@@ -153,7 +153,7 @@ TEST_P(Recomputation, ChangesNoBitAndTakesThePredictedMemory) {
       const Outcome expected = OutcomeOf(model, plan, clip_norm);
       const std::vector<int> able = AbleLayers(model);
       ASSERT_GE(able.size(), 4U);
-      // All of them, then every other one.
+      // All of them are recomputed, then every other one.
       plan.recomputed = able;
       EXPECT_EQ(OutcomeOf(model, plan, clip_norm), expected) << named.name << " with all";
       for (size_t i = able.size(); i-- > 0;) {
@@ -180,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// First, last, in the middle and alone in a stage.
+// The layer is first, last, in the middle, and alone in a stage.
 TEST(RecomputationTest, OfEachLayerAloneChangesNoBit) {
   for (const NamedModel& named : Models()) {
     for (const char* schedule : {"1f1b", "zb-h1"}) {
@@ -220,7 +220,7 @@ TEST(RecomputationTest, DoesOneMoreForwardPassOfTheLayerAndNoOther) {
   }
 }
 
-// Blocks as GPT-2 has them: each keeps its input alone.
+// The blocks are GPT-2's: each keeps only its input.
 TEST(RecomputationTest, CutsWhatTransformersKeepToAFifthOrLess) {
   constexpr int64_t kWidth = 64;
   Model model = {.input = Shape{32, kWidth}, .layers = {}};
@@ -270,7 +270,7 @@ TEST(RecomputationTest, IsOfTheLayersThatAreAskedFor) {
     EXPECT_THAT(of_found(Recompute::kPlanned).plan.recomputed, IsEmpty());
     const PreparedRun found = of_found(Recompute::kFull);
     EXPECT_THAT(found.plan.recomputed, ElementsAre(1, 2, 4, 5, 6)) << schedule;
-    // The plan was found with the memory that it takes.
+    // The plan was found together with the memory that it takes.
     const PreparedRun given = PrepareRun(model, GivenPlan{.plan = found.plan}).value();
     for (size_t rank = 0; rank < given.report.ranks.size(); ++rank) {
       EXPECT_EQ(found.report.ranks[rank].peak_bytes(), given.report.ranks[rank].peak_bytes());

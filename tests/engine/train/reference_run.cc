@@ -67,8 +67,8 @@ std::vector<double> ValuesOf(Trainer& trainer, const std::string& name) {
   return {values.begin(), values.end()};
 }
 
-// A step of gradient descent at a large rate that is a power of two: what it takes away is the
-// gradient, to as many digits as there are.
+// Takes a step of gradient descent at a large learning rate that is a power of two: what it
+// subtracts is the gradient, to as many digits as there are.
 void ExpectGradients(const ReferenceRun& reference, const Model& model, const partition::Plan& plan,
                      const Dataset& data, TrainerOptions options, double tolerance) {
   constexpr float kRate = 0x1p20F;

@@ -9,24 +9,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/data/dataset.h"
-#include "engine/model/model.h"
+#include "engine/models/model.h"
 #include "engine/train/trainer.h"
 #include "kernels/tensor.h"
 #include "partition/plan/plan.h"
 
 // Runs of another framework, in files that its script writes: tests/fixtures/<name>/. Each is a
 // file of safetensors with
-//   begin/<parameter>     F32, what each parameter starts with, by its name here ("layer 0:
-//   weight") gradient/<parameter>  of the loss of the first step; of those that the optimizer
-//   updates end/<parameter>       after all steps, of AdamW losses                one of each step;
-//   all steps have the same batch logits                the outputs for the batch in evaluation,
-//   after all steps
+//   begin/<parameter>     F32, its value at the start, by its name here ("layer 0: weight")
+//   gradient/<parameter>  of the loss of the first step, if the optimizer updates the parameter
+//   end/<parameter>       after all steps of AdamW
+//   losses                one per step; all steps have the same batch
+//   logits                the outputs for the batch in evaluation, after all steps
 // and the samples, which the test turns into a data set. Numbers that are compared are F64.
 namespace stagecoach::engine {
 
 class ReferenceRun {
  public:
-  // Of the folder tests/fixtures/<name>. Aborts if there is none.
+  // Reads the folder tests/fixtures/<name>. Aborts if there is none.
   explicit ReferenceRun(const std::string& name);
 
   struct Entry {
@@ -35,7 +35,7 @@ class ReferenceRun {
   };
   // Aborts if there is no such tensor.
   const Entry& operator[](const std::string& name) const;
-  // Those whose names begin so, without that.
+  // Returns the entries whose names begin with the prefix, without it.
   std::map<std::string, Entry> With(absl::string_view prefix) const;
 
  private:
@@ -43,13 +43,13 @@ class ReferenceRun {
 };
 
 struct ReferenceTolerance {
-  double values = 0.0;     // losses, parameters, outputs: of the largest of a tensor
-  double gradients = 0.0;  // so, or, where the run is not in fp32, as ExpectStepsOfAdamW has it
+  double values = 0.0;     // losses, parameters, outputs: relative to a tensor's largest value
+  double gradients = 0.0;  // likewise, or, if the run is not in fp32, as in ExpectStepsOfAdamW
 };
 
 // Trains `model` by `plan` as the run did, and expects its numbers to within the tolerance. `data`
-// has as many rows as the plan has in a batch. Where the run is not in fp32, its gradients and what
-// AdamW makes of them are compared with those of one that is, from the same beginning.
+// has as many samples as the plan has in a batch. If the run is not in fp32, its gradients and
+// AdamW's updates are compared with those of a run that is, from the same beginning.
 void ExpectToMatch(const ReferenceRun& reference, const Model& model, const partition::Plan& plan,
                    const Dataset& data, const TrainerOptions& options,
                    const ReferenceTolerance& tolerance);

@@ -1,9 +1,9 @@
-// Replicas that have come to differ are found.
+// Replicas that have diverged are detected.
 #include <atomic>
 #include <memory>
 #include <string>
 
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kReplicaRows = 8;
 
-// Passes everything on. Once `is_due` is true, the next forward pass changes the one parameter,
-// which has no gradient, in one of the replicas.
+// A layer that passes everything on. Once `is_due` is true, the next forward pass changes the only
+// parameter, which has no gradient, in one of the replicas.
 class DamagedLayer final : public Layer {
  public:
   explicit DamagedLayer(std::atomic<bool>* is_due) : is_due_(*is_due) {}
@@ -81,7 +81,7 @@ TEST_F(DamagedReplica, IsFoundAtTheNextCheck) {
   EXPECT_OK(Step());
   EXPECT_OK(Step());
   EXPECT_THAT(Step(), NamesTheTensor());
-  EXPECT_THAT(Step(), NamesTheTensor());  // nothing mends it
+  EXPECT_THAT(Step(), NamesTheTensor());  // nothing repairs it
 }
 
 TEST_F(DamagedReplica, IsFoundByTheFingerprintOfTheParameters) {

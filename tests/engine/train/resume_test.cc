@@ -1,4 +1,4 @@
-// Saved anywhere, a run goes on anywhere, with the bits of one that was never stopped.
+// A run saved anywhere resumes anywhere, with the bits of one that was never stopped.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int kMicroBatches = 12;  // which every schedule here takes
+constexpr int kMicroBatches = 12;  // every schedule here takes this many
 constexpr int64_t kRows = 7;       // of a micro-batch
 constexpr int64_t kBatch = kMicroBatches * kRows;
 constexpr int64_t kStepsPerEpoch = 3;
@@ -58,15 +58,15 @@ std::unique_ptr<Trainer> TrainerAt(
 
 TrainTest Data() { return {SmallData(kStepsPerEpoch * kBatch + 5), SmallData(40)}; }
 
-// All that a run is judged by in the end.
+// Everything by which a run is judged in the end.
 struct RunAnswer {
   std::string parameters, losses;
-  std::vector<double> epochs;  // loss, accuracy and test loss of those that the run ended
+  std::vector<double> epochs;  // loss, accuracy and test loss of the epochs that the run completed
 
   friend bool operator==(const RunAnswer&, const RunAnswer&) = default;
 };
 
-// Trains until `stop_at` steps are done, saves there, and goes on from what `folder` has, if it has
+// Trains until `stop_at` steps are done, saves there, and resumes from what `folder` has, if it has
 // anything.
 RunAnswer TrainAt(const Place& place, const Optimizer& optimizer, const std::string& folder,
                   int64_t stop_at, RunAnswer before = {}) {
@@ -106,7 +106,7 @@ TEST_P(Resume, OnOtherStagesReplicasAndSchedulesGivesTheSameBits) {
   };
   const RunAnswer expected = TrainAt({}, GetParam(), Folder("whole"), 1000);
   RunAnswer answer;
-  // Stops within epochs, before an evaluation (6 and 9 steps), and after the last step.
+  // The run stops within epochs, before an evaluation (6 and 9 steps), and after the last step.
   int64_t stop_at = 1;
   for (const Place& place : places) {
     SCOPED_TRACE(::testing::PrintToString(place));
@@ -141,8 +141,8 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
                            return optimizer.param.kind == Optimizer::Kind::kSgd ? "Sgd" : "AdamW";
                          });
 
-// Masters are float32: a run in bf16 takes up what one in fp32 left and the other way round, and
-// goes on with its own bits.
+// Master parameters are float32: a run in bf16 resumes from one in fp32 and vice versa, and
+// continues with its own bits.
 TEST(ResumeTest, GoesOnWithTheNextStepOfALearningRateThatIsAFunction) {
   const auto data = SmallData(kBatch);
   std::vector<int64_t> asked;
@@ -192,7 +192,7 @@ TEST(ResumeTest, InAnotherPrecisionHasTheSameParameters) {
 
 class Saved : public ::testing::Test {
  protected:
-  // A run of two checkpoints, after one and two steps.
+  // Saves two checkpoints, after one and two steps.
   void SetUp() override {
     const auto trainer = TrainerAt({2, "1f1b"}, Optimizer::AdamW());
     for (int step = 0; step < 2; ++step) {
@@ -266,7 +266,7 @@ TEST(SetParameter, GivesAllReplicasTheValues) {
   for (float& value : values) value += 0.5F;
   ASSERT_OK(trainer->SetParameter("layer 7: weight", values));
   EXPECT_EQ(trainer->Parameter("layer 7: weight").value(), values);
-  EXPECT_OK(trainer->ParametersHash());  // DataLoss if replicas had other values
+  EXPECT_OK(trainer->ParametersHash());  // DataLoss if replicas differed
   values.pop_back();
   EXPECT_THAT(trainer->SetParameter("layer 7: weight", values),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 7: weight has")));

@@ -1,14 +1,14 @@
-// Layers that read an earlier layer's output, wherever the stages between are.
+// Layers that read an earlier layer's output, wherever the stages in between are.
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/layers/dropout.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
-#include "engine/model/layers/skip.h"
+#include "engine/nn/layers/dropout.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/skip.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,9 +25,9 @@ constexpr int kSkipMicroBatches = 12;
 constexpr int64_t kSkipRows = 3;  // of a micro-batch
 constexpr int64_t kSkipBatch = kSkipMicroBatches * kSkipRows;
 
-// A U with two nested skips, one of a residual sum that would be left to the next layer, and a
-// third that crosses one of them and begins where the outer one does. Layers 2 and 7 share a
-// weight.
+// Returns a U-shaped model with two nested skips, one of a residual sum that would be left to the
+// next layer, and a third that crosses one of them and begins where the outer one does. Layers 2
+// and 7 share a weight.
 Model UShapedModel() {
   return {.input = Shape{kSmallFeatures},
           .layers = {Linear(25, Activation::kGelu),                           // 0
@@ -118,14 +118,14 @@ TEST(SkipsAcrossStages, RecomputingOtherLayersChangesNoBit) {
   }
 }
 
-// What is handed on: a micro-batch of three rows of 24 and of 25 numbers.
+// The skips passed on are a micro-batch of three samples of 24 and of 25 numbers.
 TEST(SkipsAcrossStages, AreInThePlan) {
   const ModelProfile profile =
       AnalyzeModel(UShapedModel(), {.micro_batch_rows = kSkipRows}).value();
   const auto memory = [&](size_t layer) { return profile.layers[layer].memory; };
   const int64_t of_25 = partition::AlignTensor(kSkipRows * 25 * 4);
   const int64_t of_24 = partition::AlignTensor(kSkipRows * 24 * 4);
-  // Rounded up are all but the last of a bundle.
+  // All but the last of a bundle are rounded up.
   EXPECT_EQ(memory(0).output_bytes + memory(0).passing_bytes, 2 * of_25 + kSkipRows * 25 * 4);
   EXPECT_EQ(memory(0).skip_area_bytes, 2 * of_25);
   EXPECT_EQ(memory(3).output_bytes + memory(3).passing_bytes,

@@ -1,4 +1,4 @@
-// A program of its own: other tests' devices would be counted too.
+// This is a program of its own, since other tests' devices would be counted too.
 #include <memory>
 #include <string>
 #include <tuple>
@@ -19,7 +19,7 @@ class TrainerThreads : public ::testing::TestWithParam<std::tuple<int, int>> {
  protected:
   static void SetUpTestSuite() { before_ = testing::ThreadsOfAnIdleProcess(); }
 
-  // Has trained and evaluated.
+  // Returns a trainer that has trained and evaluated.
   static std::unique_ptr<Trainer> UsedTrainer() {
     const auto& [stages, threads] = GetParam();
     constexpr int64_t kBatchRows = 64;

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,7 +33,7 @@ constexpr int64_t kTiedBatch = kTiedMicroBatches * kTiedRows;
 constexpr char kFirst[] = "layer 1: weight", kSecond[] = "layer 6: weight";
 constexpr char kBetween[] = "layer 3: weight", kLast[] = "layer 7: weight";
 
-// The second of each pair starts otherwise where it is not tied.
+// Returns a model in which the second of each pair would start differently if it were not tied.
 Model UntiedModel() {
   return {
       .input = Shape{kSmallFeatures},
@@ -97,7 +97,8 @@ TiedAnswer Train(Trainer& trainer, int steps) {
 
 constexpr partition::Replication kSharded = {2, 2, /*shards_optimizer=*/true};
 
-// In the V of zb-v and dualpipe-v, the first of two tied layers may be on the rank of the second.
+// Returns the runs; in the V of zb-v and dualpipe-v, the first of two tied layers may be on the
+// rank of the second.
 std::vector<TiedRun> TiedRuns() {
   std::vector<TiedRun> runs = {{1, "gpipe", {2, 2}}, {1, "gpipe", kSharded}};
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
@@ -132,7 +133,7 @@ TEST(Ties, GiveTheSameBitsWhereverTheStagesAre) {
   }
 }
 
-// By SGD without momentum, a parameter changes by the sum of what the two would change by alone.
+// With SGD without momentum, a parameter changes by the sum of what the two would change by alone.
 TEST(Ties, SumTheGradientsOfBoth) {
   const TiedRun run{.optimizer = Optimizer::Sgd(0.0F)};
   const auto apart = TrainerOf(run, UntiedModel());
@@ -150,7 +151,7 @@ TEST(Ties, SumTheGradientsOfBoth) {
     const double by_second = static_cast<double>(second[i]) - static_cast<double>(start[i]);
     const double expected = static_cast<double>(start[i]) + by_first + by_second;
     largest = std::max(largest, std::min(std::fabs(by_first), std::fabs(by_second)));
-    // Each of the three updates rounds a value of that size once, and the sum of gradients.
+    // Each of the three updates rounds a value of that size once, and so does the sum of gradients.
     EXPECT_NEAR(both[i], expected, Gamma(4) * (std::fabs(expected) + std::fabs(start[i]))) << i;
   }
   EXPECT_GT(largest, 1e-5) << "both change it";

@@ -1,4 +1,4 @@
-// Runs on tokens, from the data to the loss: as they are fed, cut and measured.
+// Runs on tokens, from the data to the loss: how they are fed, split and measured.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/tokens.h"
-#include "engine/model/layers/attention.h"
-#include "engine/model/layers/embedding.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/data/tokens/tokens.h"
+#include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/embedding.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/fit.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
@@ -28,7 +28,7 @@ using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::StatusIs;
 using ::testing::HasSubstr;
 
-constexpr int64_t kWords = 11;  // in the vocabulary
+constexpr int64_t kWords = 11;  // vocabulary size
 constexpr int64_t kContext = 6;
 constexpr int kTokenMicroBatches = 4;
 constexpr int64_t kTokenMicroBatchRows = 3;
@@ -38,7 +38,7 @@ LayerFactory Table(int64_t width) {
   return Embedding({.vocabulary = kWords, .features = width, .token_deviation = 0.5F});
 }
 
-// A transformer of one block, whose two halves may be on different stages.
+// Returns a transformer of one block, whose two halves may be on different stages.
 Model TokenModel() {
   return {.input = Shape{kContext},
           .vocabulary = kWords,
@@ -48,12 +48,12 @@ Model TokenModel() {
                      Linear(kWords)}};
 }
 
-// Its outputs are rows of the table.
+// Returns a model whose outputs are rows of the table.
 Model TableModel() {
   return {.input = Shape{kContext}, .vocabulary = kWords, .layers = {Table(kWords)}};
 }
 
-// Without an order that could be told by its place in a row.
+// Returns ids whose order cannot be told from their place in a row.
 std::vector<int32_t> MixedIds(int64_t rows) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i <= rows * kContext; ++i) {
@@ -120,8 +120,9 @@ TEST(TokenTraining, HasTheSameBitsOverAnyNumberOfStages) {
   }
 }
 
-// In double: the loss of a sample is the mean over its positions, that of a batch the mean over its
-// samples, and an entry of the table takes the gradient of every place where its id stands.
+// Computed in double: the loss of a sample is the mean over its positions, that of a batch the mean
+// over its samples, and an entry of the table takes the gradient of every place where its id
+// occurs.
 TEST(TokenTraining, StepsAsTheFormulaSays) {
   constexpr float kRate = 0.5F;
   const auto trainer = TableTrainer(kRate);
@@ -150,14 +151,14 @@ TEST(TokenTraining, StepsAsTheFormulaSays) {
   const auto updated = trainer->Parameter("layer 0: tokens").value();
   for (size_t k = 0; k < table.size(); ++k) {
     const double expected = static_cast<double>(table[k]) - kRate * gradient[k];
-    // At most one gradient of at most 1 / kPositions for each position.
+    // Each position contributes at most one gradient of at most 1 / kPositions.
     EXPECT_NEAR(updated[k], expected,
                 Gamma(kTokenBatchRows * kContext + 32) * (1.0 + std::fabs(expected)))
         << k;
   }
 }
 
-// A table that knows what follows, of a sequence in which every id has one successor.
+// Returns a table that knows what follows, for a sequence in which every id has one successor.
 std::vector<float> SuccessorTable() {
   std::vector<float> table(static_cast<size_t>(kWords * kWords));
   for (int64_t id = 0; id < kWords; ++id) {
@@ -182,7 +183,7 @@ TEST(TokenTraining, AccuracyIsThatOfPositions) {
   EXPECT_EQ(all.correct, rows * kContext);
   EXPECT_EQ(all.answers(), rows * kContext);
   EXPECT_EQ(all.accuracy(), 1.0);
-  // Of one id it knows it no more, and says 0.
+  // The table no longer knows one id, and outputs 0 for it.
   std::fill_n(table.begin() + kWords, kWords, 0.0F);
   ASSERT_OK(trainer->SetParameter("layer 0: tokens", table));
   ASSERT_OK_AND_ASSIGN(const Evaluation some, trainer->Evaluate(*TokensOf(CountingIds(kWords))));

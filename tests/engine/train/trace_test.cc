@@ -1,4 +1,4 @@
-// What a trainer records of a step.
+// The records that a trainer makes of a step.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -9,7 +9,7 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedule/simulate.h"
+#include "schedule/simulate/simulate.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
 
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 constexpr int kTracedMicroBatches = 6;
 constexpr int64_t kTracedBatchRows = 8 * kTracedMicroBatches;
 
-// Has done two steps.
+// Returns a trainer that has done two steps.
 std::unique_ptr<Trainer> TracingTrainer(const std::string& schedule, float clip_norm = 0.0F) {
   const Model model = SmallModel();
   TrainerOptions options{.trace = true};
@@ -63,7 +63,7 @@ TEST_P(Traces, HaveTheActionsOfTheSchedule) {
 
 TEST_P(Traces, ReachActionsInOrderWaitAndPerformThem) {
   for (const std::vector<TimedAction>& list : trace_.actions) {
-    int64_t free_ns = 0;  // from when on the rank can do something else
+    int64_t free_ns = 0;  // when the rank can do something else
     for (const TimedAction& timed : list) {
       SCOPED_TRACE(ToString(timed.action));
       EXPECT_LE(free_ns, timed.reached_ns);
@@ -99,7 +99,7 @@ TEST_P(Traces, MessagesArriveAtBothEndsAtOnceAndBeforeTheyAreRead) {
   EXPECT_GT(messages, 0);
 }
 
-// To the byte, during and after every single action.
+// The stash is exact to the byte, during and after every single action.
 TEST_P(Traces, StashWhatTheSimulationSays) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
   const schedule::Schedule& lowered = trainer_->run().lowered->training;

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/guard_pages.h"
 #include "base/status_macros.h"
-#include "base/untouched_memory.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,7 +35,7 @@ constexpr int kFailingMicroBatches = 6;
 constexpr int64_t kFailingMicroBatchRows = 2;
 constexpr int64_t kFailingBatchRows = kFailingMicroBatches * kFailingMicroBatchRows;
 
-// One linear layer per stage, each followed by a probe, whose hooks are those of `probes`.
+// Returns one linear layer per stage, each followed by a probe, whose hooks are those of `probes`.
 Model ProbedModel(const std::vector<ProbeHooks>& probes) {
   Model model{.input = Shape{kSmallFeatures}};
   for (const ProbeHooks& hooks : probes) {
@@ -45,7 +45,7 @@ Model ProbedModel(const std::vector<ProbeHooks>& probes) {
   return model;
 }
 
-// What plans can say and trainers do not do.
+// Expects that a trainer refuses what a plan can say.
 
 void ExpectUnsupported(const partition::Plan& plan, const std::string& reason) {
   EXPECT_THAT(CheckSupported(plan), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
@@ -59,7 +59,7 @@ TEST(Trainer, RefusesAnotherOrderOfLayers) {
   ExpectUnsupported(plan, "changes the order of the layers");
 }
 
-// What fails: operation `op` of micro-batch `micro_batch` on stage `stage`.
+// The place that fails: operation `op` of micro-batch `micro_batch` on stage `stage`.
 using Failure =
     std::tuple<std::string /*schedule*/, bool /*clips*/, int /*stage*/, Op, int /*micro_batch*/>;
 
@@ -122,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, FailingLayer,
                                             ::testing::Values(0, 3, kFailingMicroBatches - 1)),
                          NameOfFailure);
 
-// Passes everything on, and throws what is no error of the engine from one operation.
+// A layer that passes everything on, and throws an exception foreign to the engine from one
+// operation.
 class Throws final : public Layer {
  public:
   explicit Throws(absl::string_view operation) : operation_(operation) {}
@@ -199,9 +200,12 @@ TEST(Trainer, TurnsWhatALayerThrowsWhenItIsPreparedIntoAnError) {
   EXPECT_THAT(Trainer::Create(model, plan, {}),
               StatusIs(absl::StatusCode::kInternal,
                        "layer 2: its factory throws what is no std::exception"));
+  model.layers[2] = []() -> std::unique_ptr<Layer> { throw std::bad_alloc(); };
+  EXPECT_THAT(Trainer::Create(model, plan, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("refused memory; see")));
 }
 
-// y = max(x, 0), whose BackwardInput reads y, which Prepare has not declared.
+// A layer y = max(x, 0), whose BackwardInput reads y, which Prepare has not declared.
 class ForgetfulRelu final : public Layer {
  public:
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
@@ -223,9 +227,10 @@ class ForgetfulRelu final : public Layer {
   }
 };
 
-// Between two layers, at the end of a stage, where y is not there at all, and inside another layer.
+// The layer is between two layers, at the end of a stage, where y is not there at all, and inside
+// another layer.
 TEST(Trainer, NamesALayerThatReadsWhatItDidNotDeclare) {
-  if (!base::UntouchedMemory::Create(1).ok()) GTEST_SKIP() << "the system does not tell";
+  if (!base::GuardPages::Create(1).ok()) GTEST_SKIP() << "the system does not tell";
   const LayerFactory relu = LayerOf<ForgetfulRelu>();
   const std::pair<std::vector<LayerFactory>, const char*> cases[] = {
       {{Linear(8), Linear(8), relu, Linear(kSmallClasses)}, "layer 2 (forgetful): Backward"},
@@ -275,7 +280,7 @@ TEST(Trainer, AFailingEvaluationPoisonsItToo) {
   EXPECT_EQ(trainer->Step(*data, Rows(0, kFailingBatchRows)).status(), failure);
 }
 
-// A user's data set may give any label; the readers of files check theirs.
+// A user's data set may return any label; the file readers check theirs.
 TEST(Trainer, RefusesALabelThatIsNoClassOfTheLoss) {
   const Model model = SmallModel();
   for (const int32_t label : {-1, static_cast<int32_t>(kSmallClasses)}) {
@@ -301,7 +306,7 @@ TEST(Trainer, ARankThatBlocksLetsTheOthersMissTheirDeadline) {
   std::atomic<kernels::Device*> first_device{nullptr};
   probes[0].on_prepare = [&](kernels::Device& device) { first_device = &device; };
   probes[1].before = [&](Op, int) {
-    first_device.load()->stream().Run([] {});  // behind the first stage's part of the step
+    first_device.load()->stream().Run([] {});  // after the first stage's part of the step
     return absl::OkStatus();
   };
   const Model model = ProbedModel(probes);

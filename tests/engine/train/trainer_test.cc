@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/data/dataset.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/linear.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
@@ -37,7 +37,7 @@ std::unique_ptr<Trainer> MakeSmallTrainer(TrainerOptions options = {}) {
   return MakeTrainer(SmallModel(), SmallPlan(), options);
 }
 
-// Labeled rows of zeros.
+// Returns labeled rows of zeros.
 std::shared_ptr<const Dataset> Zeros(int64_t features, int64_t classes) {
   return TableDataset::Create({features}, classes,
                               std::vector<float>(static_cast<size_t>(kTrainedBatchRows * features)),
@@ -201,8 +201,8 @@ TEST(TrainerEvaluate, AgreesWithTheLossOfTheNextStep) {
   EXPECT_EQ(evaluation.rows, step.rows);
 }
 
-// 2 whole batches and 1 row give the sums over the batches, and over that row: padding counts for
-// nothing.
+// The sums over 2 whole batches and 1 row are those over the batches plus that row: padding does
+// not count.
 TEST(TrainerEvaluate, CountsEveryRowOnce) {
   const auto trainer = MakeSmallTrainer();
   const auto sum_of = [&](const Dataset& data) {

@@ -1,5 +1,6 @@
-// Against what PyTorch computed in float64 with the models of the library transformers
-// (tests/fixtures/transformers/make.py): logits, loss, gradients and three steps of AdamW.
+// Transformers compared with what PyTorch computed in float64 with the models of the library
+// transformers (tests/fixtures/transformers/make.py): logits, loss, gradients and three steps of
+// AdamW.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,9 +20,9 @@
 #include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/data/tokens.h"
-#include "engine/model/model_file.h"
-#include "engine/model/transformer.h"
+#include "engine/data/tokens/tokens.h"
+#include "engine/models/model_file.h"
+#include "engine/models/transformer.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -41,9 +42,10 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kFixtureRows = 4;
 constexpr float kFixtureRate = 1e-3F;
-// Of the largest value of a tensor: in fp32 what exactness asks for; in bf16 what the roundings on
-// the longest path to a gradient make probable. Each way through two blocks of two layers these are
-// 6 results with their weights to a layer, and at both ends embeddings, a norm and a head.
+// Returns the tolerance relative to the largest value of a tensor: in fp32 what exactness requires;
+// in bf16 the probable effect of the roundings on the longest path to a gradient. Each way through
+// two blocks of two layers, these are 6 results with their weights per layer, and at both ends
+// embeddings, a norm and a head.
 double ToleranceOf(Precision precision) {
   return precision == Precision::kFloat32
              ? 1e-5
@@ -105,7 +107,7 @@ struct FixtureRun {
   std::shared_ptr<const TokenDataset> data;
 };
 
-// With the parameters of the fixture, one row to a micro-batch.
+// Runs with the parameters of the fixture, one sample per micro-batch.
 FixtureRun RunOf(const std::string& fixture, int devices, const std::string& schedule,
                  const Optimizer& optimizer, float rate, Precision precision) {
   FixtureRun run;
@@ -131,7 +133,7 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
   return run;
 }
 
-// What a tensor of theirs is in ours: the values of all pieces of the parameter.
+// Returns one of their tensors in our layout: the values of all pieces of the parameter.
 std::vector<float> InOurOrder(const HuggingFaceParameter& parameter, const TensorFile& file,
                               const std::string& prefix, const Transformer& model) {
   const int64_t columns = parameter.columns();
@@ -220,7 +222,7 @@ TEST_P(Transformers, StepAsAdamWDoes) {
   }
 }
 
-// Bit by bit, in one file and in several.
+// The bits are the same, in one file and in several.
 TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
   const TestFolder folder;
   const std::string out = (folder.path() / "out").string();
@@ -259,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(All, Transformers,
                                                PrecisionName(std::get<1>(test.param)));
                          });
 
-// The values of "llama", rounded.
+// The expected values are those of "llama", rounded.
 TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
   const Transformer model = ReadHuggingFaceConfigFile(Fixture("sharded")).value();
   ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder rounded,
@@ -279,7 +281,7 @@ TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
   EXPECT_THAT(exact.Read("layer 1: 9.weight", {}), StatusIs(absl::StatusCode::kNotFound));
 }
 
-// The config.json of a fixture with one key of another value.
+// Returns the config.json of a fixture with another value of one key.
 std::string ConfigWith(const std::string& fixture, const std::string& key,
                        const std::string& value) {
   nlohmann::json config =
@@ -295,7 +297,7 @@ class DamagedFolder : public ::testing::Test {
     std::filesystem::copy(Fixture("llama"), path(), std::filesystem::copy_options::recursive);
   }
   std::string path() const { return (folder_.path() / "llama").string(); }
-  // In the header of the tensors' file, a text by one of the same length.
+  // Replaces a text in the header of the tensors' file by one of the same length.
   void Replace(const std::string& from, const std::string& to) const {
     const std::string file = path() + "/model.safetensors";
     const std::string bytes = base::ReadFile(file, 1 << 24).value();
@@ -336,7 +338,7 @@ TEST_F(DamagedFolder, BothShapesAreTold) {
                                                    "[32, 16]")));
 }
 
-// Of the values of the table it may be a copy.
+// The head may be a copy of the table's values.
 TEST_F(DamagedFolder, ATiedHeadWithValuesOfItsOwnIsRefused) {
   std::ofstream(path() + "/config.json") << ConfigWith("llama", "tie_word_embeddings", "true");
   const Transformer model = ReadHuggingFaceConfigFile(path()).value();
@@ -438,8 +440,8 @@ TEST(HuggingFaceConfig, WhatChangesNothingIsTaken) {
   }
 }
 
-// A number, a list, or what the family has where the key is not there; ids that the model has not
-// do not occur.
+// The value is a number, a list, or the family's default if the key is missing; ids that the model
+// does not have never occur.
 TEST(HuggingFaceConfig, SaysWhichTokensEndAndBeginTexts) {
   const auto ends = [](const char* fixture, const char* value) {
     return ReadHuggingFaceConfig(ConfigWith(fixture, "eos_token_id", value)).value().end_of_text;

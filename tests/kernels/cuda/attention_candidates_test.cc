@@ -29,7 +29,7 @@
 #include "tests/testing/reference.h"
 #include "tests/testing/test_folder.h"
 
-// Attention by each of its kernels, which a tuning file names: the measured ones, and all others.
+// Attention by each of its kernels, selected by a tuning file: the measured ones, and all others.
 namespace stagecoach::kernels::attention_candidates_test {
 namespace {
 
@@ -50,7 +50,7 @@ using ::stagecoach::testing::ToDouble;
 using ::testing::Contains;
 using ::testing::SizeIs;
 
-// As Device::choices tells it: "STEP bf16 SHAPE, on MODEL: WAY".
+// A choice as Device::choices reports it: "STEP bf16 SHAPE, on MODEL: WAY".
 struct Told {
   explicit Told(absl::string_view text) {
     const size_t on = text.find(", on "), colon = text.rfind(": ");
@@ -61,12 +61,12 @@ struct Told {
   std::string work, model, way;
 };
 
-// A way as a tuning file has it.
+// Returns a choice as in a tuning file.
 nlohmann::json InFile(int rows, int step, int warps) {
   return {{"rows", rows}, {"step", step}, {"warps", warps}};
 }
 
-// The version of cuDNN whose engines this knows.
+// The version of cuDNN whose engines this test knows.
 constexpr int kCudnn = 91900;
 nlohmann::json OfCudnn(int engine, int knob) {
   return {{"cudnn", kCudnn}, {"engine", engine}, {"knob24", knob}};
@@ -84,21 +84,22 @@ struct Candidates {
   std::string step;
   std::vector<nlohmann::json> ways;
 };
-// Ours, of heads of 64 numbers. What a build does not have it measures anew, and so tells another
-// way.
+// Returns our kernels, for heads of 64 numbers. A kernel that a build lacks is replaced by
+// measuring, so that the report differs.
 std::vector<Candidates> OurCandidates() {
   return {{"attention forward",
            {InFile(128, 64, 4), InFile(64, 64, 4), InFile(256, 64, 8), InFile(128, 128, 4)}},
           {"attention dk dv", {InFile(128, 32, 4), InFile(64, 64, 4), InFile(128, 64, 8)}},
           {"attention dq", {InFile(128, 64, 4), InFile(64, 64, 4), InFile(128, 32, 4)}}};
 }
-// For all shapes.
+// Returns cuDNN's engines, for all shapes.
 std::vector<Candidates> CudnnCandidates() {
   return {{"attention forward", {OfCudnn(2, 7), OfCudnn(1, 3)}},
           {"attention backward", {OfCudnn(6, 26), OfCudnn(7, 26), {{"tiles", 1}}}}};
 }
 
-// Of large tensors: the same ones again and again, but not in the same places of samples and heads.
+// Returns the numbers of large tensors: they repeat, but not at the same places of samples and
+// heads.
 std::vector<float> ManyNumbers(int64_t count, uint64_t seed) {
   constexpr int64_t kPeriod = 1000003;
   std::vector<float> numbers = RandomNormal(std::min(count, kPeriod), seed);
@@ -109,13 +110,13 @@ std::vector<float> ManyNumbers(int64_t count, uint64_t seed) {
   return numbers;
 }
 
-// As far as the largest number goes. Bounds that hold for each number are wide where scores have
-// rounded operands: what is turned twice, say, is within them.
+// Compares relative to the largest number. Bounds that hold for each number are wide where scores
+// have rounded operands: an operand rotated twice, for example, is within them.
 void ExpectAlike(const Vector& values, const Vector& expected) {
   double largest = 0, farthest = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
-    // Not-a-number is far from all.
+    // NaN is far from everything.
     const double distance = std::fabs(values[i] - expected[i]);
     if (!(distance <= farthest)) farthest = distance;
   }
@@ -142,7 +143,7 @@ class AttentionCandidates : public ::testing::Test {
     };
   }
 
-  // What a device tells of attention.
+  // Returns what a device reports of attention.
   static std::vector<Told> ToldBy(const Device& device) {
     std::vector<Told> told;
     for (const std::string& text : device.choices()) {
@@ -154,16 +155,17 @@ class AttentionCandidates : public ::testing::Test {
     std::ofstream(file_) << nlohmann::json(
         {{"format", "stagecoach-tuning"}, {"version", 2}, {"choices", choices}});
   }
-  // Returns what a new device then tells of it.
+  // Returns what a new device then reports of it.
   std::vector<Told> ExpectMatchesReference(const AttentionShape& shape) const;
-  // By each of the ways, which a tuning file names.
+  // Does so with each of the choices, which a tuning file names.
   void ExpectEachMatchesReference(const AttentionShape& shape,
                                   const std::vector<Candidates>& all) const;
-  // dqkv where y and the statistics are the device's own.
+  // Returns dqkv if y and the statistics are the device's own.
   Vector GradientOf(const AttentionShape& shape) const;
-  // Milliseconds of a call forward and backward, with what the host adds to `calls` in a row.
+  // Returns the milliseconds of a call forward and backward, including what the host adds to
+  // `calls` in a row.
   std::pair<double, double> TimesOf(const AttentionShape& shape, int calls) const;
-  // Whether the measured file has what was compared with this cuDNN.
+  // Returns true if the measured file has what was compared with this cuDNN.
   bool HasCudnn() const {
     const std::string text = nlohmann::json::parse(std::ifstream(file_)).dump();
     return absl::StrContains(text, "cuDNN 9.19.0, ");
@@ -187,7 +189,7 @@ std::vector<Told> AttentionCandidates::ExpectMatchesReference(const AttentionSha
   const std::vector<float> qkv = RoundedTo(kType, RandomNormal(packed.elements(), 1));
   const std::vector<float> dy = RoundedTo(kType, RandomNormal(outputs.elements(), 2));
   const reference::AttentionOutput exact = reference::AttentionForward(shape, ToDouble(qkv));
-  // Backward is tested on operands of its own.
+  // Backward is tested on its own operands.
   const std::vector<float> exact_y(exact.y.begin(), exact.y.end());
   const std::vector<float> exact_statistics(exact.statistics.begin(), exact.statistics.end());
 
@@ -305,7 +307,7 @@ TEST_F(AttentionCandidates, EachOfOursMatchesReference) {
   ExpectEachMatchesReference(shape_, OurCandidates());
 }
 
-// Heads with keys of their own, in groups, and turned ones, whose gradients are turned back; all
+// Heads with their own keys, in groups, and rotated ones, whose gradients are rotated back; all
 // head sizes, and positions that fill no tile.
 TEST_F(AttentionCandidates, EachOfCudnnMatchesReference) {
   const AttentionShape shapes[] = {
@@ -323,7 +325,7 @@ TEST_F(AttentionCandidates, EachOfCudnnMatchesReference) {
   }
 }
 
-// Where backward by cuDNN runs over samples, and over heads, one part after the other.
+// cuDNN's backward runs over samples, and over heads, one part after the other.
 TEST_F(AttentionCandidates, CudnnInPartsAgreesWithOurs) {
   if (testing::cuda::IsSimulated()) GTEST_SKIP() << "for GPUs: it is too much for an emulated one";
   const AttentionShape shapes[] = {
@@ -345,8 +347,8 @@ TEST_F(AttentionCandidates, CudnnInPartsAgreesWithOurs) {
   }
 }
 
-// Prints what a GPU takes for each of cuDNN's engines and for all of our kernels of backward, as
-// the operation runs them. --gtest_also_run_disabled_tests --gtest_filter=*Times*.
+// Prints the time of each of cuDNN's engines and of all our backward kernels on a GPU, as the
+// operation runs them. --gtest_also_run_disabled_tests --gtest_filter=*Times*.
 TEST_F(AttentionCandidates, DISABLED_TimesOfCudnn) {
   const bool simulated = testing::cuda::IsSimulated();
   const std::vector<AttentionShape> shapes =

@@ -26,7 +26,7 @@
 #include "tests/kernels/cuda/blas_lt_fixture.h"
 #include "tests/testing/status_matchers.h"
 
-// Which of its kernels attention takes. What each computes is in attention_tiled_test.cc.
+// The choice among attention's kernels. attention_tiled_test.cc tests what each computes.
 namespace stagecoach::kernels::attention_choice_test {
 namespace {
 
@@ -53,7 +53,7 @@ Choice ChoiceOf(const AttentionTile& tile) {
   return {{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}};
 }
 
-// As keys and texts have it, between the step and the model.
+// Returns the text between the step and the model in keys and reports.
 std::string Work(const OfStep& step, const AttentionShape& shape) {
   return absl::StrCat(step.name, " bf16 ", shape.samples, "x", shape.positions, ", ", shape.heads,
                       " of ", shape.kv_heads, " heads x ", shape.head_size,
@@ -73,7 +73,7 @@ class AttentionChoice : public BlasLtTest {
     STAGECOACH_CHECK_OK(device);
     return *std::move(device);
   }
-  // What a device tells of attention once it has the operation.
+  // Returns what a device reports of attention once it has the operation.
   static std::vector<std::string> Choices(Device& device, const AttentionShape& shape) {
     STAGECOACH_CHECK_OK(device.ops().Create(shape));
     std::vector<std::string> attention;
@@ -82,7 +82,7 @@ class AttentionChoice : public BlasLtTest {
     }
     return attention;
   }
-  // A file with this choice for the step, and the first ones for the others.
+  // Writes a file with this choice for the step, and the first ones for the others.
   void Write(const AttentionShape& shape, const OfStep& written, const Choice& choice) const {
     nlohmann::json choices;
     for (const OfStep& step : Steps()) {
@@ -91,7 +91,7 @@ class AttentionChoice : public BlasLtTest {
     }
     WriteTuning({{"format", "stagecoach-tuning"}, {"version", 2}, {"choices", choices}});
   }
-  // y, statistics and dqkv.
+  // Returns y, statistics and dqkv.
   static absl::StatusOr<std::vector<std::byte>> Compute(Device& device,
                                                         const AttentionShape& shape);
 

@@ -27,7 +27,7 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-// When attention is cuDNN's. What that computes is in attention_candidates_test.cc.
+// The use of cuDNN for attention. attention_candidates_test.cc tests what it computes.
 namespace stagecoach::kernels::attention_cudnn_test {
 namespace {
 
@@ -40,7 +40,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr AttentionShape kShape = {.positions = 64, .heads = 2, .head_size = 64};
-// Of the GPU's clock: more than anything takes.
+// An hour of the GPU's clock: more than anything takes.
 constexpr int64_t kHour = 3600000000000;
 
 class CudnnAttentionTest : public BlasLtTest {
@@ -51,7 +51,7 @@ class CudnnAttentionTest : public BlasLtTest {
     STAGECOACH_CHECK_OK(device);
     return *std::move(device);
   }
-  // What a new device tells of attention once it has the operation.
+  // Returns what a new device reports of attention once it has the operation.
   std::vector<std::string> Choices(int gpu = 0) const {
     const auto device = CreateDevice(gpu);
     STAGECOACH_CHECK_OK(device->ops().Create(kShape));
@@ -77,7 +77,7 @@ TEST_F(CudnnAttentionTest, IsTakenWhereItIsFastest) {
   EXPECT_THAT(choices, SizeIs(4));
   EXPECT_THAT(choices, Contains(Told("forward", OfCudnn(2, 7))));
   EXPECT_THAT(choices, Contains(Told("backward", OfCudnn(6, 26))));
-  // Another device takes the same without measuring.
+  // Another device makes the same choice without measuring.
   SetCudnnFaults({.extra_ns = {{2, kHour}, {6, kHour}}});
   EXPECT_EQ(Choices(/*gpu=*/1), choices);
 }
@@ -99,7 +99,7 @@ TEST_F(CudnnAttentionTest, WaysThatDoNotWorkArePassedOver) {
        {testing::cuda::CudnnFaults{.uncompiled = {2, 6}, .extra_ns = extra_ns},
         testing::cuda::CudnnFaults{.failing = {2, 6}, .extra_ns = extra_ns},
         testing::cuda::CudnnFaults{.greedy = {2, 6}, .extra_ns = extra_ns}}) {
-    // What the file names is measured anew if it does not run.
+    // A choice in the file that does not run is measured again.
     WriteTuning(file);
     SetCudnnFaults(faults);
     const std::vector<std::string> choices = Choices();
@@ -119,10 +119,10 @@ TEST_F(CudnnAttentionTest, WhatWasMeasuredIsOfItsVersion) {
     StartMachine({.gpus = 1, .cudnn_version = too_old});
     const std::vector<std::string> choices = Choices();
     EXPECT_THAT(choices, Not(Contains(HasSubstr("cudnn"))));
-    // So that ranks which have cuDNN see that they differ.
+    // Ranks that have cuDNN can then detect that they differ.
     EXPECT_THAT(choices, Contains(Told("backward", "tiles 1")));
   }
-  // Forward and backward of two versions, and what is ours alone.
+  // Forward and backward of two versions, and those of our kernels alone.
   EXPECT_THAT(ReadTuning()["choices"], SizeIs(2 + 2 + 3));
   StartMachine({.gpus = 1});
   EXPECT_EQ(Choices(), with);
@@ -137,7 +137,7 @@ TEST_F(CudnnAttentionTest, AShapeIsPlannedOnce) {
     STAGECOACH_CHECK_OK(device->ops().Create(kShape));
     return CallsByName()[name] - before;
   };
-  // It has run before anything is recorded, though the file says which it is.
+  // It has run before anything is recorded, even though the file selects it.
   EXPECT_GE(calls_of("cudnnBackendExecute"), 2);
   EXPECT_EQ(calls_of("cudnnBackendFinalize"), 0);
   EXPECT_EQ(calls_of("cudnnBackendExecute"), 0);
@@ -163,18 +163,17 @@ TEST_F(CudnnAttentionTest, ScratchIsThatOfTheShape) {
 TEST(CudnnParts, FillAGpuAndFit) {
   struct Case {
     AttentionShape shape;
-    int64_t samples, kv_heads;  // of a part
+    int64_t samples, kv_heads;  // per part
   };
-  const Case cases[] = {
-      {{64, 1024, 12, 12, 64}, 16, 12},  // GPT-2
-      {{63, 1024, 12, 12, 64}, 9, 12},   // four parts would have a sample in common
-      {{8, 2048, 32, 4, 64}, 2, 4},
-      {{1, 4096, 32, 32, 128}, 1, 16},
-      {{1, 8192, 4, 1, 128}, 1, 1},
-      {{1, 8192, 8, 1, 128}, 0, 0},  // one group is too much
-      {{1, 1001, 2, 1, 64}, 1, 1},
-      {{64, 1001, 12, 12, 64}, 0, 0},  // parts would not be aligned
-      {{1, 1 << 24, 1, 1, 64}, 0, 0}};
+  const Case cases[] = {{{64, 1024, 12, 12, 64}, 16, 12},  // GPT-2
+                        {{63, 1024, 12, 12, 64}, 9, 12},   // four parts would share a sample
+                        {{8, 2048, 32, 4, 64}, 2, 4},
+                        {{1, 4096, 32, 32, 128}, 1, 16},
+                        {{1, 8192, 4, 1, 128}, 1, 1},
+                        {{1, 8192, 8, 1, 128}, 0, 0},  // one group is too large
+                        {{1, 1001, 2, 1, 64}, 1, 1},
+                        {{64, 1001, 12, 12, 64}, 0, 0},  // parts would not be aligned
+                        {{1, 1 << 24, 1, 1, 64}, 0, 0}};
   for (const Case& each : cases) {
     const CudnnParts parts = PartsForCudnn(each.shape, kCudnnScratchBytes);
     SCOPED_TRACE(absl::StrCat(each.shape.samples, "x", each.shape.positions));
@@ -187,7 +186,7 @@ TEST(CudnnParts, FillAGpuAndFit) {
   EXPECT_EQ(PartsForCudnn({1, 64, 1, 1, 72}, kCudnnScratchBytes).scratch_bytes, 0);
 }
 
-// Operands and results of one shape, in memory of GPU 0.
+// Operands and results of one shape, in the memory of GPU 0.
 class Memory {
  public:
   explicit Memory(const AttentionShape& shape) : shape_(shape) {
@@ -227,7 +226,7 @@ class Memory {
                                           .dq = heads(dqkv_, 0),
                                           .dk = heads(dqkv_, H),
                                           .dv = heads(dqkv_, H + G)};
-    // Of its own, so that one that is too small shows.
+    // Separate memory, so that a scratch area that is too small is detected.
     const absl::StatusOr<DeviceMemory> scratch = DeviceMemory::Allocate(0, scratch_bytes);
     STAGECOACH_CHECK_OK(scratch);
     cudaStream_t const stream = bench_->stream();
@@ -273,7 +272,7 @@ TEST_F(CudnnAttentionTest, PartsTogetherAreTheWhole) {
       .samples = 5, .positions = 68, .heads = 10, .kv_heads = 5, .head_size = 64};
   Memory memory(shape);
   std::vector<std::byte> whole;
-  // All at once; three samples, then again one of them; three kv heads likewise; each by itself.
+  // All at once; three samples, then one of them again; three kv heads likewise; each by itself.
   const std::pair<int64_t, int64_t> expected[] = {{5, 5}, {3, 5}, {1, 3}, {1, 1}};
   const int64_t of_group = 2 * 2 * (128 * 128 + 2 * 68 * 64), around = 4096 + 256;
   for (const auto& [samples, kv_heads] : expected) {

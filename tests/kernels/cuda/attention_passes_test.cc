@@ -1,4 +1,4 @@
-// What attention's passes over memory do beyond what tests of the operation can see.
+// Properties of attention's passes over memory that tests of the operation cannot see.
 #include <cmath>
 #include <cstdint>
 #include <vector>

@@ -25,8 +25,8 @@
 #include "tests/testing/reference.h"
 #include "tests/testing/tolerance.h"
 
-// Each kernel as it was compiled, by its launcher. The operation that uses them has tests of its
-// own (tests/kernels/attention_test.cc).
+// Each kernel as it was compiled, called through its launcher. The operation that uses them has its
+// own tests (tests/kernels/attention_test.cc).
 namespace stagecoach::kernels::attention_tiled_test {
 namespace {
 
@@ -41,7 +41,7 @@ using testing::ToDouble;
 
 constexpr DType kType = DType::kBfloat16;
 
-// Operands, and what comes out. The statistics and the row sums are the exact ones, rounded.
+// Operands and results. The statistics and the row sums are the exact ones, rounded.
 struct Problem {
   // qkv is normal with the given deviation.
   explicit Problem(const AttentionShape& shape_in, float deviation = 1.0F) : shape(shape_in) {
@@ -89,7 +89,7 @@ Vector Stored(Vector bounds, const Vector& expected) {
   return bounds;
 }
 
-// (T, D/2) cosines and sines of angles that have no system.
+// (T, D/2) cosines and sines of arbitrary angles.
 std::vector<float2> Turns(const AttentionShape& shape) {
   std::vector<float2> turns;
   for (int64_t i = 0; i < shape.positions * shape.head_size / 2; ++i) {
@@ -99,7 +99,7 @@ std::vector<float2> Turns(const AttentionShape& shape) {
   return turns;
 }
 
-// Turns what belongs to queries and keys back; with `magnitudes` by the absolute values.
+// Rotates the gradients of queries and keys back; with `magnitudes` by the absolute values.
 void TurnBack(const Problem& problem, const std::vector<float2>& turns, bool magnitudes,
               Vector& dqkv) {
   const auto packed = static_cast<size_t>(problem.packed());
@@ -120,10 +120,10 @@ struct Case {
   AttentionShape shape;
   float deviation = 1.0F;
 };
-// Every kernel for the head size is compared; the one that is taken in every order of threads.
+// Compares every kernel for the head size; the chosen one in every order of threads.
 class TiledAttention : public ::testing::TestWithParam<Case> {
  protected:
-  // What `run(gpu, tile)` returns.
+  // Checks the result of `run(gpu, tile)`.
   template <typename Run, typename Check>
   static void ForEachTile(std::span<const AttentionTile> tiles, Run run, Check check) {
     bool is_taken = true;
@@ -139,7 +139,7 @@ class TiledAttention : public ::testing::TestWithParam<Case> {
       }
     }
   }
-  // Of dqkv those parts that a kernel gives, with what it is compared with.
+  // Compares the parts of dqkv that a kernel computes.
   void ExpectGradient(const std::vector<float2>& turns, std::span<const AttentionTile> tiles,
                       int64_t begin, int64_t end) const {
     const Vector dy = ToDouble(problem_.dy), qkv = ToDouble(problem_.qkv);
@@ -150,7 +150,7 @@ class TiledAttention : public ::testing::TestWithParam<Case> {
       TurnBack(problem_, turns, true, bounds);
     }
     bounds = Stored(bounds, expected);
-    // A kernel leaves alone what is not its own.
+    // A kernel does not touch the other parts.
     for (size_t i = 0; i < expected.size(); ++i) {
       const auto place = static_cast<int64_t>(i) % problem_.packed();
       if (place < begin || place >= end) expected[i] = bounds[i] = 0;
@@ -276,8 +276,8 @@ TEST(TiledAttentionTiles, AreToldApartByTheirNumbers) {
   }
 }
 
-// ---- What a GPU takes for each, to choose the first by: run with
-// --gtest_also_run_disabled_tests --gtest_filter=*Times*.
+// ---- The time of each on a GPU, to choose the default: run with --gtest_also_run_disabled_tests
+// --gtest_filter=*Times*.
 
 float MillisecondsOf(cudaStream_t stream, const AttentionTile& tile,
                      const AttentionArguments& arguments, int launches) {
@@ -300,7 +300,7 @@ void PrintTimes(const AttentionShape& shape, int launches) {
   EmulatedGpu gpu;
   const int64_t rows = shape.samples * shape.positions, D = shape.head_size;
   const int64_t queries = shape.heads * D, packed = queries + 2 * shape.kv_heads * D;
-  // The same few numbers again and again.
+  // A few numbers are repeated.
   const auto filled = [&](int64_t elements) {
     const std::vector<float> numbers = RandomNormal(std::min<int64_t>(elements, 1 << 20), 1);
     const Tensor some = gpu.Operand(kType, numbers), tensor = gpu.Result(kType, elements);

@@ -85,8 +85,8 @@ void Roadblock::Lift() {
 
 namespace {
 
-// What an error says of a call that failed. The backend's launchers say their own names: what they
-// call is the same in all of them.
+// Returns how errors refer to a call that failed. The backend's launchers use their own names; all
+// of them make the same call.
 std::string NameInErrors(const std::string& call) {
   return call == "cudaLaunchKernelEx" || call == "cudaFuncSetAttribute" ? "Launch" : call;
 }
@@ -94,7 +94,7 @@ std::string NameInErrors(const std::string& call) {
 }  // namespace
 
 World::~World() {
-  handovers.clear();
+  peer_copies.clear();
   timelines.clear();
   recordings.clear();
   host_buffers.clear();
@@ -119,7 +119,7 @@ void ExpectEveryFailureIsClean(const cuda::StandInOptions& options, const Scenar
       failed = cuda::failed_call();
       // Errors while releasing are not reported, but must not leave anything behind either.
     }
-    // Without memory for a graph, work is issued plainly.
+    // Without memory for a graph, work is launched directly.
     if (failed.empty() || failed == "cudaGraphInstantiate") {
       EXPECT_OK(status);
     } else {

@@ -70,7 +70,7 @@ TEST_F(CudaBackendTest, InspectSaysThatThereIsNoDriver) {
 }
 
 TEST_F(CudaBackendTest, InspectSaysThatThereIsNoGpu) {
-  // The stand-in's machine always has GPUs; but when this call fails, it says that there are none.
+  // The stand-in's machine always has GPUs; but when this call fails, it reports none.
   CudaSystem system;
   for (int64_t call = 1; testing::cuda::failed_call() != "cudaGetDeviceCount"; ++call) {
     StartMachine({});
@@ -92,7 +92,7 @@ TEST_F(CudaBackendTest, NoDeviceWithoutADriver) {
 
 class CudaEnvironmentTest : public CudaBackendTest {
  protected:
-  // What the device says while the variable has that value.
+  // Returns the device's status while the variable has that value.
   static absl::Status CreatedWith(const char* name, const char* value) {
     setenv(name, value, /*replace=*/1);
     const absl::Status created = Backend().CreateDevice({}).status();
@@ -161,7 +161,7 @@ TEST_F(CudaBackendTest, InspectSurvivesEveryFailure) {
     testing::cuda::FailCall(call);
     const CudaSystem system = backend.Inspect();
     failed = testing::cuda::failed_call();
-    // Either there are GPUs, or there is a reason why not.
+    // Either there are GPUs, or there is a reason for having none.
     EXPECT_EQ(system.usable.ok(), !system.gpus.empty()) << call << ": " << failed;
   } while (!failed.empty());
   EXPECT_GT(call, 4);

@@ -1,4 +1,4 @@
-// A library that needs another one (missing_library.cc), which is not found when it is loaded.
+// A library that needs another one (missing_library.cc), which is not found at load time.
 extern "C" const char* MissingVersion();
 extern "C" const char* StagecoachCudaVersion();
 extern "C" const char* StagecoachCudaVersion() { return MissingVersion(); }

@@ -35,14 +35,14 @@ using testing::RoundedTo;
 using testing::StoredBound;
 using testing::ToDouble;
 
-// What follows a product that has no epilogue. Linear layers reach it with such shapes and in such
-// places as their products allow; it takes any.
+// The kernel that follows a product without an epilogue. Linear layers reach it only with the
+// shapes and places that their products allow; it accepts any.
 //
 // Rows and columns; fewer columns than threads and more, whole vectors and not; several blocks.
 using BiasParameter = std::tuple<DType, std::pair<int64_t, int64_t>>;
 class CudaBias : public ::testing::TestWithParam<BiasParameter> {
  protected:
-  // Also values where activations are flat, and where ReLU begins.
+  // The values include some where activations are flat, and where ReLU begins.
   CudaBias() : product_(RandomNormal(rows_ * columns_, 1)), bias_(RandomNormal(columns_, 2)) {
     for (size_t i = 0; i < product_.size(); i += 3) product_[i] *= 8.0F;
     product_ = RoundedTo(type_, product_);
@@ -52,7 +52,7 @@ class CudaBias : public ::testing::TestWithParam<BiasParameter> {
   }
   float BiasOf(size_t i) const { return bias_[i % bias_.size()]; }
 
-  // What is to be in z (if it is asked for) and y. `offset`, in elements, is of each address.
+  // Returns the expected z (if requested) and y. `offset`, in elements, is added to each address.
   std::vector<Vector> Compute(Activation activation, bool want_z, int64_t offset = 0) const {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       const int64_t elements = rows_ * columns_;
@@ -73,7 +73,7 @@ class CudaBias : public ::testing::TestWithParam<BiasParameter> {
       return results;
     });
   }
-  // z_ and what is made of it as float32, rounded to the type.
+  // Returns z_ and its float32 results, rounded to the type.
   Vector Stored(const std::vector<float>& values) const {
     return ToDouble(RoundedTo(type_, values));
   }

@@ -19,7 +19,7 @@
 
 namespace stagecoach::kernels {
 
-// Products of several kinds, each of which has several algorithms.
+// Returns products of several kinds, each of which has several algorithms.
 inline const std::vector<Product>& Products() {
   static const auto& products =
       *new std::vector<Product>{{.m = 64, .n = 32, .k = 48, .epilogue = Epilogue::kReluBias},
@@ -30,7 +30,7 @@ inline const std::vector<Product>& Products() {
   return products;
 }
 
-// Without a device around it: a stream, and what plans products for it.
+// A stream, and what plans products for it, without a device around them.
 struct Blas {
   std::unique_ptr<CudaStream> stream;
   std::unique_ptr<Tuner> tuner;

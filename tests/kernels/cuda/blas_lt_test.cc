@@ -47,7 +47,7 @@ using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// What a product of float32 makes of memory with these values at D.
+// Returns what a float32 product writes to memory with these values at D.
 absl::StatusOr<std::vector<float>> Multiply(const Blas& blas, const Product& product,
                                             const std::vector<float>& a,
                                             const std::vector<float>& b, std::vector<float> d) {
@@ -82,8 +82,8 @@ absl::StatusOr<std::vector<float>> Multiply(const Blas& blas, const Product& pro
   return d;
 }
 
-// Integers, so that the order of sums does not matter. The stand-in sees what is read beyond the
-// end of memory that is as long as the matrices.
+// Integers make the order of sums irrelevant. The stand-in detects reads beyond the end of memory
+// that is as long as the matrices.
 TEST_F(BlasLtTest, MultipliesMatricesWithGapsBetweenColumns) {
   constexpr size_t kM = 5, kN = 3, kK = 4, kLda = 8, kLdb = 12, kLdd = 16;
   const Product product{
@@ -102,7 +102,7 @@ TEST_F(BlasLtTest, MultipliesMatricesWithGapsBetweenColumns) {
   }
   ASSERT_OK_AND_ASSIGN(const Blas untuned, Blas::Create());
   EXPECT_EQ(Multiply(untuned, product, a, b, d).value(), expected);
-  // Gaps are no results, whose bits would have to repeat.
+  // Gaps are not results, whose bits would have to repeat.
   ASSERT_OK_AND_ASSIGN(const Blas tuned, Blas::Create(tuning_file()));
   EXPECT_EQ(Multiply(tuned, product, a, b, d).value(), expected);
 }
@@ -187,7 +187,7 @@ TEST_F(BlasLtTest, TellsChoicesInOneOrderWhateverCameFirst) {
   EXPECT_EQ(other.tuner->choices(), choices);
 }
 
-// What tells one choice from another must be in it.
+// The report must contain what distinguishes one choice from another.
 TEST_F(BlasLtTest, TellsAnotherChoiceOfAnotherAlgorithm) {
   const Product product = Products()[0];
   ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
@@ -225,10 +225,9 @@ class FileWithAChoice : public BlasLtTest {
     STAGECOACH_CHECK(algorithms.size() >= 2, "too few algorithms to choose from");
     return algorithms;
   }
-  // What is computed as the file says, of numbers that differ in their last bits by the order of
-  // sums.
+  // Computes as the file says, on numbers whose sums differ in their last bits with the order.
   absl::StatusOr<std::vector<float>> Compute(const Product& product) const;
-  // The choice in the file is refused, in one line with `why`.
+  // Expects that the choice in the file is refused, in one line with `why`.
   void ExpectRefused(const Product& product, const std::string& why) const {
     ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
     EXPECT_THAT(blas.blas->Plan(product),
@@ -260,7 +259,7 @@ TEST_F(FileWithAChoice, IsObeyed) {
   }
 }
 
-// The stand-in refuses an algorithm of which any attribute is not what it was.
+// The stand-in refuses an algorithm with any changed attribute.
 TEST_F(FileWithAChoice, IsObeyedWhereTheLibraryDoesNotOfferIt) {
   for (const Product& product : Products()) {
     for (const Algorithm& algorithm : Offered(product)) {
@@ -361,7 +360,7 @@ TEST_F(FileWithAChoice, IsRefusedIfItIsNoAlgorithm) {
   }
 }
 
-// Two of the stand-in's algorithms, of which the library's own check has nothing to say.
+// Two of the stand-in's algorithms that the library's own check does not reject.
 TEST_F(FileWithAChoice, IsRefusedIfItSumsInAnotherWay) {
   for (const Algorithm& algorithm : {Algorithm{.id = 6,
                                     .tile = 15,
@@ -410,7 +409,7 @@ TEST_F(BlasLtTest, MeasuresOnceAndKeepsTheChoice) {
     choices[product.ToString()] = ChooseAnew(tuning_file(), product);
   }
   const nlohmann::json kept = ReadTuning();
-  // Other times would be measured now.
+  // Measuring again would yield other times.
   for (uint64_t seed = 2; seed < 6; ++seed) {
     StartMachine({.seed = seed});
     for (const Product& product : Products()) {
@@ -468,7 +467,7 @@ TEST(MatmulWorkspace, IsInProportionToSmallProducts) {
   EXPECT_LT(MatmulWorkspaceBytes(product, 9), 2 * tensors + 256);
 }
 
-// A layer's whole life, on memory of the world's own.
+// Goes through a layer's whole life, on the world's memory.
 absl::Status UseLinear(Device& device, World& world, int64_t outputs) {
   ASSIGN_OR_RETURN(
       const std::unique_ptr<LinearOp> op,
@@ -496,7 +495,7 @@ absl::Status UseLinear(Device& device, World& world, int64_t outputs) {
   });
 }
 
-// What goes beside products, and what must follow them.
+// Covers what runs alongside products, and what must follow them.
 TEST_F(BlasLtTest, LeavesNothingWhicheverCallFails) {
   for (const int64_t outputs : {24, 7}) {
     ExpectEveryFailureIsClean({.gpus = 1}, [&](World& world) -> absl::Status {

@@ -28,10 +28,10 @@ using testing::ToDouble;
 
 constexpr DType kType = DType::kBfloat16;
 
-// Parts that are smaller than those of any shape, so that there are several.
+// Parts that are smaller than for any shape, so that there are several.
 class CachedAttentionTiles : public ::testing::TestWithParam<int64_t> {
  protected:
-  // y of all positions, eight at a time.
+  // Returns y of all positions, eight at a time.
   Vector InParts(int64_t part_positions) const {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       constexpr int64_t kRows = 8;

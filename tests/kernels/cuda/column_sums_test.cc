@@ -28,7 +28,7 @@ using ::stagecoach::testing::NameOf;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::RoundedTo;
 
-// In every order of threads; `offset` elements off from where vectors begin.
+// Checks in every order of threads; `offset` elements off from where vectors begin.
 void ExpectSums(std::pair<int64_t, int64_t> shape, DType type, int64_t offset, bool accumulate) {
   const auto [rows, columns] = shape;
   const std::vector<float> matrix = RoundedTo(type, RandomNormal(rows * columns, 1));
@@ -87,8 +87,8 @@ TEST_P(ColumnSums, AreOfMatricesAtAnyAddress) {
     ExpectSums(GetParam(), type, /*offset=*/1, /*accumulate=*/false);
 }
 
-// That is no matter of who takes the first step. The activation's gradient is in its operand's
-// place.
+// The result does not depend on which thread takes the first step. The activation's gradient
+// overwrites its operand.
 TEST_P(ColumnSums, AreOfAnActivationsGradientAsItIsWritten) {
   const auto [rows, columns] = GetParam();
   for (const DType type : kActivationTypes) {
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ColumnSums, ::testing::ValuesIn(kShapes), [](co
   return absl::StrCat(test.param.first, "x", test.param.second);
 });
 
-// So many rows that blocks have more of them, and threads more than are in flight at once.
+// Enough rows that blocks have more of them, and threads more than are in flight at once.
 TEST(ColumnSumsOfManyRows, AreOfLongerBlocks) {
   constexpr std::pair<int64_t, int64_t> kManyRows = {73900, 8};
   ExpectSums(kManyRows, DType::kBfloat16, /*offset=*/0, /*accumulate=*/false);

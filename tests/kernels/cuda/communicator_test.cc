@@ -35,7 +35,7 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kAMinute = absl::Minutes(1);
 constexpr absl::Duration kAMoment = absl::Milliseconds(50);
 
-// Performs `work(rank)` for all ranks at once.
+// Runs `work(rank)` for all ranks concurrently.
 std::vector<absl::Status> OnAllRanks(int ranks, const std::function<absl::Status(int)>& work) {
   std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
@@ -46,7 +46,7 @@ std::vector<absl::Status> OnAllRanks(int ranks, const std::function<absl::Status
   return statuses;
 }
 
-// The first error, that it be seen.
+// Returns the first error, so that it is reported.
 absl::Status FirstError(const std::vector<absl::Status>& statuses) {
   absl::Status first;
   for (const absl::Status& status : statuses) first.Update(status);
@@ -61,9 +61,9 @@ std::vector<int> AllBut(int rank, int ranks) {
   return others;
 }
 
-// A group of ranks, one on each GPU, who are all peers of each other.
+// A group of ranks, one on each GPU, which are all peers of each other.
 struct Group {
-  // Communicators die before their devices.
+  // Communicators are destroyed before their devices.
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<Communicator>> communicators;
 
@@ -115,7 +115,7 @@ class CudaCommunicatorTest : public CudaBackendTest {
   }
 };
 
-// Each rank hands on what it has to the next one, in `rounds` rounds.
+// Passes each rank's data on to the next one, in `rounds` rounds.
 absl::Status PassAround(Group& group, int rank, int rounds, const Buffer& have,
                         const Buffer& arrives) {
   Communicator& communicator = group.communicator(rank);
@@ -133,7 +133,7 @@ absl::Status PassAround(Group& group, int rank, int rounds, const Buffer& have,
   });
 }
 
-// The copies of a round belong between its transfers and those of the next.
+// The copies of a round run between its transfers and those of the next.
 TEST_F(CudaCommunicatorTest, PassesMessagesAroundARing) {
   constexpr int kRounds = 6;
   const int ranks = std::min(NumGpus(), 4);
@@ -178,7 +178,7 @@ TEST_F(CudaCommunicatorTest, KeepsTheOrderOfTransfersWithOnePeerInAGroup) {
   ASSERT_OK(FinishStream(group.device(0)));
 }
 
-// Both ranks at once, so that the exchange is one group of each.
+// Runs on both ranks concurrently, so that the exchange is one group of each.
 absl::Status Exchange(Group& group, int rank, const Buffer& out, const Buffer& in) {
   Communicator& communicator = group.communicator(rank);
   RETURN_IF_ERROR(RunJob(group.device(rank), [&](Stream&) -> absl::Status {
@@ -355,7 +355,7 @@ TEST_F(CudaCommunicatorTest, ReportsThatAPeerHasDied) {
   cuda::FailCommunicator(/*rank=*/0);
   EXPECT_THAT(Finish(group.device(0), kAMinute, group.communicator(0)),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 0 of 2")));
-  // With what is still on its way the device could not end.
+  // The device could not shut down with transfers still on their way.
   group.communicator(0).Abort();
 }
 
@@ -369,7 +369,7 @@ TEST_F(CudaCommunicatorTest, EndsWithoutWaitingAfterItsPeerHasDied) {
   EXPECT_OK(FinishStream(group.device(0)));
 }
 
-// Two ranks come together, exchange something and part. Deadlines are `patience` away.
+// Two ranks connect, exchange something and disconnect. Deadlines are `patience` away.
 absl::Status MeetOnce(Group& group, const std::string& id, absl::Duration patience) {
   RETURN_IF_ERROR(group.Connect(id, patience, 1));
   return FirstError(OnAllRanks(2, [&](int rank) -> absl::Status {
@@ -384,13 +384,13 @@ absl::Status MeetOnce(Group& group, const std::string& id, absl::Duration patien
     });
     const absl::Status finished =
         launched.ok() ? Finish(group.device(rank), patience, communicator) : launched;
-    // Memory goes only when no transfer can reach it any more.
+    // Memory is freed only when no transfer can reach it any more.
     if (!finished.ok()) communicator.Abort();
     return finished;
   }));
 }
 
-// Where one rank fails, the other one must not wait for it for ever, and nothing may be left.
+// If one rank fails, the other one must not wait for it forever, and nothing may be left behind.
 TEST_F(CudaCommunicatorTest, EndsCleanlyWhicheverCallFails) {
   if (!cuda::IsSimulated()) GTEST_SKIP() << "nothing fails on purpose";
   cuda::StandInOptions options{.gpus = 2};
@@ -410,10 +410,10 @@ TEST_F(CudaCommunicatorTest, EndsCleanlyWhicheverCallFails) {
       const std::string id = NewId();
       cuda::FailCall(call);
       const absl::Status status = MeetOnce(group, id, kAMoment);
-      // Threads do not take turns the same way each time: there may be fewer calls.
+      // Threads do not take turns in the same way each time: there may be fewer calls.
       if (cuda::failed_call().empty()) continue;
       ++failures;
-      // What is given back is given back whichever GPU is the current one.
+      // Releases work whichever GPU is the current one.
       EXPECT_TRUE(!status.ok() || cuda::failed_call() == "cudaSetDevice")
           << cuda::failed_call() << " failed unnoticed";
     }

@@ -26,7 +26,8 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-// Which engines of cuDNN convolve. What they compute is in tests/kernels/convolution_test.cc.
+// The choice of cuDNN's engines for convolutions. tests/kernels/convolution_test.cc tests what they
+// compute.
 namespace stagecoach::kernels::convolution_cudnn_test {
 namespace {
 
@@ -43,7 +44,7 @@ using ::testing::SizeIs;
 
 constexpr ConvolutionShape kShape = {
     .samples = 2, .inputs = 8, .height = 5, .width = 4, .outputs = 16, .kernel = 3, .padding = 1};
-// Of the GPU's clock: more than anything takes.
+// An hour of the GPU's clock: more than anything takes.
 constexpr int64_t kHour = 3600000000000;
 
 class CudnnConvolutionTest : public BlasLtTest {
@@ -52,7 +53,8 @@ class CudnnConvolutionTest : public BlasLtTest {
                                                     Precision precision) const {
     return Backend().CreateDevice({.precision = precision, .tuning_file = file});
   }
-  // What a new device tells of convolutions once it has the operation, each from its pass on.
+  // Returns what a new device reports of convolutions once it has the operation, each starting at
+  // its pass.
   std::vector<std::string> Choices(const std::string& file,
                                    Precision precision = Precision::kBfloat16,
                                    const ConvolutionShape& shape = kShape) const {
@@ -79,7 +81,7 @@ class CudnnConvolutionTest : public BlasLtTest {
 TEST_F(CudnnConvolutionTest, WithoutATuningFileTheFirstThatMayBeUsedIsTaken) {
   EXPECT_THAT(Choices(""),
               ElementsAre(Told("dw", 1, 16), Told("dx", 67, 1), Told("forward", 62, 7)));
-  // Without rounding what is multiplied, there are engines among the last ones only.
+  // Without rounding of operands, only the last engines qualify.
   EXPECT_THAT(Choices("", Precision::kFloat32),
               ElementsAre(Told("dw", 28, 0, "fp32"), Told("dx", 74, 0, "fp32"),
                           Told("forward", 28, 0, "fp32")));
@@ -110,7 +112,7 @@ TEST_F(CudnnConvolutionTest, EnginesThatDoNotWorkArePassedOver) {
     slow.extra_ns = {{28, kHour}};
     cuda::SetCudnnFaults(slow);
     EXPECT_EQ(Choices(""), expected);
-    // What the file names is measured anew if it does not run.
+    // A choice in the file that does not run is measured again.
     EXPECT_EQ(Choices(tuning_file()), expected);
   }
 }
@@ -140,7 +142,7 @@ TEST_F(CudnnConvolutionTest, NeedsALibraryThatItKnows) {
                          AllOf(HasSubstr("no CUDA kernel without cuDNN 9.19 or a later 9: "),
                                HasSubstr(version == 0 ? "cuDNN" : why), HasSubstr("install"),
                                Not(HasSubstr("\n")))));
-    // Kernels of one element are products.
+    // 1 x 1 kernels are products.
     EXPECT_OK((*device)->ops().Create(ConvolutionShape{.inputs = 3, .outputs = 5}));
   }
 }
@@ -167,7 +169,7 @@ TEST_F(CudnnConvolutionTest, AShapeIsPlannedOnceAndHasRun) {
   }
 }
 
-// Large shapes are planned at many sizes of micro-batches.
+// Large shapes are planned at many micro-batch sizes.
 TEST_F(CudnnConvolutionTest, NothingRunsOnADeviceForPlanning) {
   const auto calls = [](const char* name) { return cuda::CallsByName()[name]; };
   ASSERT_OK_AND_ASSIGN(const auto device, Backend().CreateDevice({.tuning_file = tuning_file(),
@@ -311,7 +313,7 @@ TEST_F(CudnnConvolutionTest, LeavesNothingWhicheverCallFails) {
         status = RunJob(*bench->device, [&](Stream& stream) { return bench->Issue(stream); });
       }
       failed = cuda::failed_call();
-      // What fails once may be passed over: an engine, or the memory to try it in.
+      // A single failure may be skipped: of an engine, or of the memory to try it in.
       if (!status.ok()) {
         ++failures;
         EXPECT_THAT(std::string(status.message()),

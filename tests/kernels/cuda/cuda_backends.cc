@@ -33,8 +33,8 @@ OpVariant Threads(const std::string& name, kernels::Precision precision, cuda::T
           .unaligned = unaligned};
 }
 
-// A thread adds at most 32 values, or a 512th of the row; a warp adds its lanes in 5 steps, a block
-// its 16 warps.
+// Bounds the sum: a thread adds at most 32 values, or a 512th of the row; a warp adds its lanes in
+// 5 steps, a block its 16 warps.
 OpBackend::RowSum RowSumOf(int64_t terms) {
   const int64_t share = std::min(terms, std::max<int64_t>(32, terms / 512 + 8));
   return {share, std::min(terms, share + 5 + 16)};

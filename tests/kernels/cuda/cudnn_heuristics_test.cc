@@ -1,4 +1,4 @@
-// What cuDNN itself proposes, where it is installed: it answers without a GPU, for one that is
+// cuDNN's own proposals, where it is installed: it answers without a GPU, for a GPU that is
 // described.
 #include <dlfcn.h>
 
@@ -53,16 +53,16 @@ ConvolutionExtents Square(int64_t inputs, int64_t height, int64_t outputs, int64
 class CudnnHeuristics : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The library finds no engine for any GPU if there is no driver, but one that does nothing is
-    // enough for it.
+    // Without a driver the library finds no engine for any GPU, but a driver that does nothing is
+    // enough.
     dlopen(STAGECOACH_DRIVER_STUB, RTLD_NOW | RTLD_GLOBAL);
     dlopen(STAGECOACH_CUDNN, RTLD_NOW | RTLD_GLOBAL);
     if (const auto api = cudnn::Open(); !api.ok()) GTEST_SKIP() << api.status().message();
     ASSERT_OK_AND_ASSIGN(handle_, cudnn::GpuHandle::Describe(kH100));
   }
 
-  // Whether there is an engine that may be used; where kernels need not be compiled for it, which
-  // takes a driver, also whether its scratch is enough.
+  // Expects an engine that may be used; if its kernels need no compilation, which takes a driver,
+  // also checks that its scratch suffices.
   void ExpectAnEngine(ConvolutionPass pass, const ConvolutionExtents& extents,
                       Precision precision) const {
     ASSERT_OK_AND_ASSIGN(const cudnn::Graph graph,
@@ -95,7 +95,7 @@ class CudnnHeuristics : public ::testing::Test {
   std::shared_ptr<const cudnn::GpuHandle> handle_;
 };
 
-// But for those of one element at every place, which are products.
+// Excludes 1 x 1 convolutions, which are products.
 TEST_F(CudnnHeuristics, HaveAnEngineForEveryConvolutionOfResNet50) {
   for (const ConvolutionExtents& extents :
        {Square(8, 224, 64, 7, 2), Square(64, 56, 64, 3, 1), Square(128, 56, 128, 3, 2),
@@ -116,7 +116,7 @@ TEST_F(CudnnHeuristics, HaveAnEngineForOtherTypesAndGroups) {
     grouped.groups = groups;
     ExpectAnEngine(ConvolutionPass::kForward, grouped, Precision::kBfloat16);
     ExpectAnEngine(ConvolutionPass::kBackwardInput, grouped, Precision::kBfloat16);
-    // Of copies in float32.
+    // TF32 products use copies in float32.
     grouped.type = cudnn::DataType::kFloat;
     ExpectAnEngine(ConvolutionPass::kBackwardWeight, grouped, Precision::kTf32);
   }

@@ -73,7 +73,7 @@ TEST_F(CudaDeviceTest, AGpuThatRunsNoKernelIsRefused) {
 TEST_F(CudaDeviceTest, MemoryIsZeroAtOnce) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     StartMachine({.seed = seed, .delay = 0.9});
-    // Another device of the GPU reads it, in an order of its own.
+    // Another device of the GPU reads it, in its own order.
     const auto device = CreateDevice(), reader = CreateDevice();
     ASSERT_OK_AND_ASSIGN(const Buffer buffer, device->Allocate(4096));
     ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> values, Read(*reader, buffer));
@@ -139,7 +139,7 @@ TEST_F(CudaDeviceTest, ABudgetBeyondWhatIsFreeIsRefused) {
                        AllOf(HasSubstr("cuda:0"), HasSubstr("9.4 MB"), HasSubstr("free"))));
 }
 
-// What a process first sees of a GPU counts for its whole life: no other test uses this one.
+// A process's first view of a GPU counts for its whole life: no other test uses this GPU.
 TEST_F(CudaDeviceTest, MeasuresTheMemoryOfTheGpu) {
   constexpr int kGpu = 7;
   StartMachine({.gpus = kGpu + 1, .context_bytes = 30000});
@@ -184,7 +184,7 @@ TEST_F(CudaDeviceTest, AnyThreadMayAllocate) {
   EXPECT_EQ(device->used_bytes(), 0);
 }
 
-// A job of one device may make and use what is another one's, on another GPU.
+// A job of one device may allocate and use memory of another device, on another GPU.
 TEST_F(CudaDeviceTest, AJobMayAllocateOnAnotherGpu) {
   const auto device = CreateDevice(0), other = CreateDevice(1);
   ASSERT_OK_AND_ASSIGN(const Buffer to, device->Allocate(4));
@@ -204,7 +204,7 @@ TEST_F(CudaDeviceTest, TellsWhatItChoseWhereBitsDependOnIt) {
   for (Device* const each : {device.get(), other.get()}) {
     ASSERT_OK(each->ops().Create(shape));
   }
-  // Of forward, and of the gradients of inputs and weights.
+  // One choice for forward, and others for the gradients of inputs and weights.
   EXPECT_EQ(device->choices().size(), 1U + 3U);
   EXPECT_EQ(device->choices(), other->choices());
 }

@@ -79,8 +79,8 @@ class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
     })[0];
   }
 
-  // Groups of rows in the order of their ids are added up, and then the groups: as floats, so there
-  // is no bound.
+  // Adds groups of rows in the order of their ids, and then the groups, in float32: so there is no
+  // bound.
   Vector Sums(bool accumulate) const {
     std::vector<size_t> order(ids_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -116,7 +116,7 @@ class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
   const std::vector<float> dtokens_ = RandomNormal(shape_.vocabulary * shape_.features, 5);
 };
 
-// Exact but for the rounding of a sum and that to the type.
+// Exact except for the rounding of a sum and that to the type.
 TEST_P(CudaEmbedding, ForwardIsTheReferenceRounded) {
   const Vector sums =
       reference::EmbeddingForward(shape_, ids_, ToDouble(tokens_), ToDouble(positions_));

@@ -94,7 +94,7 @@ void* EmulatedGpu::Allocate(int64_t bytes) {
   void* memory = nullptr;
   Check(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc");
   memory_.push_back(memory);
-  // What a GPU gives is not poisoned by itself, as the stand-in's memory is.
+  // Memory of a real GPU is not poisoned by itself, unlike the stand-in's.
   Check(cudaMemsetAsync(memory, 0xFF, static_cast<size_t>(bytes), stream_), "cudaMemsetAsync");
   return memory;
 }
@@ -106,7 +106,7 @@ void* EmulatedGpu::UploadBytes(const void* bytes, int64_t count) {
   return memory;
 }
 
-// The stand-in copies from and to pinned memory only.
+// The stand-in copies only from and to pinned memory.
 void EmulatedGpu::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
   const auto count = static_cast<size_t>(bytes);
   void* pinned = nullptr;

@@ -22,7 +22,7 @@ namespace stagecoach::testing {
 inline constexpr std::array<cuda::ThreadOrder, 3> kThreadOrders = {
     cuda::ThreadOrder::kAscending, cuda::ThreadOrder::kDescending, cuda::ThreadOrder::kRandom};
 
-// The types that activations may be of.
+// The types that activations may have.
 inline constexpr std::array<kernels::DType, 2> kActivationTypes = {kernels::DType::kFloat32,
                                                                    kernels::DType::kBfloat16};
 inline kernels::ElementType ElementTypeOf(kernels::DType type) {
@@ -31,8 +31,8 @@ inline kernels::ElementType ElementTypeOf(kernels::DType type) {
 }
 
 // A GPU of the stand-in with one stream and the memory of one test, for tests that call launchers
-// without a device around them. It starts the stand-in anew: one at a time. The destructor gives
-// everything back, by which the stand-in checks what is around each tensor.
+// without a device around them. It restarts the stand-in, so only one may exist at a time. The
+// destructor frees everything, upon which the stand-in checks the memory around each tensor.
 class EmulatedGpu {
  public:
   explicit EmulatedGpu(cuda::ThreadOrder order = cuda::ThreadOrder::kRandom);
@@ -42,21 +42,21 @@ class EmulatedGpu {
 
   cudaStream_t stream() const { return stream_; }
 
-  // Tensors in the GPU's memory that live as long as this. The address of each is `offset` elements
-  // beyond one that is aligned for anything. Results hold what the stand-in fills memory with,
-  // which reads as not-a-number.
+  // Create tensors in the GPU's memory that live as long as this. The address of each is `offset`
+  // elements beyond one that is aligned for anything. Results hold what the stand-in fills memory
+  // with, which reads as NaN.
   kernels::Tensor Operand(kernels::DType type, absl::Span<const float> values, int64_t offset = 0);
   kernels::Tensor Doubles(absl::Span<const double> values);
   kernels::Tensor Integers(absl::Span<const int32_t> values);
   kernels::Tensor Result(kernels::DType type, int64_t elements, int64_t offset = 0);
-  // A copy of any bytes; null for none.
+  // Copies any bytes; null for none.
   template <typename T>
   T* Upload(absl::Span<const T> values) {
     return static_cast<T*>(
         UploadBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(T))));
   }
 
-  // The elements, once the stream has finished.
+  // Returns the elements, once the stream has finished.
   std::vector<double> Values(const kernels::Tensor& tensor);
 
  private:
@@ -68,7 +68,7 @@ class EmulatedGpu {
   std::vector<void*> memory_;
 };
 
-// Not a number has the same bits as itself.
+// Compares bits, so that a NaN equals itself.
 inline bool HaveTheSameBits(const std::vector<std::vector<double>>& a,
                             const std::vector<std::vector<double>>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -79,8 +79,8 @@ inline bool HaveTheSameBits(const std::vector<std::vector<double>>& a,
                     });
 }
 
-// What `run(gpu)` returns, a std::vector<std::vector<double>>: the same, to the bit, in every order
-// in which threads may run.
+// Returns the result of `run(gpu)`, a std::vector<std::vector<double>>, which must be the same, to
+// the bit, in every order in which threads may run.
 template <typename Run>
 std::vector<std::vector<double>> InEveryOrder(Run run) {
   std::vector<std::vector<double>> first;
@@ -97,7 +97,7 @@ std::vector<std::vector<double>> InEveryOrder(Run run) {
   return first;
 }
 
-// "float32" or "bfloat16", for names of tests.
+// Returns "float32" or "bfloat16", for names of tests.
 inline const char* NameOf(kernels::DType type) {
   return type == kernels::DType::kBfloat16 ? "bfloat16" : "float32";
 }

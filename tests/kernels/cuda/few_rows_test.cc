@@ -42,7 +42,7 @@ class FewRows : public ::testing::TestWithParam<Case> {
  protected:
   const LinearShape& shape() const { return GetParam().shape; }
 
-  // z and y of the first `rows` rows; what is beyond them is no number.
+  // Returns z and y of the first `rows` rows; rows beyond them are NaN.
   std::vector<Vector> Forward(int64_t rows) const {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       const std::vector<float> some(x_.begin(), x_.begin() + rows * shape().inputs);

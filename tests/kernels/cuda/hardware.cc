@@ -1,4 +1,4 @@
-// In the place of the stand-ins where tests of the backend run on a GPU: the machine is what it is.
+// Replaces the stand-ins when tests of the backend run on a real GPU.
 #include <cuda_runtime_api.h>
 
 #include <chrono>
@@ -26,13 +26,13 @@ void Refuse(const char* what) { STAGECOACH_CHECK(false, what); }
 
 bool IsSimulated() { return false; }
 
-// A GPU has its own order of threads, another one in each run.
+// A GPU has its own order of threads, different in each run.
 void Reset(const StandInOptions&) {}
 
-// What is left is not counted.
+// Remaining objects are not counted.
 Live live() { return {}; }
 
-// The stream waits in a function of the host.
+// The stream waits in a host function.
 cudaError_t Enqueue(cudaStream_t stream, Operation operation) {
   const auto perform = [](void* given) {
     const std::unique_ptr<Operation> own(static_cast<Operation*>(given));

@@ -1,5 +1,5 @@
-// What norms and pooling of images take on a GPU, beside a copy of as many bytes: run with
-// --gtest_also_run_disabled_tests --gtest_filter=*Times*.
+// Times of norms and pooling of images on a GPU, next to a copy of the same number of bytes: run
+// with --gtest_also_run_disabled_tests --gtest_filter=*Times*.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ float MillisecondsOf(cudaStream_t stream, const Work& work) {
   return milliseconds / static_cast<float>(times);
 }
 
-// The same few numbers again and again.
+// Fills a tensor by repeating a few numbers.
 Tensor Filled(EmulatedGpu& gpu, int64_t elements) {
   const Tensor some = gpu.Operand(kType, RandomNormal(std::min<int64_t>(elements, 1 << 20), 1));
   const Tensor tensor = gpu.Result(kType, elements);
@@ -53,7 +53,7 @@ Tensor Filled(EmulatedGpu& gpu, int64_t elements) {
   return tensor;
 }
 
-// `bytes`: what `work` reads and writes at least.
+// `bytes`: the least that `work` reads and writes.
 struct Timed {
   const char* name;
   double bytes;

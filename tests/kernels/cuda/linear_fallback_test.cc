@@ -24,8 +24,8 @@
 #include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/status_matchers.h"
 
-// Linear layers where cuBLASLt does not have a fused epilogue: for no shape is that a reason not to
-// compute. And where it is slower than the kernels for few rows.
+// Linear layers for which cuBLASLt has no fused epilogue, which must still compute for every shape;
+// and those for which it is slower than the kernels for few rows.
 namespace stagecoach::kernels::linear_fallback_test {
 namespace {
 
@@ -90,7 +90,7 @@ INSTANTIATE_OP_TEST_ON(WithoutEpilogues(), LinearWithoutEpilogues, NameOfLinear,
 
 class LinearOfFewRows : public LinearTest {
  public:
-  // The library takes longer than any kernel, which the first device measures.
+  // Makes the library slower than any kernel, which the first device measures.
   static std::vector<OpBackend> WithASlowLibrary() {
     OpBackend backend = ProductBackends()[1];  // of bf16
     for (OpVariant& variant : backend.variants) {

@@ -11,7 +11,7 @@
 #include "tests/kernels/op_harness.h"
 #include "tests/testing/status_matchers.h"
 
-// What linear layers of a CUDA device promise besides what those of all devices do.
+// Guarantees of a CUDA device's linear layers beyond those of all devices.
 namespace stagecoach::kernels::cuda_linear_test {
 namespace {
 
@@ -32,10 +32,10 @@ class CudaLinear : public LinearTest {
 };
 
 TEST_P(CudaLinear, KeepsTheWorkspaceInProportion) {
-  const auto& [rows, inputs, outputs, activation, has_bias] = shape();
-  const int64_t tensors = 4 * (rows * inputs + inputs * outputs + rows * outputs);
-  constexpr int64_t kRounding = 4 * 256;  // of three parts and the beginning
-  EXPECT_LE(bench_->Create(shape()).workspace_bytes(), 2 * tensors + 4 * outputs + kRounding);
+  const LinearShape& s = shape();
+  const int64_t tensors = 4 * (s.rows * s.inputs + s.inputs * s.outputs + s.rows * s.outputs);
+  constexpr int64_t kRounding = 4 * 256;  // for three parts and the beginning
+  EXPECT_LE(bench_->Create(s).workspace_bytes(), 2 * tensors + 4 * s.outputs + kRounding);
 }
 
 TEST_P(CudaLinear, GivesEqualShapesEqualWorkspaces) {

@@ -1,4 +1,4 @@
-// How the CUDA backend is looked for. Its libraries are not needed: all that is loaded here is
+// The search for the CUDA backend. Its libraries are not needed: everything that is loaded here is
 // wrong in some way.
 #include <cstdlib>
 #include <fstream>
@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What Load says when $STAGECOACH_CUDA_LIBRARY is this.
+// Returns Load's status when $STAGECOACH_CUDA_LIBRARY is this.
 absl::Status LoadFrom(const std::string& library) {
   setenv("STAGECOACH_CUDA_LIBRARY", library.c_str(), /*replace=*/1);
   return CudaBackend::Load().status();
@@ -61,7 +61,7 @@ TEST(CudaLoader, RefusesALibraryThatIsNoBackend) {
 
 TEST(CudaLoader, SaysWhatToDoWhereThereIsNoBackend) {
   const absl::Status status = LoadFrom("");
-  // Where there is one, beside this program or among the system's libraries, it was found.
+  // If there is one, next to this program or among the system's libraries, it was found.
   if (status.ok() || absl::StrContains(status.message(), "/libstagecoach_cuda.so")) {
     GTEST_SKIP() << "there is a CUDA backend here";
   }

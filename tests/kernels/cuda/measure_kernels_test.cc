@@ -39,7 +39,7 @@ TEST(CudaFillUniform, FillsWithNumbersFromMinusOneToOne) {
   }
 }
 
-// The chance that one of ten equal parts has none of so many numbers is below 1e-900.
+// The chance that one of ten equal parts contains none of the numbers is below 1e-900.
 TEST(CudaFillUniform, LeavesNoPartOfTheIntervalOut) {
   for (const DType type : kActivationTypes) {
     std::vector<int> counts(10);
@@ -55,7 +55,7 @@ TEST(CudaFillUniform, GivesSeedsNumbersOfTheirOwn) {
   EXPECT_NE(Filled(DType::kFloat32, 1000, 1), Filled(DType::kFloat32, 1000, 2));
 }
 
-// As two 32-bit words.
+// Returns the fingerprint as two 32-bit words.
 Values Fingerprint(const std::vector<int32_t>& words) {
   return InEveryOrder([&](EmulatedGpu& gpu) {
     const Tensor from = gpu.Integers(words), sum = gpu.Integers({0, 0});

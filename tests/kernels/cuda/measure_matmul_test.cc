@@ -28,10 +28,10 @@ using ::testing::AnyOf;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 
-// Which algorithm is chosen where there is no choice in the tuning file yet.
+// Tests which algorithm is chosen when the tuning file has no choice yet.
 class MeasureMatmul : public BlasLtTest {
  protected:
-  // Of this GPU's clock, beside which the time that the stand-in takes is none.
+  // Time of this GPU's clock, compared to which the stand-in's own time is negligible.
   static constexpr int64_t kRunNs = 1'000'000'000'000;
 
   static std::vector<int32_t> CandidatesOf(const Product& product) {
@@ -48,7 +48,7 @@ class MeasureMatmul : public BlasLtTest {
     STAGECOACH_CHECK(ids.size() >= 3, "too few algorithms to choose from");
     return ids;
   }
-  // All take as long but `id`, whose time is `percent` of theirs.
+  // Makes all take the same time except `id`, which takes `percent` of it.
   static cuda::BlasFaults Times(const std::vector<int32_t>& ids, int32_t id, int percent) {
     cuda::BlasFaults faults;
     for (const int32_t other : ids) faults.extra_ns[other] = kRunNs;
@@ -73,7 +73,7 @@ TEST_F(MeasureMatmul, ChoosesTheFastest) {
   }
 }
 
-// The library offers more than are fast by its own estimates.
+// The library offers more algorithms than are fast by its own estimates.
 TEST_F(MeasureMatmul, ChoosesAmongMoreThanAFew) {
   const auto own = static_cast<int>(CandidatesOf(product_).size());
   cuda::SetBlasFaults({.further = 60});
@@ -100,7 +100,7 @@ TEST_F(MeasureMatmul, KeepsToTheLibrarysFirstChoiceWhereManyAreAlike) {
   }
 }
 
-// That is how long it takes where a run takes more than a millisecond.
+// The number of runs decides how long measuring takes if a run takes more than a millisecond.
 TEST_F(MeasureMatmul, RunsAProductNoMoreOftenThanItSays) {
   for (const int further : {0, 20, 60}) {
     cuda::SetBlasFaults({.further = further});
@@ -159,12 +159,13 @@ TEST_F(MeasureMatmul, ChecksAnAlgorithmThatIsTheOnlyOne) {
                                                   HasSubstr("its bits differ from run to run")));
 }
 
-// ---- With the epilogue, or a kernel after the product without it.
+// ---- Fused with the epilogue, or a kernel after the product without it.
 
 class EpilogueOrApart : public MeasureMatmul {
  protected:
-  // All products take kRunNs, those with an epilogue more, and what follows so much. Whether the
-  // product is then computed with its epilogue.
+  // Makes all products take kRunNs, those with an epilogue `epilogue_percent` of that in addition,
+  // and the kernel that follows `apart_percent` of it. Returns true if the product is then computed
+  // with its epilogue.
   bool IsFused(const Product& product, int epilogue_percent, int apart_percent) const {
     Product plain = product;
     plain.epilogue = Epilogue::kNone;
@@ -277,14 +278,14 @@ TEST_F(MeasureMatmul, GivesBackWhatMeasuringTook) {
   const int64_t of_one = cuda::live().blas_objects;
   ASSERT_OK_AND_ASSIGN(const Blas tuned, Blas::Create(tuning_file(), /*gpu=*/1));
   EXPECT_OK(tuned.Choose(Products()[0]));
-  // What each of the two has: nothing but objects of its library and of its stream.
+  // Each of the two has nothing but objects of its library and of its stream.
   const cuda::Live live = cuda::live();
   EXPECT_EQ(live.allocations, 0);
   EXPECT_EQ(live.streams, 8);
   EXPECT_EQ(live.blas_objects, 2 * of_one);
 }
 
-// A library's error about one algorithm passes over that; all others end the search.
+// A library's error about one algorithm skips that algorithm; all others end the search.
 TEST_F(MeasureMatmul, LeavesNothingWhicheverCallFails) {
   std::string failed;
   int failures = 0, passed_over = 0;
@@ -298,7 +299,7 @@ TEST_F(MeasureMatmul, LeavesNothingWhicheverCallFails) {
       const absl::Status status = blas.blas->Plan(Products()[0]).status();
       failed = cuda::failed_call();
       const std::string name = failed == "cudaLaunchKernelEx" ? "Launch" : failed;
-      // What is given back is given back whichever GPU is the current one.
+      // Releases work whichever GPU is the current one.
       if (!failed.empty() && failed != "cudaSetDevice") {
         ++failures;
         if (status.ok()) {

@@ -16,13 +16,15 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/head.h"
+#include "kernels/ops/linear.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
 
-// The way from an operation to its kernels: each argument arrives where it belongs. The values are
-// such that results are exact. What kernels do with all shapes is in the tests beside this one.
+// The path from an operation to its kernels: each argument arrives where it belongs. The values
+// make results exact. The neighboring tests cover what kernels do with all shapes.
 namespace stagecoach::kernels::ops_test {
 namespace {
 
@@ -141,7 +143,7 @@ TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
   }
 }
 
-// Where a block has too little shared memory for a whole head, the kernels work on slices of it.
+// If a block has too little shared memory for a whole head, the kernels work on slices of it.
 TEST_F(CudaOpsTest, AttentionNeedsNoMoreSharedMemoryThanAnyGpuHas) {
   const AttentionShape shape{.positions = 5, .head_size = 80, .rotary_base = 100.0F};
   const auto results = [&] {
@@ -169,7 +171,7 @@ TEST_F(CudaOpsTest, AttentionNeedsNoMoreSharedMemoryThanAnyGpuHas) {
   EXPECT_THAT(results(), Pointwise(FloatNear(1e-4F), expected));
 }
 
-// Other kernels would give other bits.
+// Other kernels would produce other bits.
 TEST_F(CudaOpsTest, AttentionOnTensorCoresRefusesAddressesThatAreNotAligned) {
   device_ = Backend().CreateDevice({.precision = Precision::kBfloat16}).value();
   const auto op = ops().Create(AttentionShape{.head_size = 64}).value();
@@ -190,6 +192,14 @@ TEST_F(CudaOpsTest, WhatHasNoKernelsIsRefused) {
                 StatusIs(absl::StatusCode::kUnimplemented,
                          HasSubstr("attention with a cache has no CUDA kernel for")));
   }
+  const auto refuses_sequences = [this](const auto& shape) {
+    EXPECT_THAT(ops().Create(shape),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("has no CUDA kernel for")));
+  };
+  refuses_sequences(LinearShape{.independent_rows = true});
+  refuses_sequences(HeadShape{.independent_rows = true});
+  refuses_sequences(CachedAttentionShape{.head_size = 64, .sequences = 2});
+  refuses_sequences(CachedAttentionShape{.head_size = 64, .rows_are_sequences = true});
 }
 
 }  // namespace

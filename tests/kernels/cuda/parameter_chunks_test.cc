@@ -20,7 +20,7 @@ TEST(CutIntoChunks, OfNothingGivesNone) {
 }
 
 TEST(CutIntoChunks, CoversEachElementOnce) {
-  std::array<float, 4> memory;  // addresses alone matter
+  std::array<float, 4> memory;  // only addresses matter
   const Tensor value = Float32(memory.data(), Shape{2, kChunkElements + 3});
   const ParameterTensors parameter = {.value = value, .gradient = value, .states = {value, value}};
   const ParameterChunks cut = CutIntoChunks({parameter, parameter});

@@ -36,7 +36,7 @@ Bytes Pattern(int64_t bytes, int seed) {
   return pattern;
 }
 
-// Tensors in a device's memory, one after the other, and what they are to hold.
+// Tensors in a device's memory, one after the other, and what they must hold.
 struct Tensors {
   Tensors(Device& device, const std::vector<int64_t>& sizes) {
     for (const int64_t bytes : sizes) {
@@ -122,7 +122,7 @@ TEST_F(StagingTest, WaitsForBuffersAndNotForTensors) {
   EXPECT_EQ(one["cudaMemcpyAsync"], 2 * 10);
   EXPECT_EQ(many["cudaMemcpyAsync"], 2 * 80);
   for (auto* const calls : {&one, &many}) {
-    EXPECT_EQ((*calls)["cudaEventRecord"], 2 * 10);  // one for each buffer that is copied
+    EXPECT_EQ((*calls)["cudaEventRecord"], 2 * 10);  // one per copied buffer
     EXPECT_EQ((*calls)["cudaHostAlloc"], 2);
     for (const char* wait : {"cudaEventSynchronize", "cudaStreamSynchronize", "cudaStreamQuery"}) {
       EXPECT_EQ((*calls)[wait], 0) << wait;

@@ -88,7 +88,7 @@ TEST_F(CudaStreamTest, FinishReturnsTheErrorOfTheWork) {
   if (!testing::cuda::IsSimulated()) GTEST_SKIP() << "nothing fails on purpose";
   const auto device = CreateDevice();
   ASSERT_OK(RunJob(*device, [](Stream& stream) { return stream.Report(1); }));
-  ASSERT_OK(FinishStream(*device));  // or the first report might be what fails
+  ASSERT_OK(FinishStream(*device));  // otherwise the first report might be what fails
   testing::cuda::FailOperation(0);
   static_cast<void>(RunJob(*device, [](Stream& stream) { return stream.Report(2); }));
   EXPECT_THAT(FinishStream(*device), StatusIs(absl::StatusCode::kInternal, HasSubstr("cuda")));
@@ -202,7 +202,7 @@ TEST_F(CudaStreamTest, TimelineIsInOrderAndOnTheClockOfTheProcess) {
 }
 
 TEST_F(CudaStreamTest, TimelineOutlastsPairingsOfTheClocks) {
-  // Long enough for the clocks to be paired anew by each Finish.
+  // Long enough for each Finish to pair the clocks again.
   constexpr std::chrono::milliseconds kPause{1100};
   constexpr int kSlots = 3;
   const auto device = CreateDevice();
@@ -243,8 +243,7 @@ void RangeInARange(Device& device) {
 
 TEST_F(CudaStreamTest, RangesMayBeNested) { RangeInARange(*CreateDevice()); }
 
-// A data race that ThreadSanitizer sees, were the profiler's library initialized by the first
-// range.
+// ThreadSanitizer would see a data race if the first range initialized the profiler's library.
 TEST_F(CudaStreamTest, FirstRangesMayBeginTogether) {
   const auto one = CreateDevice();
   const auto other = CreateDevice();

@@ -32,7 +32,7 @@ bool IsKnown(const Choice&) { return true; }
 class Tuning : public ::testing::Test {
  protected:
   std::string path() const { return (folder_.path() / "tuning.json").string(); }
-  // The same file by another name, and so another table: as another process has.
+  // Returns another name of the same file, and so another table: as another process has.
   std::string other_path() const { return (folder_.path() / "." / "tuning.json").string(); }
 
   std::string Read() const {
@@ -77,7 +77,7 @@ TEST_F(Tuning, KeepsChoicesOfDifferentKeysApart) {
 
 TEST_F(Tuning, KeepsEveryNumberInTheFile) {
   ASSERT_OK(Choose(path(), "a", kFirst));
-  // The first table is gone by now: what it knew is read again.
+  // The first table no longer exists: what it knew is read again.
   EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kFirst));
 }
 

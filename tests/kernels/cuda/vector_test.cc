@@ -1,5 +1,5 @@
-// That a vector is moved by one instruction: as bytes, its values would be the same and the kernels
-// a few times slower, which no test of values shows.
+// Checks that one instruction moves a vector: moved as bytes, its values would be the same and the
+// kernels several times slower, which no test of values shows.
 #include <map>
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// The instructions of each kernel that read or write global memory.
+// Returns the instructions of each kernel that read or write global memory.
 std::map<std::string, std::vector<std::string>> MemoryInstructions(const std::string& ptx) {
   std::map<std::string, std::vector<std::string>> found;
   std::string kernel;

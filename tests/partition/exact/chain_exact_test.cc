@@ -1,4 +1,4 @@
-// PartitionChain against every cut of small problems, and against slower methods on large ones.
+// Compares PartitionChain with every cut of small problems, and with slower methods on large ones.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/exact/chain.h"
-#include "schedule/costs.h"
+#include "schedule/simulate/costs.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
 
@@ -27,7 +27,7 @@ using ::stagecoach::testing::StatusIs;
 constexpr double kForbidden = std::numeric_limits<double>::infinity();
 constexpr int kProblems = 30'000;
 
-// The contract of ChainProblem, word for word.
+// Follows the contract of ChainProblem literally.
 double StageNs(const ChainProblem& problem, int first, int last, int stage) {
   const double speed = problem.speeds.empty() ? 1.0 : problem.speeds[stage];
   double compute = 0;
@@ -52,7 +52,7 @@ double StageNs(const ChainProblem& problem, int first, int last, int stage) {
   return problem.overlaps_messages ? std::max({compute, receive, send}) : compute + receive + send;
 }
 
-// Of each stage of a cut.
+// Returns the time of each stage of a cut.
 std::vector<double> StageTimes(const ChainProblem& problem, const std::vector<int>& first_layer) {
   std::vector<double> times;
   for (int stage = 0; stage < problem.stages; ++stage) {
@@ -68,10 +68,10 @@ double SlowestNs(const ChainProblem& problem, const std::vector<int>& first_laye
   return *std::max_element(times.begin(), times.end());
 }
 
-// What PartitionChain orders cuts by, least first: slowest stage, sum of squares, first layers.
+// The order of cuts in PartitionChain, least first: slowest stage, sum of squares, first layers.
 using Merit = std::tuple<double, double, std::vector<int>>;
 
-// Looks at every cut; nothing if none is allowed.
+// Tries every cut; returns nothing if none is allowed.
 std::optional<Merit> BruteForce(const ChainProblem& problem) {
   const int layers = static_cast<int>(problem.layer_ns.size());
   std::optional<Merit> best;
@@ -101,13 +101,15 @@ std::optional<Merit> BruteForce(const ChainProblem& problem) {
 struct Kind {
   bool has_speeds = false;
   bool has_start = false;
+  bool has_growing_start = false;  // at most by the time of the layer before at a speed of 1
   bool has_messages = false;
   bool overlaps_messages = false;
   bool has_memory = false;
   bool has_extra = false;
 };
 
-// Infinite for some ranges, and neither monotone in the range nor related to it.
+// Returns times that are infinite for some ranges, and neither monotone in the range nor related to
+// it.
 std::function<double(int, int, int)> RandomExtra(std::mt19937& random, size_t layers, int stages) {
   std::vector<double> extra(layers * layers * static_cast<size_t>(stages));
   const unsigned percent = random() % 60;
@@ -118,7 +120,7 @@ std::function<double(int, int, int)> RandomExtra(std::mt19937& random, size_t la
   };
 }
 
-// Small whole times, so that ties are common, with zeros among them, and speeds that keep them
+// Uses small whole times, so that ties are common, with zeros among them, and speeds that keep them
 // exact in double.
 ChainProblem RandomProblem(std::mt19937& random, const Kind& kind, unsigned most_layers = 11) {
   ChainProblem problem;
@@ -132,6 +134,13 @@ ChainProblem RandomProblem(std::mt19937& random, const Kind& kind, unsigned most
   }
   if (kind.has_start) {
     for (size_t i = 0; i < layers; ++i) problem.start_ns.push_back(random() % 6);
+  }
+  if (kind.has_growing_start) {
+    problem.start_ns = {0.0};
+    for (size_t i = 1; i < layers; ++i) {
+      const auto most = static_cast<unsigned>(problem.layer_ns[i - 1]) + 1;
+      problem.start_ns.push_back(problem.start_ns.back() + random() % most);
+    }
   }
   if (kind.has_messages) {
     problem.micro_batches = 1 + random() % 3;
@@ -158,11 +167,16 @@ void ExpectBest(const ChainProblem& problem) {
   const auto cut = PartitionChain(problem);
   if (!best) {
     EXPECT_THAT(cut, StatusIs(absl::StatusCode::kResourceExhausted));
+    EXPECT_THAT(LeastBottleneckNs(problem), StatusIs(absl::StatusCode::kResourceExhausted));
     return;
   }
   ASSERT_OK(cut);
-  EXPECT_EQ(cut->bottleneck_ns, std::get<0>(*best));
+  const double least_ns = std::get<0>(*best);
+  EXPECT_EQ(cut->bottleneck_ns, least_ns);
   EXPECT_EQ(cut->first_layer, std::get<2>(*best));
+  for (const double at_least_ns : {0.0, least_ns / 2, least_ns, least_ns + 1}) {
+    EXPECT_EQ(LeastBottleneckNs(problem, at_least_ns).value(), std::max(at_least_ns, least_ns));
+  }
 }
 
 void ExpectBestOfEach(const Kind& kind, unsigned seed) {
@@ -176,6 +190,13 @@ void ExpectBestOfEach(const Kind& kind, unsigned seed) {
 TEST(PartitionChain, EqualsBruteForce) { ExpectBestOfEach({}, 1); }
 
 TEST(PartitionChain, EqualsBruteForceWithStarts) { ExpectBestOfEach({.has_start = true}, 2); }
+
+TEST(PartitionChain, EqualsBruteForceWithStartsThatGrow) {
+  ExpectBestOfEach({.has_growing_start = true}, 10);
+  ExpectBestOfEach({.has_speeds = true, .has_growing_start = true}, 11);
+  ExpectBestOfEach({.has_growing_start = true, .has_messages = true, .overlaps_messages = true},
+                   12);
+}
 
 TEST(PartitionChain, EqualsBruteForceWithMessagesAdded) {
   ExpectBestOfEach({.has_messages = true}, 3);
@@ -212,7 +233,7 @@ TEST(PartitionChain, EqualsBruteForceWithEverythingOverlapped) {
                    9);
 }
 
-// Where sums in double differ from the exact ones by rounding, and the best of two cuts may too.
+// Sums in double differ from the exact ones by rounding, and so may the better of two cuts.
 TEST(PartitionChain, EqualsBruteForceUpToRoundingWithTimesThatAreNotWhole) {
   std::mt19937 random(10);
   for (int i = 0; i < kProblems && !HasFailure(); ++i) {
@@ -243,15 +264,15 @@ ChainProblem LargeProblem(std::mt19937& random, size_t layers, int stages) {
   for (int stage = 0; stage < stages; ++stage) {
     problem.speeds.push_back(0.5 + 0.001 * (random() % 1500));
     problem.in_flight.push_back(stages - stage);
-    // Room for half as much again as the share of a device of this speed.
+    // Allows 1.5 times the share of a device of this speed.
     problem.budget_bytes.push_back(static_cast<int64_t>(
         1.5 * per_stage * (1000 + 10.0 * (stages - stage)) * std::max(0.8, problem.speeds[stage])));
   }
   return problem;
 }
 
-// Each stage takes all that it can, possibly nothing. If even that leaves layers over, no cut has
-// a slowest stage of `limit_ns`.
+// Returns true unless it is impossible: each stage takes everything that it can, possibly nothing.
+// If even that leaves layers over, no cut has a slowest stage of `limit_ns`.
 bool CouldBeWithin(const ChainProblem& problem, double limit_ns) {
   size_t next = 0;
   for (int stage = 0; stage < problem.stages; ++stage) {
@@ -276,15 +297,14 @@ TEST(PartitionChain, NothingIsFasterForTenThousandLayersOnAThousandDevices) {
   EXPECT_LT(cut.first_layer[1023], 10'000);
   EXPECT_TRUE(std::is_sorted(cut.first_layer.begin(), cut.first_layer.end(),
                              [](int a, int b) { return a <= b; }));
-  // Also that every stage is within its memory: it would be infinite.
+  // Also checks that every stage is within its memory: its time would be infinite.
   EXPECT_NEAR(SlowestNs(problem, cut.first_layer), cut.bottleneck_ns, 1e-9 * cut.bottleneck_ns);
   EXPECT_TRUE(CouldBeWithin(problem, cut.bottleneck_ns * (1 + 1e-9)));
   EXPECT_FALSE(CouldBeWithin(problem, cut.bottleneck_ns * (1 - 1e-9)));
 }
 
-// By recursions over (stage, layer) that need no thought: `join` makes one number of that of the
-// stages before and the time of a stage, and the least is kept. Times above `limit_ns` are left
-// out.
+// Uses simple recursions over (stage, layer): `join` combines the value of the previous stages with
+// the time of a stage, and the least is kept. Times above `limit_ns` are left out.
 double LeastOfAllCuts(const ChainProblem& problem, double limit_ns,
                       const std::function<double(double, double)>& join) {
   const int layers = static_cast<int>(problem.layer_ns.size());

@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/profile.h"
-#include "schedule/costs.h"
-#include "schedule/memory.h"
+#include "partition/cost/profile.h"
+#include "schedule/memory/memory_plan.h"
+#include "schedule/simulate/costs.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -127,7 +127,7 @@ TEST(PartitionChain, StagesOfEqualLayersTieAtAnySpeed) {
   EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 5 * (1.0 / 3.0) / .1);
 }
 
-// As a penalty far above all other times may be, and still the lower one is taken.
+// A penalty may be far above all other times, and still the lower one is chosen.
 TEST(PartitionChain, TakesAnExtraTimeThatDwarfsAllOthers) {
   ChainProblem problem = {.layer_ns = {1, 1, 1}, .stages = 2};
   problem.extra_ns = [](int, int last, int) { return last == 0 ? 1e200 : 1e100; };
@@ -147,7 +147,8 @@ TEST(PartitionChain, AsksOnlyForRangesOfAPossibleCut) {
   EXPECT_OK(PartitionChain(problem));
 }
 
-// Beyond kMaxEvened looks the answer is still one of the best: layers of no time allow every cut.
+// With more than kMaxEvened steps the answer is still one of the best: layers without time allow
+// every cut.
 TEST(PartitionChain, LeavesVeryManyEqualCutsUneven) {
   ChainProblem problem = {.layer_ns = std::vector<double>(8000, 0.0), .stages = 4};
   problem.layer_ns[0] = 5;
@@ -170,7 +171,7 @@ TEST(PartitionChain, RefusesNoStage) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 stages")));
 }
 
-// Three layers in two stages, with a valid value in every field.
+// Returns three layers in two stages, with a valid value in every field.
 ChainProblem FullProblem() {
   ChainProblem problem = {.layer_ns = {1, 2, 3}, .stages = 2};
   problem.speeds = {1, 2};
@@ -231,7 +232,7 @@ TEST(PartitionChain, RefusesLinksOutOfRange) {
   }
 }
 
-// Refuses one more than `most`, and not that many, whether or not they fit.
+// Expects that one more than `most` is refused, and `most` is not, whether or not they fit.
 void ExpectMost(int64_t most, const char* message,
                 const std::function<void(ChainProblem&, int64_t)>& set) {
   ChainProblem problem = FullProblem();

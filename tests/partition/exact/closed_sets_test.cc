@@ -24,7 +24,7 @@ bool IsClosed(unsigned members, const std::vector<Edge>& edges) {
   });
 }
 
-// How far the last layer is behind the first one that is missing.
+// Returns how far the last layer is behind the first missing one.
 int ReachOf(unsigned members, int layers) {
   int missing = 0, last = -1;
   while (missing < layers && HasLayer(members, missing)) ++missing;
@@ -101,7 +101,7 @@ TEST(ClosedSets, AreThoseWithinReachAndAllArcsBetweenThem) {
   EXPECT_GT(incomplete, 200);
 }
 
-// Four layers that need nothing: 16 sets, and from each as many arcs as it lacks layers.
+// Four independent layers: 16 sets, each with as many arcs as it lacks layers.
 TEST(ClosedSets, EndAboveEitherLimit) {
   const std::vector<int64_t> output_bytes(4, 1);
   const auto are_too_large = [&](int sets, int arcs) {

@@ -37,7 +37,7 @@ struct Graph {
   }
 };
 
-// Each output that is made in a stage up to `stage` and read in a later one, once.
+// Counts each output that is produced in a stage up to `stage` and read in a later one, once.
 int64_t BytesAfter(const Graph& graph, const std::vector<int>& stage_of, int stage) {
   std::vector<bool> passes(stage_of.size(), false);
   for (const Edge& edge : graph.edges) {
@@ -76,7 +76,7 @@ double StageNs(const Graph& graph, const std::vector<int>& stage_of, int stage) 
   return chain.overlaps_messages ? std::max({compute, receive, send}) : compute + receive + send;
 }
 
-// The slowest stage; infinite if the assignment is no cut at all.
+// Returns the slowest stage; infinity if the assignment is not a cut.
 double SlowestNs(const Graph& graph, const std::vector<int>& stage_of) {
   for (const Edge& edge : graph.edges) {
     if (stage_of[edge.producer] > stage_of[edge.consumer]) return kNotAllowed;
@@ -89,7 +89,7 @@ double SlowestNs(const Graph& graph, const std::vector<int>& stage_of) {
   return slowest;
 }
 
-// Every way to give each layer a stage.
+// Tries every assignment of layers to stages.
 double BruteForce(const Graph& graph) {
   std::vector<int> stage_of(graph.output_bytes.size(), 0);
   double best = kNotAllowed;
@@ -124,7 +124,7 @@ struct GraphKind {
   bool has_memory = false;
 };
 
-// Small whole times and speeds that keep them exact in double.
+// Uses small whole times and speeds that keep them exact in double.
 Graph RandomGraph(std::mt19937& random, const GraphKind& kind) {
   Graph graph;
   const size_t layers = 1 + random() % 7;
@@ -223,7 +223,7 @@ TEST(PartitionGraph, CutsAChainOfAnyLengthAsPartitionChainDoes) {
   EXPECT_TRUE(std::is_sorted(cut.order.begin(), cut.order.end()));
 }
 
-// Nineteen layers that need nothing have 2^19 closed sets.
+// Nineteen independent layers have 2^19 closed sets.
 TEST(PartitionGraph, SaysThatAFasterCutMayExistWhereThereAreTooManySets) {
   Graph graph;
   graph.output_bytes.assign(19, 1);
@@ -237,7 +237,7 @@ TEST(PartitionGraph, SaysThatAFasterCutMayExistWhereThereAreTooManySets) {
 
 TEST(PartitionGraph, TriesEverySetUpToTheLimit) {
   Graph graph;
-  graph.output_bytes.assign(18, 1);  // 2^18 closed sets: just as many as are tried
+  graph.output_bytes.assign(18, 1);  // 2^18 closed sets: the most that are tried
   graph.chain.layer_ns = {9, 9, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   graph.chain.stages = 3;
   ASSERT_OK_AND_ASSIGN(const GraphCut cut, PartitionGraph(graph.problem()));
@@ -245,7 +245,7 @@ TEST(PartitionGraph, TriesEverySetUpToTheLimit) {
   EXPECT_EQ(cut.bottleneck_ns, 14);
 }
 
-// The largest layer alone takes as long, whatever the order.
+// The largest layer alone takes that long, whatever the order.
 TEST(PartitionGraph, IsProvedByALayerWhereThereAreTooManySets) {
   Graph graph;
   graph.output_bytes.assign(30, 1);
@@ -279,7 +279,7 @@ TEST(PartitionGraph, TriesOtherOrdersWhereThereAreTooManySets) {
   EXPECT_EQ(cut.bottleneck_ns, SlowestNs(graph, StageOfEach(cut)));
 }
 
-// However early it is over: no claim is false.
+// No claim is false, however early the search ends.
 TEST(PartitionGraph, ClaimsNothingThatItDidNotSearch) {
   std::mt19937 random(8);
   int unproved = 0, beaten = 0;

@@ -39,7 +39,7 @@ TEST(LeastRecomputation, EqualsBruteForce) {
     const auto fits = [&](absl::Span<const int> recomputed) {
       return KeptBytes(layers, recomputed) <= limit_bytes;
     };
-    // All that is known, or half of it, or nothing.
+    // Everything that is known, or half of it, or nothing.
     const int64_t least_saved_bytes =
         (KeptBytes(layers, {}) - limit_bytes) * static_cast<int64_t>(random() % 3) / 2;
     double least_ns = std::numeric_limits<double>::infinity();
@@ -66,7 +66,8 @@ TEST(LeastRecomputation, EqualsBruteForce) {
   EXPECT_GT(recomputing, 1000);
 }
 
-// Whether a set fits is drawn, so that nothing but asking about all of them tells which is best.
+// Random numbers decide whether a set fits, so that only asking about all of them tells which is
+// best.
 TEST(LeastRecomputation, IsExactOnlyWhereNoOtherChoiceIsBetter) {
   std::mt19937 random(3);
   int exact = 0, inexact = 0, misses = 0;
@@ -106,7 +107,7 @@ TEST(LeastRecomputation, IsExactOnlyWhereNoOtherChoiceIsBetter) {
   }
   EXPECT_GT(exact, 100);
   EXPECT_GT(inexact, 50);
-  EXPECT_GT(misses, 10);  // it would not be true of the others
+  EXPECT_GT(misses, 10);  // the others would not show it
 }
 
 TEST(LeastRecomputation, TakesTheLastOfEqualLayersAndNoMoreThanNeeded) {
@@ -119,7 +120,7 @@ TEST(LeastRecomputation, TakesTheLastOfEqualLayersAndNoMoreThanNeeded) {
   EXPECT_EQ(fit.again_ns, 15);
 }
 
-// The same layers are worth more where more micro-batches are in flight.
+// The same layers are worth more with more micro-batches in flight.
 TEST(LeastRecomputation, TellsTheStagesOfARankApart) {
   const std::vector<LayerCost> layers(30, LayerOf(5, 10, true));
   const auto fits = [](absl::Span<const int> recomputed) {

@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "partition/plan/prepared_plan.h"
 #include "partition/search/make_plan.h"
-#include "schedule/generators.h"
-#include "schedule/validator.h"
+#include "schedule/generators/generators.h"
+#include "schedule/verify/validator.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
 
@@ -196,7 +196,7 @@ TEST(LowerPlan, SumsGradientsOverReplicas) {
   EXPECT_EQ(LowerPlan(plan)->training, plan.schedule);
 }
 
-// Such as a file that was written for another number of replicas.
+// A file, for example, may have been written for another number of replicas.
 TEST(LowerPlan, FitsALoweredScheduleToTheReplicas) {
   for (const Replication& given : {Replication{1, 2}, Replication{2, 2}}) {
     for (const Replication& wanted : {Replication{1, 2}, Replication{2, 2}}) {

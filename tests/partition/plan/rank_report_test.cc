@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
 #include "partition/search/make_plan.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -20,7 +20,7 @@ using schedule::Schedule;
 using schedule::StageId;
 using schedule::StageMemory;
 
-// One of two, so that neighbors are often equal.
+// Chooses one of two, so that neighbors are often equal.
 std::vector<StageMemory> RandomMemory(std::mt19937& random, const Schedule& schedule) {
   std::vector<StageMemory> kinds(2);
   for (StageMemory& memory : kinds) {
@@ -40,7 +40,7 @@ std::vector<StageMemory> RandomMemory(std::mt19937& random, const Schedule& sche
   return stages;
 }
 
-// Ranks that look the same share their plan: it must be what each has alone.
+// Ranks that look the same share their plan, which must equal what each has alone.
 TEST(RankReport, OfAllRanksIsThatOfEach) {
   std::mt19937 random(1);
   for (const schedule::Generator& generator : schedule::Generators()) {

@@ -10,8 +10,9 @@ namespace {
 
 using schedule::Rank;
 
-// Two stages of four micro-batches each, whose activations and gradients take 512 bytes; the
-// parameters of the first take 5 MiB, so that they go in two parts, and those of the second 1 KiB.
+// Returns the bytes sent under two stages of four micro-batches each, whose activations and
+// gradients take 512 bytes; the parameters of the first take 5 MiB, so that they travel in two
+// parts, and those of the second 1 KiB.
 SentBytes SentBy(int rank, int replica, const Replication& replication,
                  const schedule::CollectiveMemory& collectives = {},
                  const std::vector<Tie>& ties = {}) {
@@ -33,7 +34,7 @@ TEST(SentBytes, OfOneReplicaAreActivationsAndGradients) {
   }
 }
 
-// What a ring sends.
+// A ring sends the same.
 TEST(SentBytes, OfReplicasAreTwiceTheShardsOfTheOthers) {
   for (const int replicas : {2, 4}) {
     for (int replica = 0; replica < replicas; ++replica) {
@@ -55,7 +56,7 @@ TEST(SentBytes, OfAShardedOptimizerAreAsMany) {
   EXPECT_EQ(SentBy(1, 0, replication).to_replicas, 1024);
 }
 
-// The gathered parameters come on top of the gathered gradients, whose ties and norm they wait for.
+// The gathered parameters add to the gathered gradients, whose ties and norm they wait for.
 TEST(SentBytes, OfAShardedOptimizerWhoseUpdatesWaitAreHalfAsManyMore) {
   const Replication replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
   EXPECT_EQ(SentBy(1, 0, replication, {.norm_bytes = 48, .replicas = 2}),
@@ -67,7 +68,7 @@ TEST(SentBytes, OfAShardedOptimizerWhoseUpdatesWaitAreHalfAsManyMore) {
             (SentBytes{.to_ranks = 4 * 512 + 1000 + 48, .to_replicas = 1024 + 512}));
 }
 
-// From the rank of the loss to the other, and from each replica to the other.
+// Results travel from the rank of the loss to the other, and from each replica to the other.
 TEST(SentBytes, HaveTheResultsThatAreShared) {
   const schedule::CollectiveMemory results = {.result_bytes = 16, .replicas = 2};
   const Replication two = {.replicas = 2, .gradient_blocks = 2};

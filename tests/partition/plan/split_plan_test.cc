@@ -6,10 +6,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/cluster.h"
+#include "partition/cost/cluster.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -61,8 +61,8 @@ TEST(SplitForReduction, LeavesOneReplicaAsItIs) {
   EXPECT_EQ(SplitForReduction(plan, LayersOf({kPart, kPart})), plan);
 }
 
-// Four layers of two parts' gradients on two replicas whose link takes as long for each as its
-// backward passes: but for the first part's, the sums are hidden.
+// Four layers with the gradients of two parts, on two replicas whose link takes as long for each
+// layer as its backward passes: all sums except the first part's are hidden.
 TEST(SplitForReduction, HidesReductions) {
   PlannerRequest request;
   const std::vector<LayerCost> layers = LayersOf(std::vector<int64_t>(4, kPart));
@@ -72,10 +72,10 @@ TEST(SplitForReduction, HidesReductions) {
   request.batch_rows = 4;
   request.schedule = "1f1b";
   request.replicas = 2;
-  const Receipt receipt = PlanJointly(request).value();
-  EXPECT_THAT(receipt.plan.first_layer, ElementsAre(0, 1, 2, 3));
+  const PlanEvaluation evaluation = FindPlan(request).value();
+  EXPECT_THAT(evaluation.plan.first_layer, ElementsAre(0, 1, 2, 3));
   // Two micro-batches of 4 layers x 3 ms; the exchange of a layer takes 2 ms.
-  EXPECT_EQ(receipt.simulation.step_ns, 24'000'000 + 2'000'000);
+  EXPECT_EQ(evaluation.simulation.step_ns, 24'000'000 + 2'000'000);
 }
 
 TEST(SplitForReduction, IsWhatATrainedPlanHas) {

@@ -5,14 +5,14 @@
 
 #include "gtest/gtest.h"
 #include "partition/search/make_plan.h"
-#include "schedule/stash.h"
+#include "schedule/memory/stash.h"
 
 namespace stagecoach::partition {
 namespace {
 
 constexpr int kMicroBatches = 8;
 
-// Twelve equal layers whose three passes take equally long.
+// Returns twelve equal layers whose three passes take equally long.
 PlanRequest EqualLayers(int devices) {
   PlanRequest request;
   for (int i = 0; i < 12; ++i) {
@@ -28,7 +28,7 @@ PlanRequest EqualLayers(int devices) {
   return request;
 }
 
-// In units of one stage's micro-batches, what the memory planner finds.
+// The memory planner's peaks, in units of one stage's micro-batches.
 TEST(StashBytes, GiveThePeaksOfTheMemoryPlanner) {
   for (const char* name : {"1f1b", "zb-h1", "zb-h2", "zb-v"}) {
     PlanRequest request = EqualLayers(3);

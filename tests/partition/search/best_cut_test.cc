@@ -10,23 +10,24 @@
 namespace stagecoach::partition {
 namespace {
 
-// Too many layers to consider all cuts.
-absl::StatusOr<Pipeline> LongChain(std::mt19937& random) {
+// Too many layers for considering all cuts.
+absl::StatusOr<CutEvaluator> LongChain(std::mt19937& random) {
   constexpr int kLayers = 60;
   Profile profile = {.model = "long",
                      .sizes = {{.micro_batch_rows = 1, .layers = RandomLayers(random, kLayers)}}};
   const Plan plan = {.num_layers = kLayers,
                      .micro_batch_rows = 1,
                      .schedule = GeneratedSchedule("zb-h1", 8)(6).value()};
-  return Pipeline::Create(plan, TableOf(profile, 1, 8, plan.replication, {}), UniformCluster(6));
+  return CutEvaluator::Create(plan, TableOf(profile, 1, 8, plan.replication, {}),
+                              UniformCluster(6));
 }
 
 TEST(FindBestCut, MovesBoundariesOnlyWhereItMayRefine) {
   std::mt19937 random(1);
-  Cutoff never;
+  SearchBudget never;
   int improved = 0;
   for (int trial = 0; trial < 10; ++trial) {
-    ASSERT_OK_AND_ASSIGN(Pipeline pipeline, LongChain(random));
+    ASSERT_OK_AND_ASSIGN(CutEvaluator pipeline, LongChain(random));
     ASSERT_OK_AND_ASSIGN(const BestCut start, FindBestCut(pipeline, {.may_refine = false}, never));
     ASSERT_OK_AND_ASSIGN(const BestCut refined, FindBestCut(pipeline, {.may_refine = true}, never));
     EXPECT_LE(start.simulated, 2);  // those of CutSearch

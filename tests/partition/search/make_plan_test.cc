@@ -56,7 +56,7 @@ CutMerit CutMeritOf(const Plan& plan, const PlanRequest& request) {
   return {slowest, squares, plan.first_layer};
 }
 
-// What looking at every cut into every number of stages finds.
+// The results of trying every cut into every number of stages.
 struct Survey {
   std::map<CutMerit, int64_t> peaks;   // largest peak of each cut over request.devices
   std::map<int, int64_t> least_bytes;  // by number of stages: the largest peak of the roomiest cut
@@ -79,7 +79,7 @@ Survey SurveyAllCuts(const PlanRequest& request) {
   return survey;
 }
 
-// A schedule with stage i on another rank than i, which are as many.
+// Returns the schedule with the order of its ranks reversed, one stage per rank.
 ScheduleMaker Reversed(ScheduleMaker maker) {
   return [maker](int devices) -> absl::StatusOr<schedule::Schedule> {
     ASSIGN_OR_RETURN(schedule::Schedule made, maker(devices));
@@ -102,7 +102,7 @@ PlanRequest RandomRequest(std::mt19937& random) {
   return request;
 }
 
-// A budget at which some cut just fits, or just does not.
+// Returns a budget at which some cut just fits, or just does not.
 int64_t RandomBudget(const Survey& survey, std::mt19937& random) {
   auto cut = survey.peaks.begin();
   std::advance(cut, random() % survey.peaks.size());
@@ -151,7 +151,7 @@ TEST(MakePlan, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
   }
 }
 
-// `count` equal layers whose memory is parameters and gradients, 100 MB of each.
+// Returns `count` equal layers whose memory is parameters and gradients, 100 MB each.
 PlanRequest HeavyLayers(int count) {
   PlanRequest request = {.schedule = GeneratedSchedule("1f1b", 1)};
   request.layers.resize(count);
@@ -272,7 +272,7 @@ TEST(MakePlan, SaysThatNoNumberOfStagesFits) {
                                           HasSubstr("no number of stages fits")));
 }
 
-// The fastest cut has all that is stashed on the middle stage.
+// The fastest cut has the whole stash on the middle stage.
 TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
   for (const char* name : {"1f1b", "gpipe"}) {
     SCOPED_TRACE(name);
@@ -344,7 +344,7 @@ TEST(MakePlan, RefusesMoreChunksThanLayers) {
                                                HasSubstr("cannot cut 3 layers into 4 stages")));
 }
 
-// The fastest cut has both wide stages on device 0: the layers that take no time are what weighs.
+// The fastest cut has both wide stages on device 0: the layers without time carry the memory.
 TEST(MakePlan, RepairsACutWhoseStagesDoNotFitTheirDeviceTogether) {
   PlanRequest request = TwoChunks(8);
   for (int i = 0; i < 8; ++i) {

@@ -1,5 +1,5 @@
-// What other pipeline libraries make of the same layers. Each of their methods is written here from
-// its description, so that the numbers next to ours are computed and not quoted.
+// Results of other pipeline libraries for the same layers. Each of their methods is reimplemented
+// here from its description, so that the numbers next to ours are computed and not quoted.
 
 #include <algorithm>
 #include <cstddef>
@@ -44,7 +44,7 @@ int BottleneckOfBest(const Weights& weights, int parts, int begin = 0) {
   return best;
 }
 
-// Ours, checked against every cut.
+// Returns our result, checked against every cut.
 int OurBottleneck(const Weights& weights, int parts) {
   const ChainProblem problem = {.layer_ns = std::vector<double>(weights.begin(), weights.end()),
                                 .stages = parts};
@@ -60,7 +60,7 @@ int OurBottleneck(const Weights& weights, int parts) {
 
 // DeepSpeed's partition_balanced (deepspeed/runtime/utils.py): a dynamic program that keeps, for
 // each prefix and number of parts, the split with the least difference between its heaviest and its
-// lightest part; of equals the one whose last part is shortest.
+// lightest part; among equals, the one whose last part is shortest.
 Bounds LeastSpread(const Weights& weights, int parts) {
   struct Split {
     bool exists = false;
@@ -93,9 +93,9 @@ Bounds LeastSpread(const Weights& weights, int parts) {
 }
 
 // torchgpipe's balance (torchgpipe/balance/blockpartition.py), after Barany and Grinberg, "Block
-// partitions of sequences": from parts of as many layers each, the lightest part takes a layer of
-// its neighbor toward the heaviest part, until the two differ by at most the largest layer. It
-// first subtracts the lightest layer from all, so that what it levels is not the load.
+// partitions of sequences": starting from parts with equally many layers, the lightest part takes a
+// layer of its neighbor toward the heaviest part, until the two differ by at most the largest
+// layer. It first subtracts the lightest layer from all, so that what it levels is not the load.
 Bounds LeveledBlocks(Weights weights, int parts) {
   const int layers = static_cast<int>(weights.size());
   const int lightest_layer = *std::min_element(weights.begin(), weights.end());

@@ -4,13 +4,16 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/files/transformer_profile.h"
-#include "partition/search/receipt_of.h"
-#include "schedule/generators.h"
+#include "partition/io/transformer_file.h"
+#include "partition/io/transformer_profile.h"
+#include "partition/search/evaluation_of.h"
+#include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -21,7 +24,7 @@ using ::testing::HasSubstr;
 
 constexpr double kNoPlan = std::numeric_limits<double>::infinity();
 
-// Two hosts of two devices.
+// Returns two hosts of two devices.
 Cluster FourDevices(int64_t memory_bytes) {
   Cluster cluster = UniformCluster(4, memory_bytes);
   cluster.devices[2].host = cluster.devices[3].host = 1;
@@ -44,8 +47,8 @@ TransformerDescription OpenDescription() {
           .tensor_parallel = {1, 2}};
 }
 
-// The fastest plan under 1F1B of all options, sizes, cuts into as many stages as devices, and sets
-// of layers that do F again, that fits.
+// Returns the fastest plan that fits under 1F1B, over all options, sizes, cuts into as many stages
+// as devices, and sets of layers that repeat F.
 double FastestOfAll(const std::vector<ModelOption>& options, int64_t batch_rows) {
   double best_ns = kNoPlan;
   for (const ModelOption& option : options) {
@@ -67,8 +70,9 @@ double FastestOfAll(const std::vector<ModelOption>& options, int64_t batch_rows)
           for (int layer = 1; layer + 1 < layers; ++layer) {
             if ((again >> (layer - 1) & 1U) != 0) plan.recomputed.push_back(layer);
           }
-          const Receipt receipt = ReceiptOf(plan, option.profile, option.cluster).value();
-          if (CheckFits(receipt).ok()) best_ns = std::min(best_ns, receipt.objective_ns);
+          const PlanEvaluation evaluation =
+              EvaluationOf(plan, option.profile, option.cluster).value();
+          if (CheckFits(evaluation).ok()) best_ns = std::min(best_ns, evaluation.objective_ns);
         }
       }
     }
@@ -78,8 +82,8 @@ double FastestOfAll(const std::vector<ModelOption>& options, int64_t batch_rows)
 
 TEST(PlanOptions, EqualExhaustiveSearch) {
   std::mt19937 random(17);
-  int fitting = 0, recomputing = 0;
-  std::vector<int> chosen(4);
+  int fitting = 0, recomputing = 0, selectively = 0;
+  std::vector<int> chosen(8);
   for (int trial = 0; trial < 60; ++trial) {
     TransformerDescription description = OpenDescription();
     Transformer& transformer = description.transformer;
@@ -87,11 +91,13 @@ TEST(PlanOptions, EqualExhaustiveSearch) {
     transformer.sequence = 32 << random() % 3;
     transformer.memory_gigabytes_per_second = static_cast<double>(random() % 3) * 50;
     transformer.sequence_parallel = random() % 2 == 0;
+    if (trial % 2 == 1) description.recomputes = {Recompute::kFull, Recompute::kSelective};
+    transformer.repeated = {.scores = true, .norms = true, .activation = true};
     PlannerRequest request;
     request.schedule = "1f1b";
     request.chunks = 1;
     request.batch_rows = 4;
-    // From what nothing fits in to what everything does.
+    // The memory ranges from where nothing fits to where everything does.
     const int64_t memory_bytes = (transformer.hidden * transformer.hidden * 250 +
                                   transformer.sequence * transformer.hidden * 40 +
                                   transformer.sequence * transformer.sequence * 80) *
@@ -99,31 +105,34 @@ TEST(PlanOptions, EqualExhaustiveSearch) {
     const std::vector<ModelOption> options =
         TransformerOptions(description, "gpt", FourDevices(memory_bytes)).value();
     const double expected_ns = FastestOfAll(options, request.batch_rows);
-    const absl::StatusOr<ChosenOption> found = PlanBestOption(request, options);
+    const absl::StatusOr<ChosenOption> found = FindBestVariant(request, options);
     if (expected_ns == kNoPlan) {
       EXPECT_FALSE(found.ok());
       continue;
     }
     ASSERT_OK(found);
-    const Receipt& receipt = found->receipt;
-    EXPECT_EQ(receipt.objective_ns, expected_ns) << "trial " << trial;
-    EXPECT_LE(receipt.lower_bound_ns, expected_ns);
-    EXPECT_EQ(receipt.choice.option, options[found->index].name);
-    if (receipt.runner_up.has_value()) {
-      EXPECT_GE(receipt.runner_up->objective_ns, expected_ns);
+    const PlanEvaluation& evaluation = found->evaluation;
+    EXPECT_EQ(evaluation.objective_ns, expected_ns) << "trial " << trial;
+    EXPECT_LE(evaluation.lower_bound_ns, expected_ns);
+    EXPECT_EQ(evaluation.choice.option, options[found->index].name);
+    if (evaluation.runner_up.has_value()) {
+      EXPECT_GE(evaluation.runner_up->objective_ns, expected_ns);
     }
     ++fitting;
     ++chosen[found->index];
-    recomputing += !receipt.plan.recomputed.empty();
+    recomputing += !evaluation.plan.recomputed.empty();
+    selectively += !evaluation.plan.recomputed.empty() &&
+                   absl::StrContains(evaluation.choice.option, "selective recomputation");
   }
   EXPECT_GT(fitting, 30);
   EXPECT_LT(fitting, 60);
   EXPECT_GT(recomputing, 0);
+  EXPECT_GT(selectively, 0);
   EXPECT_GT(std::count_if(chosen.begin(), chosen.end(), [](int count) { return count > 0; }), 2)
       << ::testing::PrintToString(chosen);
 }
 
-// Two that differ in nothing but speed: the runner-up is the slower one, under the same schedule.
+// Two options that differ only in speed: the runner-up is the slower one, under the same schedule.
 TEST(PlanOptions, RunnerUpMayBeAnotherOption) {
   PlannerRequest request;
   request.schedule = "1f1b";
@@ -138,18 +147,18 @@ TEST(PlanOptions, RunnerUpMayBeAnotherOption) {
   for (LayerCost& layer : options[1].profile.sizes[0].layers) layer.forward_ns *= 0.99;
   options[0].name = "slow";
   options[1].name = "fast";
-  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, PlanBestOption(request, options));
+  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(request, options));
   EXPECT_EQ(chosen.index, 1u);
-  EXPECT_THAT(chosen.receipt.choice.ToString(), HasSubstr("4 ranks, fast"));
-  ASSERT_TRUE(chosen.receipt.runner_up.has_value());
-  EXPECT_EQ(chosen.receipt.runner_up->option, "slow");
-  EXPECT_FALSE(chosen.receipt.runner_up_reason.empty());
-  // What was tried counts for all options.
-  ASSERT_OK_AND_ASSIGN(const ChosenOption slow, PlanBestOption(request, {options.data(), 1}));
-  ASSERT_OK_AND_ASSIGN(const ChosenOption fast, PlanBestOption(request, {&options[1], 1}));
-  EXPECT_GT(fast.receipt.simulated, 0);
-  EXPECT_EQ(chosen.receipt.simulated, slow.receipt.simulated + fast.receipt.simulated);
-  EXPECT_EQ(chosen.receipt.considered, slow.receipt.considered + fast.receipt.considered);
+  EXPECT_THAT(chosen.evaluation.choice.ToString(), HasSubstr("4 ranks, fast"));
+  ASSERT_TRUE(chosen.evaluation.runner_up.has_value());
+  EXPECT_EQ(chosen.evaluation.runner_up->option, "slow");
+  EXPECT_FALSE(chosen.evaluation.runner_up_reason.empty());
+  // The counts cover all options.
+  ASSERT_OK_AND_ASSIGN(const ChosenOption slow, FindBestVariant(request, {options.data(), 1}));
+  ASSERT_OK_AND_ASSIGN(const ChosenOption fast, FindBestVariant(request, {&options[1], 1}));
+  EXPECT_GT(fast.evaluation.simulated, 0);
+  EXPECT_EQ(chosen.evaluation.simulated, slow.evaluation.simulated + fast.evaluation.simulated);
+  EXPECT_EQ(chosen.evaluation.considered, slow.evaluation.considered + fast.evaluation.considered);
 }
 
 TEST(PlanOptions, WithoutAPlanSayWhyOfEach) {
@@ -159,14 +168,78 @@ TEST(PlanOptions, WithoutAPlanSayWhyOfEach) {
   const std::vector<ModelOption> options =
       TransformerOptions(OpenDescription(), "gpt", FourDevices(1000)).value();
   EXPECT_THAT(
-      PlanBestOption(request, options),
+      FindBestVariant(request, options),
       testing::StatusIs(absl::StatusCode::kResourceExhausted,
                         AllOf(HasSubstr("stored attention, tensor parallelism 1: the model does"),
                               HasSubstr("\nrecomputed attention, tensor parallelism 2: the"))));
 }
 
-// All layers that can, whatever the memory, and as fast as the best plan that does so.
-TEST(PlanJointly, RecomputesAllLayersOnRequest) {
+// Returns twelve equal layers with large outputs.
+ModelOption EqualLayers(Cluster cluster) {
+  SizedLayers sized = {.micro_batch_rows = 1};
+  for (int i = 0; i < 12; ++i) {
+    LayerCost& layer = sized.layers.emplace_back();
+    layer.name = std::to_string(i);
+    layer.forward_ns = layer.backward_input_ns = layer.backward_weight_ns = 1'000'000;
+    layer.memory.output_bytes = layer.memory.input_bytes = 1'000'000;
+  }
+  return {"", {.model = "equal", .sizes = {sized}}, std::move(cluster)};
+}
+
+PlannerRequest LeavingRequest() {
+  PlannerRequest request;
+  request.schedule = "1f1b";
+  request.batch_rows = 4;
+  request.may_leave_devices = true;
+  return request;
+}
+
+TEST(PlanOptions, LeaveDevicesOutWhereMessagesCostMore) {
+  Cluster cluster = FourDevices(0);
+  cluster.between_hosts.bytes_per_second = 1e6;  // a second per message
+  const ModelOption option = EqualLayers(cluster);
+  PlannerRequest request = LeavingRequest();
+  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(request, {&option, 1}));
+  EXPECT_THAT(chosen.evaluation.left_out, ::testing::ElementsAre("2", "3"));
+  EXPECT_EQ(chosen.evaluation.plan.num_ranks(), 2);
+  EXPECT_EQ(chosen.evaluation.cluster.size(), 2);
+  EXPECT_LE(chosen.evaluation.lower_bound_ns, chosen.evaluation.objective_ns);
+  // It is the plan for these two alone, and the runner-up is one for more devices.
+  request.may_leave_devices = false;
+  ASSERT_OK_AND_ASSIGN(const ChosenOption all, FindBestVariant(request, {&option, 1}));
+  EXPECT_TRUE(all.evaluation.left_out.empty());
+  EXPECT_EQ(all.evaluation.cluster.size(), 4);
+  EXPECT_LE(chosen.evaluation.runner_up->objective_ns, all.evaluation.objective_ns);
+  EXPECT_GT(chosen.evaluation.runner_up->objective_ns, chosen.evaluation.objective_ns);
+  cluster.devices.resize(2);
+  const ModelOption two = EqualLayers(cluster);
+  ASSERT_OK_AND_ASSIGN(const ChosenOption of_two, FindBestVariant(request, {&two, 1}));
+  EXPECT_EQ(chosen.evaluation.objective_ns, of_two.evaluation.objective_ns);
+}
+
+TEST(PlanOptions, LeaveTheSlowestOutWhereverItIs) {
+  Cluster cluster = FourDevices(0);
+  cluster.devices[1].speed = 0.01;
+  cluster.exceptions = {{.from = 0, .to = 2, .link = {.latency_ns = 7}},
+                        {.from = 0, .to = 1, .link = {.latency_ns = 9}}};
+  const ModelOption option = EqualLayers(cluster);
+  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(LeavingRequest(), {&option, 1}));
+  EXPECT_THAT(chosen.evaluation.left_out, ::testing::ElementsAre("1"));
+  // Links stay with their devices.
+  ASSERT_EQ(chosen.evaluation.cluster.exceptions.size(), 1u);
+  EXPECT_EQ(chosen.evaluation.cluster.exceptions.front().to, 1);
+  EXPECT_EQ(chosen.evaluation.cluster.LinkBetween(0, 1).latency_ns, 7);
+}
+
+TEST(PlanOptions, UseAllDevicesWhereThatIsFaster) {
+  const ModelOption option = EqualLayers(FourDevices(0));
+  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(LeavingRequest(), {&option, 1}));
+  EXPECT_TRUE(chosen.evaluation.left_out.empty());
+  EXPECT_EQ(chosen.evaluation.plan.num_ranks(), 4);
+}
+
+// All layers that can repeat F do, whatever the memory, as fast as the best plan that does so.
+TEST(FindPlan, RecomputesAllLayersOnRequest) {
   TransformerDescription description = OpenDescription();
   description.attentions = {Attention::kStored};
   description.tensor_parallel = {2};
@@ -177,7 +250,7 @@ TEST(PlanJointly, RecomputesAllLayersOnRequest) {
   request.batch_rows = 4;
   request.schedule = "1f1b";
   request.recomputes_all = true;
-  ASSERT_OK_AND_ASSIGN(const Receipt all, PlanJointly(request));
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation all, FindPlan(request));
   EXPECT_THAT(all.plan.recomputed, ::testing::ElementsAre(1, 2, 3));
   EXPECT_EQ(all.choice.recomputed_layers, 3);
   double best_ns = kNoPlan;
@@ -189,8 +262,8 @@ TEST(PlanJointly, RecomputesAllLayersOnRequest) {
           .micro_batch_rows = rows,
           .schedule = schedule::OneFOneB({.ranks = 2, .micro_batches = 4 / rows}).value(),
           .recomputed = {1, 2, 3}};
-      best_ns =
-          std::min(best_ns, ReceiptOf(plan, option.profile, option.cluster).value().objective_ns);
+      best_ns = std::min(best_ns,
+                         EvaluationOf(plan, option.profile, option.cluster).value().objective_ns);
     }
   }
   EXPECT_EQ(all.objective_ns, best_ns);

@@ -1,5 +1,7 @@
-// The networks that PipeDream (Narayanan et al. 2019) was published with, and what is known to be
-// best for them.
+// The networks that PipeDream (Narayanan et al. 2019) was published with, and the best known
+// results for them.
+
+#include "tests/partition/published.h"
 
 #include <cstdint>
 #include <string>
@@ -7,20 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "partition/cost/profile.h"
 #include "partition/exact/graph.h"
-#include "partition/files/pipedream_profile.h"
-#include "partition/profile.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
-
-Profile Published(const std::string& name) {
-  const absl::StatusOr<Profile> profile = ReadPipedreamProfile(
-      absl::StrCat(STAGECOACH_PARTITION_TEST_DATA, "/pipedream/", name, ".txt"));
-  EXPECT_OK(profile);
-  return profile.value_or(Profile());
-}
 
 GraphProblem ProblemOf(const Profile& profile, int stages) {
   GraphProblem problem = {.layers = profile.num_layers(), .edges = profile.edges};
@@ -32,7 +26,7 @@ GraphProblem ProblemOf(const Profile& profile, int stages) {
   return problem;
 }
 
-// Each layer once, and every edge within a stage or to a later one.
+// Expects each layer once, and every edge within a stage or to a later one.
 void ExpectLegal(const Profile& profile, const GraphCut& cut, int stages) {
   ASSERT_EQ(static_cast<int>(cut.order.size()), profile.num_layers());
   ASSERT_EQ(static_cast<int>(cut.first_layer.size()), stages);
@@ -49,7 +43,7 @@ void ExpectLegal(const Profile& profile, const GraphCut& cut, int stages) {
   }
 }
 
-// In microseconds, without communication.
+// Compares in microseconds, without communication.
 void ExpectBottleneck(const std::string& name, int stages, int64_t bottleneck_us) {
   SCOPED_TRACE(absl::StrCat(name, " on ", stages));
   const Profile profile = Published(name);

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
 #include "partition/search/make_plan.h"
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
 
@@ -79,7 +79,7 @@ TEST(StagePeaks, PeakIsThatOfThePlan) {
   EXPECT_EQ(peaks.PeakBytes(1, 3, 1), report.ranks[1].peak_bytes());
 }
 
-// The pre-condition of an exact search with bounds.
+// This is the pre-condition of an exact search with bounds.
 TEST(StagePeaks, BoundNeverExceedsThePeak) {
   std::mt19937 random(3);
   for (const schedule::Generator& generator : schedule::Generators()) {
@@ -128,7 +128,7 @@ TEST(StagePeaks, PeakOfARankCountsAllItsStages) {
     ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->RankPeakBytes(rank, stages));
     EXPECT_EQ(peak_bytes, report.of(rank).peak_bytes());
     EXPECT_LE(peaks->RankAtLeast(rank, stages), peak_bytes);
-    // Remembered, and the same.
+    // Cached, and the same.
     ASSERT_OK_AND_ASSIGN(const int64_t again_bytes, peaks->RankPeakBytes(rank, stages));
     EXPECT_EQ(again_bytes, peak_bytes);
   }

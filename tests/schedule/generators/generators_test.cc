@@ -1,4 +1,4 @@
-#include "schedule/generators.h"
+#include "schedule/generators/generators.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "schedule/lowering.h"
-#include "schedule/stash.h"
-#include "schedule/validator.h"
+#include "schedule/memory/stash.h"
+#include "schedule/transforms/lowering.h"
+#include "schedule/verify/validator.h"
 #include "tests/schedule/handwritten.h"
 
 namespace stagecoach::schedule {
@@ -34,7 +34,7 @@ std::string TextOf(const absl::StatusOr<Schedule>& schedule, int rank) {
   return ToText(schedule.value().list_of(Rank(rank)));
 }
 
-// In micro-batches of one stage, of which `weight_share` remains from B until W.
+// Returns the peaks in micro-batches of one stage, of which `weight_share` remains from B until W.
 std::vector<double> StageStashes(const Schedule& schedule, double weight_share) {
   return PeakStash(schedule, std::vector<StageStash>(schedule.rank_of_stage.size(),
                                                      {.forward = 1.0, .weight = weight_share}));
@@ -141,7 +141,7 @@ TEST(ZeroBubbleV, StashesAsMuchAsTheFirstRankOfOneFOneBOnEveryRank) {
   }
 }
 
-// In whole devices; 1F1B's first rank keeps p.
+// Stashes are in whole devices; 1F1B's first rank keeps p.
 TEST(VHalf, StashesAboutHalfOfOneFOneB) {
   for (int p = 1; p <= 32; ++p) {
     const Schedule schedule = VHalf({p, 4 * p}).value();

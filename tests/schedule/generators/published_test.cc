@@ -9,8 +9,8 @@
 #include <random>
 #include <string>
 
-#include "schedule/generators.h"
-#include "schedule/simulate.h"
+#include "schedule/generators/generators.h"
+#include "schedule/simulate/simulate.h"
 #include "tests/schedule/handwritten.h"
 
 namespace stagecoach::schedule {
@@ -50,8 +50,8 @@ TEST_P(Published, OneFOneB) { EXPECT_EQ(BubbleRate("1f1b"), GetParam().one_f_one
 TEST_P(Published, ZeroBubbleH1) { EXPECT_EQ(BubbleRate("zb-h1"), GetParam().zb_h1); }
 TEST_P(Published, ZeroBubbleH2) { EXPECT_EQ(BubbleRate("zb-h2"), GetParam().zb_h2); }
 
-// The published column is a closed form: at no latency it is what the order gives, and every
-// message in the way of the first and the last micro-batch adds its latency.
+// The published column is a closed form: without latency it is what the order yields, and every
+// message on the path of the first and the last micro-batch adds its latency.
 TEST_P(Published, InterleavedByItsClosedForm) {
   const PublishedRow& row = GetParam();
   const double device_ms = row.forward_ms + row.backward_ms + row.weight_ms;
@@ -93,8 +93,8 @@ int64_t DeviceNs(const DeviceTimes& t) {
   return t.forward_ns + t.backward_input_ns + t.backward_weight_ns;
 }
 
-// Calls body(p, m, times) for all shapes up to 16 ranks and 64 micro-batches, with other times for
-// each.
+// Calls body(p, m, times) for all shapes up to 16 ranks and 64 micro-batches, with different times
+// for each.
 template <typename Body>
 void ForAllShapes(Body body) {
   RandomTimes random;
@@ -188,8 +188,8 @@ TEST(ClosedForm, ZeroBubbleVIsABoundWithForwardTheLongest) {
   });
 }
 
-// The published bubble is (p - 1) (FB + BW - 3 W), with the times of a chunk. F and BW in one
-// operation take their sum here; then every rank idles as long.
+// The published bubble is (p - 1) (FB + BW - 3 W), in times of a chunk. F and BW in one operation
+// take their sum here; then every rank idles equally long.
 TEST(ClosedForm, DualPipeVWithWeightsTheShortest) {
   ForAllShapes([](int p, int m, DeviceTimes times) {
     times.backward_weight_ns =
@@ -217,7 +217,7 @@ TEST(ClosedForm, ZeroBubbleWithFewMicroBatches) {
   });
 }
 
-// What most tools miss: latency costs 1F1B the more the more micro-batches there are.
+// Most tools miss this: latency costs 1F1B more the more micro-batches there are.
 TEST(ClosedForm, LatencyOfOneFOneBGrowsWithTheMicroBatches) {
   ForAllShapes([](int p, int m, const DeviceTimes& times) {
     if (p == 1 || m % p != 0) return;
@@ -240,7 +240,7 @@ TEST(ClosedForm, LatencyOfZeroBubbleH1DoesNot) {
   });
 }
 
-// Equal passes: the bubbles of 1F1B shrink to about a half and about two thirds.
+// With equal passes, the bubbles of 1F1B shrink to about a half and about two thirds.
 TEST(VHalf, HasAboutHalfTheBubbleOfOneFOneB) {
   for (int p = 4; p <= 16; ++p) {
     const DeviceTimes times{1000, 1000, 1000};

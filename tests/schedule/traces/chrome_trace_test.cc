@@ -114,7 +114,7 @@ TEST(ChromeTrace, NamesRanksAndThreads) {
                                                      std::make_tuple("thread_name", 1, "receive")));
 }
 
-// In ns, [start, end).
+// A slice [start, end), in ns.
 struct Slice {
   int64_t start;
   int64_t end;
@@ -264,7 +264,7 @@ TEST(ChromeTrace, SurvivesDamagedText) {
     EXPECT_OK(CheckTrace(*trace));
     EXPECT_EQ(ParseChromeTrace(ToChromeTrace(*trace)).value(), *trace);
   }
-  // Some damage is to what only viewers read, but not most.
+  // Some damage affects only what viewers read, but not most.
   EXPECT_GT(accepted, 0);
   EXPECT_LT(accepted, 2000);
 }

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "schedule/generators.h"
-#include "schedule/lowering.h"
-#include "schedule/simulate.h"
+#include "schedule/generators/generators.h"
+#include "schedule/simulate/simulate.h"
+#include "schedule/transforms/lowering.h"
 #include "tests/schedule/traces/traces.h"
 #include "tests/testing/status_matchers.h"
 
@@ -26,7 +26,7 @@ using ::testing::Not;
 
 constexpr Sends kDiffedSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking};
 
-// Causes and their ns, those of 0 left out.
+// Returns the causes and their ns, except those of 0.
 std::vector<std::pair<std::string, int64_t>> Nonzero(const TimeSplit& split) {
   std::vector<std::pair<std::string, int64_t>> causes;
   for (int c = 0; c < kNumCauses; ++c) {
@@ -50,7 +50,7 @@ TEST(SplitByCause, DividesARankAsByHand) {
                                         {"BW", 20},
                                         {"step", 9},
                                         {"gradients", 3},
-                                        // 4 for the lane, 5 until it goes on after posting.
+                                        // 4 for the lane, 5 until the rank continues after posting.
                                         {"sends", 9},
                                         // 3 + 1 + 1 + 2 (no input makes a W wait).
                                         {"executor", 7},
@@ -59,7 +59,8 @@ TEST(SplitByCause, DividesARankAsByHand) {
             (Causes{{"F", 5}, {"BW", 20}, {"activations", 24}, {"sends", 40}, {"executor", 1}}));
 }
 
-// A REDUCE runs beside: a pass behind it waits for its own input, and only STEP for the REDUCE.
+// A REDUCE runs concurrently: a pass behind it waits only for its own input, and only STEP waits
+// for the REDUCE.
 TEST(SplitByCause, LetsOnlyUpdatesWaitForReductions) {
   const Trace trace = TraceFromText(
       {0, 1}, 1,
@@ -241,12 +242,12 @@ TEST(TraceDiff, SplitsTheDifferenceExactly) {
         EXPECT_EQ(diff.simulated.sum_ns(), plan.step_ns);
         EXPECT_EQ(diff.measured.sum_ns(), run.step_ns);
         std::vector<TimeSplit> sums(diff.ranks.size());
-        for (const Contribution& one : diff.most) {
+        for (const DelayCause& one : diff.most) {
           sums[static_cast<size_t>(one.rank.value())][one.cause] += one.difference_ns();
         }
         for (size_t rank = 0; rank < sums.size(); ++rank) {
           EXPECT_EQ(diff.ranks[rank].sum_ns(), run.step_ns - plan.step_ns) << name;
-          sums[rank][Cause::kTail] = diff.ranks[rank][Cause::kTail];  // of no action
+          sums[rank][Cause::kTail] = diff.ranks[rank][Cause::kTail];  // belongs to no action
           EXPECT_EQ(sums[rank], diff.ranks[rank]) << name;
         }
       }
@@ -277,7 +278,7 @@ TEST(TraceDiff, KeepsTheLargestContributions) {
     EXPECT_EQ(few.most[i].difference_ns(), all.most[i].difference_ns());
   }
   EXPECT_TRUE(std::is_sorted(all.most.begin(), all.most.end(),
-                             [](const Contribution& a, const Contribution& b) {
+                             [](const DelayCause& a, const DelayCause& b) {
                                return std::abs(a.difference_ns()) > std::abs(b.difference_ns());
                              }));
 }

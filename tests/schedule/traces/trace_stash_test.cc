@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedule/generators.h"
-#include "schedule/lowering.h"
-#include "schedule/simulate.h"
+#include "schedule/generators/generators.h"
+#include "schedule/simulate/simulate.h"
+#include "schedule/transforms/lowering.h"
 #include "tests/schedule/handwritten.h"
 #include "tests/schedule/traces/traces.h"
 
@@ -27,7 +27,7 @@ std::vector<std::pair<int64_t, double>> LevelsOf(const RankStash& stash) {
   return levels;
 }
 
-// The times of passes differ from stage to stage, and from each other.
+// Simulates passes whose times differ from stage to stage, and from each other.
 Simulation SimulationOf(const Schedule& compute, bool with_sizes) {
   const Schedule lowered = Lower(compute).value();
   Costs costs = UniformCosts(compute.rank_of_stage, {60'000, 50'000, 40'000}, 700);
@@ -76,7 +76,7 @@ TEST(StashOf, PeaksAtWhatPeakStashSays) {
   }
 }
 
-// To the byte, also where the peak is within a B.
+// Equal to the byte, also if the peak is within a B.
 TEST(StashOf, OfATraceWithSizesPeaksAtWhatTheSimulationSays) {
   for (const Generator& generator : Generators()) {
     const Simulation simulation = SimulationOf(generator.generate({3, 6}).value(), true);

@@ -7,9 +7,9 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/random.h"
-#include "schedule/generators.h"
-#include "schedule/lowering.h"
+#include "schedule/generators/generators.h"
 #include "schedule/traces/check_trace.h"
+#include "schedule/transforms/lowering.h"
 #include "tests/schedule/handwritten.h"
 
 namespace stagecoach::schedule {
@@ -93,8 +93,8 @@ Trace DisturbedTrace(absl::string_view name, int ranks, int micro_batches, Sends
   }
   Trace trace = Run(name, ranks, micro_batches, costs, sends);
   trace.source = "measured";
-  // All of a rank's later times move together, which keeps them in order, though not in accord with
-  // other ranks.
+  // All of a rank's later times move together, which keeps them in order, though not consistent
+  // with other ranks.
   int64_t end_ns = trace.step_ns;
   for (std::vector<TimedAction>& list : trace.actions) {
     int64_t shift_ns = 0;

@@ -5,7 +5,7 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-// As the bytes of a float or of bfloat16 this is not a number.
+// These bytes are NaN as a float and as bfloat16.
 constexpr std::byte kUnderWay{0xFF};
 
 }  // namespace

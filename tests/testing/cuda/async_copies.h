@@ -8,7 +8,8 @@
 namespace stagecoach::testing::cuda {
 
 // The asynchronous copies of one emulated thread, of 16 bytes each. A GPU may read and write at any
-// time between a copy's start and the wait for it; whoever depends on when it does is told here.
+// time between a copy's start and the wait for it; this class detects code that depends on the
+// actual time.
 class AsyncCopies {
  public:
   static constexpr size_t kBytes = 16;
@@ -17,7 +18,8 @@ class AsyncCopies {
   void Start(void* to, const void* from, bool reads);
   // Ends a group: of the copies started since the last one, perhaps none.
   void Commit() { ++committed_; }
-  // Writes the bytes of all groups but the last `groups`. Null, or what is wrong with a copy.
+  // Writes the bytes of all groups but the last `groups`. Returns null, or what is wrong with a
+  // copy.
   const char* Wait(size_t groups);
   bool under_way() const { return !copies_.empty(); }
 

@@ -7,7 +7,7 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-// Without cudaFuncSetAttribute, a kernel gets no more dynamic shared memory than this.
+// The most dynamic shared memory of a kernel without cudaFuncSetAttribute.
 constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
 
 bool Possible(const dim3& blocks, const dim3& threads) {

@@ -7,32 +7,33 @@
 #include <experimental/source_location>  // Clang 14 has no other
 #include <functional>
 
-// What the code of an emulated kernel calls: emulator.h gives it the names that CUDA has for it.
-// The calling thread of a block is a fiber; whatever makes it wait switches to another one. What
-// CUDA leaves undefined aborts here, with the kernel's line, block and thread.
+// The functions that the code of an emulated kernel calls: emulator.h defines CUDA's names for
+// them. The calling thread of a block is a fiber; whatever makes it wait switches to another one.
+// What CUDA leaves undefined aborts here, with the kernel's line, block and thread.
 namespace stagecoach::testing::cuda {
 
 using Location = std::experimental::source_location;
 
-// __syncthreads. All threads of the block must come, to the same line; none may have ended.
-// Returns for how many of them `predicate` holds.
+// Implements __syncthreads. All threads of the block must come to the same line; none may have
+// ended. Returns for how many of them `predicate` holds.
 int BlockBarrier(bool predicate, Location location);
 
-// What lanes of a warp do together. All lanes that `mask` names, unless they have ended, must come
-// with this mask and this operation; the caller must be one of them.
+// An operation that lanes of a warp do together. All lanes that `mask` names, unless they have
+// ended, must come with this mask and this operation; the caller must be one of them.
 enum class WarpOperation : uint8_t { kBarrier, kShuffle, kBallot, kTogether };
-// kShuffle returns the value that lane `source` came with, which must be in the mask and alive;
-// kBallot one bit per lane whose value is not 0.
+// kShuffle returns the value of lane `source`, which must be in the mask and alive; kBallot returns
+// one bit per lane whose value is not 0.
 uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
                       Location location);
-// What all 32 lanes of a warp do as one, at the same line: `work` gets the operands of each lane,
-// in their order, when the last lane has come.
+// Work that all 32 lanes of a warp do as one, at the same line: `work` gets the operands of each
+// lane, in their order, when the last lane has come.
 using WarpWork = void (*)(void* const* operands);
 void WarpTogether(WarpWork work, void* operands, Location location);
-// The calling thread's lane.
+// Returns the calling thread's lane.
 unsigned Lane();
 
-// Aligned to 16 bytes and no more, poisoned before every block, with red zones on both sides.
+// Returns shared memory that is aligned to 16 bytes and no more, poisoned before every block, with
+// red zones on both sides.
 unsigned char* SharedMemoryOfBlock();
 
 // Tensor cores (kernels/cuda/device/tensor_core.cuh). The layouts of fragments are those of PTX's
@@ -49,12 +50,12 @@ void StartCopy(void* to, const void* from, bool reads, Location location);
 void CommitCopies();
 void WaitForCopies(size_t groups, Location location);
 
-// What each thread of a kernel that may start early calls before it ends
+// Each thread of a kernel that may start early calls this before it ends
 // (kernels/cuda/device/early_start.cuh).
 void WaitForEarlierKernels();
 
 // Puts a kernel into the stream's order: `thread` is run once for every thread of every block. The
-// errors are CUDA's. `kernel` is its address, which stands for it in cudaFuncSetAttribute.
+// errors are CUDA's. `kernel` is its address, which identifies it in cudaFuncSetAttribute.
 cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
                           std::function<void()> thread);
 

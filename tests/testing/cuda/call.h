@@ -6,23 +6,23 @@
 #include "tests/testing/cuda/machine.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// What every call of the runtime does besides its own work. A body is called with the machine and
-// its lock, and returns the call's result.
+// The common part of every call of the runtime. A body is called with the machine and its lock, and
+// returns the call's result.
 namespace stagecoach::testing::cuda {
 
-// Keeps an error for cudaGetLastError. Returns it.
+// Keeps an error for cudaGetLastError, and returns it.
 inline cudaError_t Remember(cudaError_t error) {
   if (error != cudaSuccess) CurrentThread().last_error = error;
   return error;
 }
 
-// The asynchronous error of the calling thread's GPU.
+// Returns the asynchronous error of the calling thread's GPU.
 inline cudaError_t CurrentFailure(const Machine& machine) {
   if (machine.gpus.empty()) return cudaErrorNoDevice;
   return machine.gpus[static_cast<size_t>(CurrentThread().gpu)]->failure;
 }
 
-// A call that needs no GPU to be in order.
+// Makes a call that needs no working GPU.
 template <typename Body>
 cudaError_t SystemCall(const char* name, Body&& body, cudaError_t injected = cudaErrorUnknown) {
   Machine& machine = Machine::Get();
@@ -37,8 +37,8 @@ cudaError_t SystemCall(const char* name, Body&& body, cudaError_t injected = cud
   return Remember(error);
 }
 
-// A call that works on the current GPU, and fails once that has failed. `injected` is what it
-// returns when it is to fail on purpose.
+// Makes a call that works on the current GPU, and fails once that has failed. `injected` is
+// returned if it must fail on purpose.
 template <typename Body>
 cudaError_t Call(const char* name, Body&& body, cudaError_t injected = cudaErrorUnknown) {
   return SystemCall(
@@ -52,7 +52,7 @@ cudaError_t Call(const char* name, Body&& body, cudaError_t injected = cudaError
       injected);
 }
 
-// A call that gives something back. It does so whatever has failed before, and never fails on
+// Makes a call that releases something. It does so whatever has failed before, and never fails on
 // purpose.
 template <typename Body>
 cudaError_t GiveBackCall(Body&& body) {
@@ -68,7 +68,7 @@ cudaError_t GiveBackCall(Body&& body) {
   return Remember(error);
 }
 
-// For mistakes that CUDA would not explain, or not notice: says what is wrong on stderr.
+// Reports mistakes on stderr that CUDA would not explain, or not notice.
 cudaError_t Refuse(const char* call, const char* why);
 
 }  // namespace stagecoach::testing::cuda

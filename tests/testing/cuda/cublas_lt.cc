@@ -14,9 +14,9 @@
 #include "tests/testing/cuda/cublas_lt_product.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// Products. What the documentation of cublasLtMatmul leaves open is refused here, so that no
-// code relies on it: among others, aux matrices and bias gradients of matrices that are not 16-byte
-// aligned, and bias gradients with alpha != 1.
+// Products. Cases that the documentation of cublasLtMatmul leaves open are refused here, so that no
+// code relies on them: among others, aux matrices and bias gradients of matrices that are not
+// 16-byte aligned, and bias gradients with alpha != 1.
 namespace stagecoach::testing::cuda {
 namespace {
 
@@ -31,7 +31,7 @@ struct Range {
   }
 };
 
-// What the product reads and writes.
+// Returns the memory that the product reads and writes.
 std::vector<Range> RangesOf(const Product& product) {
   std::vector<Range> ranges = {{"D", product.d.data, product.d.bytes(), true},
                                {"A", product.a.data, product.a.bytes(), false},
@@ -57,8 +57,8 @@ std::vector<Range> RangesOf(const Product& product) {
   return ranges;
 }
 
-// The real library would compute something, or the GPU would fault: nothing that a test could see
-// for what it is.
+// Aborts where the real library would compute something, or the GPU would fault, so that a test
+// could not recognize the mistake.
 void ExpectMemory(const Product& product, int gpu) {
   const std::vector<Range> ranges = RangesOf(product);
   for (const Range& range : ranges) {
@@ -72,7 +72,7 @@ void ExpectMemory(const Product& product, int gpu) {
   }
 }
 
-// With what the heuristic does not know of.
+// Includes the workspace that the heuristic does not know of.
 size_t NeededWorkspaceBytes(const Product& product, const Algorithm& algorithm) {
   const BlasFaults faults = blas_faults();
   const auto more = faults.workspace_bytes.find(algorithm.id);
@@ -277,7 +277,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algo,
   }
   if (algo == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   std::optional<stand_in::Algorithm> algorithm = stand_in::Unpack(*algo);
-  // What the heuristic offers is used as it is.
+  // An algorithm that the heuristic offers must be used unchanged.
   if (!algorithm.has_value() || !algorithm->by_id) return CUBLAS_STATUS_INVALID_VALUE;
   const cublasStatus_t status = stand_in::SetAttribute(*algorithm, attr, buf, sizeInBytes);
   if (status == CUBLAS_STATUS_SUCCESS) *algo = stand_in::Pack(*algorithm);

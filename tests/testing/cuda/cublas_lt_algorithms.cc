@@ -14,7 +14,7 @@ namespace {
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 constexpr uint64_t kMagic = 0x5354414745434F41;
 
-// Two that sum in another order than the usual one, one of each way to split k.
+// Two of these sum in a different order, one for each way to split k.
 constexpr std::array<Algorithm, 6> kAlgorithms = {{
     {.id = 66, .tile = 20, .stages = 12, .split_k = 1, .custom_option = 5, .cluster = 2},
     {.id = 67,
@@ -44,7 +44,8 @@ constexpr std::array<Algorithm, 6> kAlgorithms = {{
     {.id = 0, .tile = 11, .split_k = 1, .order = SumOrder::kEvenThenOdd, .any_alignment = true},
 }};
 
-// All that the library has, in the order in which the heuristic offers them for `problem`.
+// Returns all algorithms of the library, in the order in which the heuristic offers them for
+// `problem`.
 std::vector<Algorithm> AlgorithmsFor(uint64_t problem, const BlasFaults& faults) {
   std::vector<Algorithm> algorithms;
   for (size_t i = 0; i < kAlgorithms.size(); ++i) {
@@ -57,7 +58,7 @@ std::vector<Algorithm> AlgorithmsFor(uint64_t problem, const BlasFaults& faults)
   return algorithms;
 }
 
-// Two products with equal numbers can be computed by the same algorithm.
+// Products with equal numbers can be computed by the same algorithm.
 uint64_t ProblemOf(const Product& product) {
   uint64_t hash = 0xCBF29CE484222325;
   const auto mix = [&hash](int64_t value) {
@@ -96,7 +97,8 @@ bool HaveSameAttributes(const Algorithm& a, const Algorithm& b) {
   return attributes(a) == attributes(b);
 }
 
-// Of a null pointer, whose address is yet to be told, the most that can be asked for.
+// Returns the largest alignment that can be requested for a null pointer, whose address is not yet
+// known.
 uint8_t AlignmentOf(const void* address) {
   for (uint8_t bytes = kVectorBytes; bytes > 1; bytes /= 2) {
     if (IsAligned(address, bytes)) return bytes;
@@ -154,7 +156,7 @@ cublasStatus_t UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& pac
     if (faults.lacks != nullptr && faults.lacks(product)) break;
     if (!Supports(known, product, MatmulPreference())) break;
     algorithm = known;
-    // Nobody has said how well the bias is aligned.
+    // Nothing is known about the alignment of the bias.
     algorithm.bias_alignment = UsesBias(product.epilogue) ? kVectorBytes : 1;
     return CUBLAS_STATUS_SUCCESS;
   }

@@ -11,12 +11,12 @@
 #include "tests/testing/cuda/cublas_lt_objects.h"
 #include "tests/testing/cuda/cublas_lt_product.h"
 
-// The algorithms of the stand-in, and which of them can compute which product.
+// The algorithms of the stand-in, and the products that each can compute.
 namespace stagecoach::testing::cuda {
 
 inline constexpr int kVectorBytes = 16;
 
-// What is inside of a cublasLtMatmulAlgo_t.
+// The contents of a cublasLtMatmulAlgo_t.
 struct Algorithm {
   int32_t id = 0;
   uint32_t tile = 0;
@@ -28,39 +28,40 @@ struct Algorithm {
   uint16_t inner_shape = 0;
   uint16_t cluster = 0;
   SumOrder order = SumOrder::kAscending;
-  bool any_alignment = false;  // else operands, and rows and columns within them, begin at 16 bytes
+  bool any_alignment = false;  // otherwise operands, and rows and columns within them, begin at
+                               // multiples of 16 bytes
   bool by_id = false;          // from cublasLtMatmulAlgoInit, not from the heuristic
-  uint8_t bias_alignment = 0;  // what the bias had when the algorithm was asked for
-  uint64_t problem = 0;        // for which it was asked for; `by_id`: the types of that
-  uint64_t magic = 0;          // and that it was
+  uint8_t bias_alignment = 0;  // the bias's alignment when the algorithm was requested
+  uint64_t problem = 0;        // the product for which it was requested; `by_id`: the types of that
+  uint64_t magic = 0;          // marks an algorithm that was requested
 
   bool operator==(const Algorithm&) const = default;
 };
 
 cublasLtMatmulAlgo_t Pack(const Algorithm& algorithm);
-// Nothing if neither the heuristic nor cublasLtMatmulAlgoInit made it.
+// Returns nothing if neither the heuristic nor cublasLtMatmulAlgoInit made it.
 std::optional<Algorithm> Unpack(const cublasLtMatmulAlgo_t& packed);
-// The algorithm with which to compute `product`. INVALID_VALUE if it was asked for another product,
-// or for other types; NOT_SUPPORTED if its attributes were set to what no algorithm has, or to one
-// that cannot compute the product.
+// Finds the algorithm with which to compute `product`. INVALID_VALUE if it was requested for
+// another product, or for other types; NOT_SUPPORTED if no algorithm has its attributes, or if it
+// cannot compute the product.
 cublasStatus_t UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& packed,
                          Algorithm& algorithm);
 
-// Algorithm `id` with the attributes' default values, for products whose types are those of
-// `types`. Nothing if there is none.
+// Returns algorithm `id` with the attributes' default values, for products whose types are those of
+// `types`; nothing if it does not exist.
 std::optional<Algorithm> WithId(int32_t id, const Product& types);
 
-// The product as `algorithm` computes it.
+// Returns the product as `algorithm` computes it.
 Product With(Product product, const Algorithm& algorithm);
 
-// The algorithms that may be used, best first; which is best depends on the problem alone.
+// Returns the algorithms that may be used, best first; the order depends on the problem alone.
 std::vector<Algorithm> Candidates(const Product& product, const MatmulPreference& preference);
 
-// The best that addresses and workspace allow, for callers that name none.
+// Returns the best one that addresses and workspace allow, for callers that name none.
 std::optional<Algorithm> BestFor(const Product& product, size_t workspace_bytes);
 
 bool IsAligned(const void* address, uint64_t bytes);
-// Whether the addresses are such as `algorithm` was asked for.
+// Returns whether the addresses are aligned as they were when `algorithm` was requested.
 bool AreAligned(const Product& product, const Algorithm& algorithm);
 
 }  // namespace stagecoach::testing::cuda

@@ -21,13 +21,13 @@ double GeluDerivative(double z) {
          0.5 * z * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * z * z);
 }
 
-// A value that is stored is rounded once more.
+// Returns the error after storing: a stored value is rounded once more.
 double WhenStored(cudaDataType_t type, double value, double error) {
   const double u = type == CUDA_R_16BF ? kBfloat16Roundoff : 0.0;
   return error + u * (std::fabs(value) + error);
 }
 
-constexpr int kMostParts = 4;  // that an algorithm splits k into
+constexpr int kMostParts = 4;  // into which an algorithm splits k
 
 }  // namespace
 
@@ -36,7 +36,7 @@ ExpectedProduct Expect(const BlasProblem& p) {
   const BlasCase& c = p.c;
   const uint32_t epilogue = c.epilogue;
   const bool tf32 = c.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  // Of operands, and of parts of the sum that are kept in the type of the result.
+  // Errors of operands, and of parts of the sum that are kept in the type of the result.
   const double operand_error = tf32 ? 2 * kTf32Roundoff + kTf32Roundoff * kTf32Roundoff : 0.0;
   const double part_error = c.result == CUDA_R_16BF ? (kMostParts + 1) * kBfloat16Roundoff : 0.0;
   for (int64_t j = 0; j < c.n; ++j) {

@@ -7,11 +7,11 @@
 
 namespace stagecoach::testing::cuda {
 
-// The exact result, column by column, and how far from it the library may be.
+// The exact result, column by column, and the library's largest error.
 struct ExpectedProduct {
   std::vector<double> values, bounds;         // D
   std::vector<double> bias, bias_bounds;      // the bias gradient
-  std::vector<double> before, before_bounds;  // what the activation is applied to
+  std::vector<double> before, before_bounds;  // the operand of the activation
 };
 
 ExpectedProduct Expect(const BlasProblem& p);

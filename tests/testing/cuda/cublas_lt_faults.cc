@@ -12,7 +12,7 @@ struct Faults {
 };
 
 Faults& TheFaults() {
-  static Faults* const state = new Faults;  // never destroyed: others may end later
+  static Faults* const state = new Faults;  // never destroyed: other objects may end later
   return *state;
 }
 

@@ -9,35 +9,35 @@
 
 #include "tests/testing/cuda/cublas_lt_product.h"
 
-// How a test makes the stand-in of cuBLASLt behave as the real library may, but the stand-in by
-// itself does not. Algorithms are named by their CUBLASLT_ALGO_CONFIG_ID.
+// Faults with which a test makes the stand-in of cuBLASLt behave as the real library may, but the
+// stand-in by itself does not. Algorithms are named by their CUBLASLT_ALGO_CONFIG_ID.
 namespace stagecoach::testing::cuda {
 
 inline constexpr int32_t kFirstFurtherId = 100;
 
 struct BlasFaults {
-  // Products that the library has no algorithm for; of the operands only types and extents count.
+  // Products for which the library has no algorithm; only types and extents of the operands matter.
   std::function<bool(const Product&)> lacks;
   // Algorithms that the heuristic does not offer, though the library has them.
   std::set<int32_t> unoffered;
-  // How many more algorithms the library has. The heuristic offers them after the others; their ids
-  // count up from kFirstFurtherId.
+  // The number of additional algorithms of the library. The heuristic offers them after the others;
+  // their ids count up from kFirstFurtherId.
   int further = 0;
-  // Algorithms that the heuristic offers and cublasLtMatmulAlgoCheck refuses, as the product does.
+  // Algorithms that the heuristic offers, but cublasLtMatmulAlgoCheck and the product refuse.
   std::set<int32_t> refused;
   // Algorithms that need this much workspace, of which the heuristic does not know.
   std::map<int32_t, size_t> workspace_bytes;
-  // Algorithms that pass the check, and which cublasLtMatmul fails to run.
+  // Algorithms that pass the check, but that cublasLtMatmul fails to run.
   std::set<int32_t> failing;
-  // Algorithms that give other bits on every run.
+  // Algorithms that produce other bits on every run.
   std::set<int32_t> unsteady;
-  // Time of the GPU's clock that a run takes beyond the time it takes here.
+  // Time of the GPU's clock that a run takes in addition to its time here.
   std::map<int32_t, int64_t> extra_ns;
-  // The same of runs of products with an epilogue, besides.
+  // Additional time for runs of products with an epilogue.
   int64_t epilogue_extra_ns = 0;
 };
 
-// Until the next Reset, for all calls that follow. Thread-safe.
+// Sets the faults of all following calls, until the next Reset. Thread-safe.
 void SetBlasFaults(BlasFaults faults);
 
 // ---- For the stand-in.

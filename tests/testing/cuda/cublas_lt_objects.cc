@@ -11,7 +11,7 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-// The objects that exist.
+// The existing objects.
 class Objects {
  public:
   static Objects& Get() {
@@ -66,7 +66,7 @@ const Object* FindObject(Handle handle) {
   return static_cast<const Object*>(handle);
 }
 
-// One attribute, whose size must be that of what holds it.
+// One attribute, whose size must be that of its field.
 struct Field {
   void* address = nullptr;  // null: the stand-in does not know the attribute
   size_t bytes = 0;

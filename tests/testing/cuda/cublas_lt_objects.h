@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-// What the opaque objects of the stand-in of cuBLASLt hold. Attributes have the defaults of
+// The contents of cuBLASLt's opaque objects in the stand-in. Attributes have the defaults of
 // cublasLt.h.
 struct cublasLtContext {
   int gpu;  // a handle belongs to the GPU that was current when it was created
@@ -46,8 +46,8 @@ struct MatmulPreference : Zeroed<cublasLtMatmulPreferenceOpaque_t> {
   float max_waves = 0.0F;
 };
 
-// The object behind a handle; null for a null handle. Aborts if it has been destroyed or was never
-// made by the stand-in.
+// Returns the object behind a handle; null for a null handle. Aborts if it has been destroyed or
+// was never made by the stand-in.
 const cublasLtContext* Find(cublasLtHandle_t handle);
 const MatmulDesc* Find(cublasLtMatmulDesc_t handle);
 const MatrixLayout* Find(cublasLtMatrixLayout_t handle);

@@ -58,7 +58,7 @@ struct BlasCase {
 
 std::string NameOf(const BlasCase& c);
 
-// A matrix in memory: its lines, and nothing defined between them.
+// A matrix in memory: its lines, with undefined contents between them.
 struct StoredMatrix {
   int64_t rows = 0, columns = 0, leading = 0;
   bool row_major = false;
@@ -97,17 +97,17 @@ class BlasProblem {
   std::vector<cublasLtMatmulHeuristicResult_t> Heuristic(
       cublasStatus_t expected = CUBLAS_STATUS_SUCCESS, int wanted = 16);
 
-  // cublasLtMatmulAlgoInit with the types of the case.
+  // Calls cublasLtMatmulAlgoInit with the types of the case.
   cublasStatus_t Init(int32_t id, cublasLtMatmulAlgo_t& algo);
 
-  // Of cublasLtMatmulAlgoCheck. The workspace that it asks for is in `workspace_bytes`.
+  // Calls cublasLtMatmulAlgoCheck. Sets `workspace_bytes` to the workspace that it needs.
   cublasStatus_t Check(const cublasLtMatmulAlgo_t& algo, size_t* workspace_bytes = nullptr);
 
-  // In place: C is D.
+  // Multiplies in place: C is D.
   cublasStatus_t Multiply(const cublasLtMatmulAlgo_t* algo,
                           size_t workspace_bytes = kWorkspaceBytes);
 
-  // D, column by column, without what lies between its lines.
+  // Returns D, column by column, without the gaps between its lines.
   Floats Result();
 
   bool MaskBit(int64_t row, int64_t column) const {
@@ -132,7 +132,7 @@ class BlasProblem {
   BlasBench& gpu_;
 };
 
-// CUBLASLT_ALGO_CONFIG_ID.
+// Returns CUBLASLT_ALGO_CONFIG_ID.
 int32_t IdOf(const cublasLtMatmulAlgo_t& algo);
 
 class CublasLt : public ::testing::Test {

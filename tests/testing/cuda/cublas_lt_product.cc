@@ -25,7 +25,7 @@ float GeluDerivative(float z) {
          0.5F * z * (1.0F - t) * (1.0F + t) * kGeluScale * (1.0F + 3.0F * kGeluCubic * z * z);
 }
 
-// The nearest number with 10 bits of mantissa, ties to even.
+// Returns the nearest number with 10 bits of mantissa, ties to even.
 float RoundToTf32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7F800000U) == 0x7F800000U) return value;
@@ -51,7 +51,7 @@ void SetMaskBit(const Product& product, int64_t row, int64_t column, bool value)
   byte = value ? byte | one : byte & ~one;
 }
 
-// op(X) as rows of `inner` elements: row p holds op(A)(:, p), or op(B)(p, :).
+// Returns op(X) as rows of `inner` elements: row p holds op(A)(:, p), or op(B)(p, :).
 std::vector<float> Operand(const Matrix& matrix, bool swap, int64_t k, int64_t inner, bool tf32) {
   std::vector<float> values(static_cast<size_t>(k * inner));
   size_t next = 0;
@@ -74,7 +74,7 @@ std::vector<int64_t> Order(SumOrder order, int64_t begin, int64_t end) {
   return sequence;
 }
 
-// Column j of op(A) op(B), over the products of `order` alone.
+// Computes column j of op(A) op(B), over the products of `order` alone.
 void SumColumn(const std::vector<float>& a, const std::vector<float>& b, const Product& product,
                const std::vector<int64_t>& order, int64_t j, float* sum) {
   const int64_t m = product.m;
@@ -86,7 +86,7 @@ void SumColumn(const std::vector<float>& a, const std::vector<float>& b, const P
   }
 }
 
-// What a part of k is kept as until the parts are added.
+// Returns the form in which a part of k is kept until the parts are added.
 Matrix PartOf(const Product& product, int part) {
   Matrix matrix = {.type = product.reduction == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
                                ? product.d.type
@@ -98,7 +98,7 @@ Matrix PartOf(const Product& product, int part) {
   return matrix;
 }
 
-// op(A) op(B), column by column.
+// Computes op(A) op(B), column by column.
 std::vector<float> Accumulate(const Product& product) {
   const int64_t m = product.m, n = product.n, k = product.k;
   const std::vector<float> a = Operand(product.a, product.transpose_a, k, m, product.tf32);
@@ -133,7 +133,7 @@ std::vector<float> Accumulate(const Product& product) {
   return result;
 }
 
-// What the epilogue makes of one element.
+// Applies the epilogue to one element.
 float Finish(const Product& product, float value, int64_t i, int64_t j) {
   if (Has(product, CUBLASLT_EPILOGUE_BIAS)) value += product.bias.Get(i, 0);
   if (Has(product, CUBLASLT_EPILOGUE_DRELU)) return MaskBit(product, i, j) ? value : 0.0F;
@@ -180,7 +180,7 @@ void Matrix::Set(int64_t row, int64_t column, float value) const {
 }
 
 int64_t WorkspaceBytes(const Product& product) {
-  constexpr int64_t kCounterBytes = 4096;  // of INPLACE, which keeps nothing else
+  constexpr int64_t kCounterBytes = 4096;  // used by INPLACE, which keeps nothing else
   switch (product.reduction) {
     case CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE:
       return product.m * product.n * product.split_k * 4;
@@ -194,7 +194,7 @@ int64_t WorkspaceBytes(const Product& product) {
 }
 
 void Compute(const Product& product) {
-  // The workspace holds nothing that is worth keeping, before and after.
+  // The workspace has no contents that matter, before or after.
   const int64_t scratch = WorkspaceBytes(product);
   if (scratch > 0) std::memset(product.workspace, 0xFF, static_cast<size_t>(scratch));
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// What one cublasLtMatmul computes, as plain loops.
+// The computation of one cublasLtMatmul, as plain loops.
 namespace stagecoach::testing::cuda {
 
 struct Matrix {
@@ -18,14 +18,14 @@ struct Matrix {
   bool row_major = false;
 
   int64_t element_bytes() const { return type == CUDA_R_16BF ? 2 : 4; }
-  // From the first element to the end of the last.
+  // Returns the size from the first element to the end of the last.
   int64_t bytes() const;
   float Get(int64_t row, int64_t column) const;
   void Set(int64_t row, int64_t column, float value) const;
 };
 
 // The order in which the k products of an element are summed. Sums in different orders differ in
-// their last bits, so that a test notices if another algorithm was used than the one it asked for.
+// their last bits, so that a test notices if another algorithm was used than the requested one.
 enum class SumOrder : uint8_t { kAscending, kDescending, kEvenThenOdd };
 
 // D = epilogue(alpha op(A) op(B) + beta C).    op(A) (m, k)   op(B) (k, n)   C, D (m, n)
@@ -38,19 +38,19 @@ struct Product {
   bool tf32 = false;                // operands are rounded to 10 bits of mantissa
 
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  Matrix bias;  // (m, 1), read or written as `epilogue` says
-  Matrix aux;   // (m, n); of ReLU's bit mask only `data` and `leading`, in bits, count
+  Matrix bias;  // (m, 1), read or written depending on `epilogue`
+  Matrix aux;   // (m, n); for ReLU's bit mask only `data` and `leading`, in bits, matter
 
   SumOrder order = SumOrder::kAscending;
-  // Parts of k, each summed by itself: kept in `workspace` in the type of D or in float32, or (kept
-  // nowhere) added one after the other to a result of D's type.
+  // Parts of k, each summed separately: kept in `workspace` in the type of D or in float32, or
+  // (kept nowhere) added one after the other to a result of D's type.
   int split_k = 1;
   cublasLtReductionScheme_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
 
-// The bytes of workspace that a product needs whose other members are given.
+// Returns the bytes of workspace that a product needs, from its other members.
 int64_t WorkspaceBytes(const Product& product);
 
 void Compute(const Product& product);

@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Every algorithm computes the product; D, bias gradient and aux are what they should be.
+// Expects that every algorithm computes the product: D, bias gradient and aux are correct.
 void ExpectRight(const BlasCase& c) {
   SCOPED_TRACE(NameOf(c));
   BlasBench gpu;
@@ -96,7 +96,7 @@ TEST_F(CublasLt, Tf32RoundsOperandsToTenBits) {
   BlasBench gpu;
   BlasProblem p(gpu,
                 {.m = 1, .n = 1, .k = 1, .compute = CUBLAS_COMPUTE_32F_FAST_TF32, .padding = 1});
-  // Down, up, and to even.
+  // Rounds down, up, and to even.
   for (const auto& [value, rounded] :
        {std::pair{1.0F + 0x1p-12F, 1.0F}, std::pair{1.0F + 0x1.8p-11F, 1.0F + 0x1p-10F},
         std::pair{-1.0F - 0x1p-11F, -1.0F}, std::pair{1.0F + 0x1p-10F, 1.0F + 0x1p-10F}}) {

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// The heuristic and the product itself refuse what `change` makes of a problem.
+// Expects that the heuristic and the product itself refuse a problem that `change` has changed.
 template <typename Change>
 void ExpectRefused(cublasStatus_t status, const BlasCase& c, Change change) {
   SCOPED_TRACE(NameOf(c));

@@ -14,9 +14,9 @@
 #include "tests/testing/cuda/machine.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// The part of cuDNN that the backend uses: graphs of causal attention and of convolutions, by the
-// names of the real library, which the backend finds in its process. Engines are as cuDNN 9.19 has
-// them. What is set is checked as the library does, and where that is lax more strictly.
+// The part of cuDNN that the backend uses: graphs of causal attention and of convolutions, under
+// the names of the real library, which the backend finds in its process. Engines are as in cuDNN
+// 9.19. Attributes are checked as the library does, and more strictly where that is lax.
 namespace stagecoach::testing::cudnn {
 namespace {
 
@@ -26,7 +26,7 @@ using api::Descriptor;
 using api::DescriptorType;
 using api::Status;
 
-// As the library's, of the thread.
+// The thread's last error, as in the library.
 std::string& LastError() {
   thread_local std::string text;
   return text;
@@ -37,7 +37,7 @@ Status Refuse(Status status, std::string reason) {
   return status;
 }
 
-// The engines that are proposed for a graph, the best first.
+// Returns the engines that are proposed for a graph, the best first.
 std::vector<Engine> EnginesOf(const std::shared_ptr<const Graph>& graph, api::HeuristicMode mode) {
   using Note = api::NumericalNote;
   if (graph->is_convolution()) return ConvolutionEngines(graph, mode);
@@ -51,7 +51,7 @@ std::vector<Engine> EnginesOf(const std::shared_ptr<const Graph>& graph, api::He
   return {{2, 7, graph, bytes, {Note::kTensorCore}}, {1, 3, graph, 0, {Note::kTensorCore}}};
 }
 
-// Answers with `values`, as many as there is room for.
+// Answers with as many of `values` as there is room for.
 template <typename T>
 Status Give(const std::vector<T>& values, int64_t capacity, int64_t* count, void* to) {
   const size_t given = std::min(values.size(), static_cast<size_t>(capacity));
@@ -127,8 +127,8 @@ bool IsAligned(const void* address, int64_t alignment) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment) == 0;
 }
 
-// The real library would let the GPU fault, or write over something: nothing that a test could see
-// for what it is.
+// Aborts where the real library would let the GPU fault, or overwrite something, so that a test
+// could not recognize the mistake.
 void ExpectMemory(const Graph& graph, const Pack& pack, int64_t workspace_bytes) {
   const std::byte* const end = pack.workspace + workspace_bytes;
   STAGECOACH_CHECK(
@@ -211,7 +211,7 @@ Status Execute(const api::Context& handle, const DescriptorObject& plan,
                               : Refuse(Status::kExecutionFailed, "the stream takes no work");
 }
 
-// What every call does besides its own work.
+// Does the common part of every call.
 template <typename Body>
 Status Call(const char* name, Body body) {
   cuda::Progress();

@@ -1,5 +1,5 @@
-// The declarations of cuDNN's graph API that the backend has (kernels/cuda/cudnn/api.h) are those
-// of the library's own header, where that is installed.
+// Checks that the backend's declarations of cuDNN's graph API (kernels/cuda/cudnn/api.h) match the
+// library's own header, where that is installed.
 #include <type_traits>
 
 #include "gtest/gtest.h"
@@ -12,7 +12,7 @@ namespace {
 
 namespace api = kernels::cudnn;
 
-// Whether the library's function can be called as ours is: enumerations are ints to both.
+// True if the library's function can be called as ours is: enumerations are ints to both.
 template <typename Theirs, typename Ours>
 struct AsOurs;
 template <typename Result, typename... Theirs, typename OurResult, typename... Ours>

@@ -15,7 +15,7 @@ using api::HeuristicMode;
 using api::NumericalNote;
 using Dims = std::array<int64_t, 4>;
 
-// The nearest of eleven bits, ties away from zero.
+// Returns the nearest number of eleven bits, ties away from zero.
 float ToTf32(float value) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
@@ -69,12 +69,12 @@ bool HasChannelsLast(const Tensor& tensor) {
   return tensor.strides == Dims{dims[1] * dims[2] * dims[3], 1, dims[3] * dims[1], dims[1]};
 }
 
-// What engines depend on.
+// The properties on which engines depend.
 struct Kind {
   DescriptorType operation;
   bool has_bfloat16;
   bool to_float;      // gradients of weights of bfloat16, in float32
-  bool has_epilogue;  // what follows the convolution
+  bool has_epilogue;  // an operation follows the convolution
   int64_t weight_elements;
 };
 
@@ -95,7 +95,7 @@ std::vector<Engine> Proposed(const Kind& kind, const std::shared_ptr<const Graph
       break;
   }
   if (kind.to_float && kind.has_epilogue) {
-    // The knob: into how many parts the sum is divided.
+    // The knob is the number of parts into which the sum is divided.
     return {{1, 16, graph, kind.weight_elements * 16 * 4, {kTensorCore}},
             {1, 0, graph, 0, {kTensorCore}},
             {2, 0, graph, 0, {kTensorCore}}};
@@ -162,7 +162,7 @@ std::vector<Engine> ConvolutionEngines(const std::shared_ptr<const Graph>& graph
                      .to_float = has_bfloat16 && tensors.weights.type == DataType::kFloat,
                      .has_epilogue = graph->operations.size() > 1,
                      .weight_elements = tensors.weights.elements()};
-  // Compiled at run time: without groups, and for channels of whole words.
+  // These are compiled at run time: without groups, and for channels of whole words.
   const bool are_words = tensors.images.dims[1] % 2 == 0 && tensors.outputs.dims[1] % 2 == 0;
   if (kind.to_float && (tensors.groups() > 1 || !are_words)) return {};
   return mode == HeuristicMode::kA ? Proposed(kind, graph) : Fallbacks(kind, graph);

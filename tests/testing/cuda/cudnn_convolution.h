@@ -11,13 +11,14 @@
 // Convolutions in the stand-in of cuDNN.
 namespace stagecoach::testing::cudnn {
 
-// What a convolution writes, from `x` and `b` in the order of their dimensions: summed in double,
-// and rounded. With `rounded`, float32 operands are rounded to TF32 first.
+// Returns the result of a convolution, from `x` and `b` in the order of their dimensions: summed in
+// double, and rounded. With `rounded`, float32 operands are rounded to TF32 first.
 std::vector<float> Convolve(const Operation& operation, const ConvolutionTensors& tensors,
                             const std::vector<float>& x, const std::vector<float>& b, bool rounded);
 
-// The engines that are proposed: as cuDNN 9.19 does for an H100, a few of each kind. None where it
-// has none, and only for tensors whose channels are last and whose alignment is 16.
+// Returns the engines that are proposed: like cuDNN 9.19 for an H100, a few of each kind. There are
+// none where cuDNN has none, and only for tensors whose channels are last and whose alignment is
+// 16.
 std::vector<Engine> ConvolutionEngines(const std::shared_ptr<const Graph>& graph,
                                        api::HeuristicMode mode);
 

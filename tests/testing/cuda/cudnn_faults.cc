@@ -12,7 +12,8 @@ struct GuardedCudnnFaults {
 };
 
 GuardedCudnnFaults& TheCudnnFaults() {
-  static auto* const state = new GuardedCudnnFaults;  // never destroyed: others may end later
+  static auto* const state = new GuardedCudnnFaults;  // never destroyed: other objects may end
+                                                      // later
   return *state;
 }
 

@@ -5,21 +5,21 @@
 #include <map>
 #include <set>
 
-// How a test makes the stand-in of cuDNN behave as the real library may, but the stand-in by itself
-// does not. Engines are named by their global index: forward of attention has 2 and 1, backward 6
-// and 7, and 8, which says that it does not give the same bits every time; those of convolutions
+// Faults with which a test makes the stand-in of cuDNN behave as the real library may, but the
+// stand-in by itself does not. Engines are named by their global index: forward of attention has 2
+// and 1; backward has 6 and 7, and 8, which is marked as not deterministic; those of convolutions
 // are in cudnn_convolution.cc.
 namespace stagecoach::testing::cuda {
 
 struct CudnnFaults {
   std::set<int64_t> uncompiled;  // engines for which no plan can be made
-  std::set<int64_t> failing;     // whose plans do not run
-  std::set<int64_t> greedy;      // whose plans want a gigabyte of workspace
-  // Time of the GPU's clock that a run takes beyond the time it takes here; may be negative.
+  std::set<int64_t> failing;     // engines whose plans do not run
+  std::set<int64_t> greedy;      // engines whose plans want a gigabyte of workspace
+  // Time of the GPU's clock that a run takes in addition to its time here; may be negative.
   std::map<int64_t, int64_t> extra_ns;
 };
 
-// Until the next Reset, for all calls that follow. Thread-safe.
+// Sets the faults of all following calls, until the next Reset. Thread-safe.
 void SetCudnnFaults(CudnnFaults faults);
 
 // ---- For the stand-in.

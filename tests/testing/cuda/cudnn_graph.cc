@@ -73,7 +73,7 @@ void Write(const Tensor& tensor, const Values& values, void* data) {
   });
 }
 
-// An operand, of whose dimensions those that are one stand for all.
+// An operand whose dimensions of extent one are broadcast.
 class Broadcast {
  public:
   Broadcast(const Tensor& tensor, const Values& values)
@@ -262,7 +262,7 @@ bool MayReduce(const Tensor& x, const Tensor& y) {
   return true;
 }
 
-// As letters: what the library knows its graphs by.
+// Returns the letters by which the library recognizes its graphs.
 std::string NameOf(const Operation& operation) {
   switch (operation.type) {
     case DescriptorType::kOperationMatmul:

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/cudnn/api.h"
 
-// What a graph of cuDNN's computes, in plain C++. The stand-in of cuDNN has a namespace of its own.
+// Computes a graph of cuDNN's in plain C++. The stand-in of cuDNN has a namespace of its own.
 namespace stagecoach::testing::cudnn {
 
 namespace api = kernels::cudnn;
@@ -25,11 +25,11 @@ struct Tensor {
   bool operator==(const Tensor&) const = default;
   bool in_memory() const { return !is_virtual && !is_by_value; }
   int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
-  // From the first to the last.
+  // Returns the size from the first element to the end of the last.
   int64_t bytes() const;
 };
 
-// Of a convolution, along both axes.
+// The window of a convolution, along both axes.
 struct Window {
   std::array<int64_t, 2> dilations = {}, strides = {}, before = {}, after = {};
   api::ConvolutionMode mode = api::ConvolutionMode::kCrossCorrelation;
@@ -42,8 +42,8 @@ inline bool IsConvolution(api::DescriptorType type) {
          type == api::DescriptorType::kOperationConvolutionBackwardFilter;
 }
 
-// y from x and what else there is of b and t, by their ids; -1: there is none. A matrix product has
-// a and b as x and b; a convolution x and w, dy and w, or x and dy.
+// Computes y from x and, if they exist, b and t, by their ids; -1: absent. A matrix product has a
+// and b as x and b; a convolution x and w, dy and w, or x and dy.
 struct Operation {
   api::DescriptorType type = api::DescriptorType::kOperationPointwise;
   api::PointwiseMode mode = api::PointwiseMode::kAdd;
@@ -61,7 +61,7 @@ struct ConvolutionTensors {
 };
 
 struct Arithmetic {
-  bool reversed = false;  // products of matrices are summed in the other order
+  bool reversed = false;  // products of matrices are summed in reverse order
   bool rounded = false;   // operands of convolutions are rounded to TF32
 };
 
@@ -70,17 +70,18 @@ struct Graph {
   std::map<int64_t, Tensor> tensors;
   std::vector<Operation> operations;
 
-  // Why it is no graph, or not one that has engines; "": it is one.
+  // Returns why it is not a graph, or not one that has engines; "" if it is one.
   std::string Check() const;
-  // Whether it is the one of backward of attention.
+  // Returns whether it is the backward graph of attention.
   bool is_backward() const;
   bool is_convolution() const { return IsConvolution(operations.front().type); }
   ConvolutionTensors TensorsOf(const Operation& convolution) const;
-  // Why the tensors of a convolution do not fit one another, or "".
+  // Returns why the tensors of a convolution do not fit one another, or "".
   std::string CheckConvolution(const Operation& operation) const;
-  // What kernels of backward keep there: as cuDNN 9.19 was seen to ask for.
+  // Returns the workspace of backward kernels: as much as cuDNN 9.19 was seen to ask for.
   int64_t WorkspaceBytes() const;
-  // Computes all. `addresses` are of what is in memory, `scalars` of what is by value.
+  // Computes the whole graph. `addresses` are those of tensors in memory, `scalars` the operands
+  // passed by value.
   void Compute(const std::map<int64_t, void*>& addresses, const std::map<int64_t, float>& scalars,
                Arithmetic arithmetic) const;
 };

@@ -20,7 +20,8 @@ using api::AttributeType;
 using api::DescriptorType;
 using api::Status;
 
-// What can be set of a descriptor. `refers_to` counts for those of AttributeType::kDescriptor.
+// An attribute that can be set on a descriptor. `refers_to` only matters for
+// AttributeType::kDescriptor.
 struct Rule {
   DescriptorType of;
   Attribute name;
@@ -137,7 +138,7 @@ bool IsOperation(DescriptorType type) {
          IsConvolution(type);
 }
 
-// The objects that exist.
+// The existing objects.
 struct Objects {
   std::mutex mutex;
   std::map<api::Descriptor, std::unique_ptr<DescriptorObject>> descriptors;
@@ -189,7 +190,7 @@ const char* CheckConvolution(const DescriptorObject& of) {
              : "the spatial dimensions are not those of the other attributes";
 }
 
-// The names that the three operations of convolutions have for the same.
+// The attribute names of one of the three convolution operations.
 struct ConvolutionNames {
   Attribute descriptor, read, also_read, written, alpha, beta;
 };

@@ -51,7 +51,7 @@ struct DescriptorObject {
   int64_t workspace_bytes = 0;                   // of a plan
 
   bool Has(api::Attribute name) const { return attributes.contains(name); }
-  // All values of an attribute, which are of type T; none where it is not set.
+  // Returns all values of an attribute, which are of type T; none if it is not set.
   template <typename T>
   std::vector<T> All(api::Attribute name) const {
     const auto found = attributes.find(name);
@@ -71,9 +71,9 @@ struct DescriptorObject {
   }
 };
 
-// Aborts if it has been destroyed or was never made by the stand-in.
+// Returns the object; aborts if it has been destroyed or was never made by the stand-in.
 DescriptorObject& FindDescriptor(api::Descriptor descriptor);
-// Null if it was not made, or is destroyed.
+// Returns null if it was not made, or has been destroyed.
 api::Context* FindHandle(api::Handle handle);
 
 api::Descriptor AddDescriptor(api::DescriptorType type);
@@ -81,11 +81,11 @@ void RemoveDescriptor(api::Descriptor descriptor);
 api::Handle AddHandle(int gpu);
 bool RemoveHandle(api::Handle handle);
 
-// What cudnnBackendSetAttribute and cudnnBackendFinalize do. On failure `reason` says why.
+// Implement cudnnBackendSetAttribute and cudnnBackendFinalize. On failure `reason` says why.
 api::Status SetAttribute(DescriptorObject& descriptor, api::Attribute name, api::AttributeType type,
                          int64_t count, const void* values, const char*& reason);
 api::Status Finalize(DescriptorObject& descriptor, std::string& reason);
-// The bytes of one value.
+// Returns the bytes of one value.
 size_t BytesOf(api::AttributeType type);
 
 }  // namespace stagecoach::testing::cudnn

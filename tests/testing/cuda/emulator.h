@@ -5,12 +5,12 @@
 //   g++ -std=c++20 -x c++ -I tests/testing/cuda/include -I . -include tests/testing/cuda/emulator.h
 // A kernel is an ordinary function; cudaLaunchKernelEx puts it into a stream of the stand-in
 // (stand_in.h), which runs its blocks one after the other and the threads of a block as fibers
-// (block.h). There is no more of CUDA here than the project uses: no __shared__ variables
-// (kernels/cuda/device/shared_memory.cuh has what replaces them), no cooperative groups, no
-// atomics on floating-point numbers, and no inline assembly: tests/testing/cuda/include/ has twins
-// of the headers that contain it.
+// (block.h). Only the part of CUDA that the project uses exists here: no __shared__ variables
+// (kernels/cuda/device/shared_memory.cuh replaces them), no cooperative groups, no atomics on
+// floating-point numbers, and no inline assembly: tests/testing/cuda/include/ has twins of the
+// headers that contain it.
 
-// This header stands for the one that nvcc includes by itself.
+// This header stands for the one that nvcc includes automatically.
 #define __CUDA_RUNTIME_H__
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
@@ -44,7 +44,7 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 
-// ---- Where a thread is. Set by the emulator whenever it switches.
+// ---- The position of a thread, which the emulator sets whenever it switches.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
@@ -171,7 +171,7 @@ template <typename T>
 void __stcs(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
-// Kernels use it for what the host reads meanwhile.
+// Kernels use this for data that the host reads meanwhile.
 template <typename T>
 void __stwt(T* address, std::type_identity_t<T> value) {
   std::atomic_ref<T>(*address).store(value, std::memory_order_release);
@@ -186,7 +186,7 @@ T atomicAdd(T* address, std::type_identity_t<T> value) {
 }
 
 // ---- Arithmetic that C's mathematical library lacks. The GPU's approximations are exact here:
-// what they may be off by belongs to the tolerances of tests on a GPU.
+// their errors are left to the tolerances of tests on a GPU.
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 inline void sincospi(double x, double* sine, double* cosine) {
@@ -199,7 +199,7 @@ inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline float __fadd_rn(float x, float y) { return x + y; }
-// The C++ compiler may make one operation of a product and a sum, which these are never part of.
+// The C++ compiler may fuse a product and a sum; these must never be fused.
 inline float __fmul_rn(float x, float y) {
   const volatile float product = x * y;
   return product;
@@ -217,7 +217,7 @@ constexpr T max(T a, T b) { return std::max(a, b); }
 template <typename T>
 requires std::is_arithmetic_v<T>
 constexpr T min(T a, T b) { return std::min(a, b); }
-// The C library declares these names of its own, which it does not export.
+// The C library declares these names, but does not export them.
 extern "C" inline float __expf(float x) noexcept { return std::exp(x); }
 extern "C" inline float __logf(float x) noexcept { return std::log(x); }
 

@@ -37,7 +37,8 @@ class Emulator : public ::testing::Test {
   ~Emulator() override { EXPECT_EQ(live().total(), 0); }
 };
 
-// With a stream, which a test of what kills the process must not leave behind.
+// Launches with its own stream and synchronizes; a test that kills the process must not leave a
+// stream behind.
 void Synchronized(const std::function<cudaError_t(cudaStream_t)>& launch) {
   const RawStream stream;
   ASSERT_EQ(launch(stream), cudaSuccess);
@@ -57,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Emulator, InEveryOrder,
 
 constexpr int kBlocks = 3, kThreads = 256, kPerBlock = 1000;
 
-// What every thread of LaunchSum stores.
+// Returns what every thread of LaunchSum stores.
 std::vector<float> Sums(bool barrier) {
   const RawStream stream;
   const DeviceArray<float> x(stream, Numbers(kBlocks * kPerBlock));
@@ -171,7 +172,8 @@ TEST_P(InEveryOrder, AtomicSumsOfIntegersLoseNothing) {
   EXPECT_EQ(seen, expected);
 }
 
-// Small integers, whose bits of bfloat16 are the upper ones of a float's, and whose sums are exact.
+// Returns small integers, whose bfloat16 bits are the upper ones of a float's, and whose sums are
+// exact.
 float MatrixElement(int matrix, size_t i) {
   return static_cast<float>((i * 37 + static_cast<size_t>(matrix) * 11) % 23) - 11.0F;
 }
@@ -183,7 +185,7 @@ std::vector<uint16_t> Matrix(int matrix) {
   return bits;
 }
 
-// What both warps of LaunchTileProduct store.
+// Returns what both warps of LaunchTileProduct store.
 std::vector<float> TileProduct(int rows, bool transposed, ProductFault fault) {
   const RawStream stream;
   const DeviceArray<uint16_t> a(stream, Matrix(0)), b(stream, Matrix(1));
@@ -252,7 +254,7 @@ TEST_F(Emulator, Bfloat16IsCudasOwn) {
   const RawStream stream;
   const DeviceArray<float> x(stream, {1.0f, 1.00390625f, 1.01171875f, -3.0f, 65280.0f});
   ASSERT_EQ(LaunchTwice(stream, x.data(), 5), cudaSuccess);
-  // Rounded to 8 bits, ties to even, and doubled.
+  // The values are rounded to 8 bits, ties to even, and doubled.
   EXPECT_EQ(x.Download(stream), (std::vector<float>{2.0f, 2.0f, 2.03125f, -6.0f, 130560.0f}));
 }
 

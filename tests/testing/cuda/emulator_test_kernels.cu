@@ -98,8 +98,8 @@ __global__ void Twice(float* x, int n) {
 
 constexpr int kSide = 16;  // of a matrix
 
-// The address of the calling lane's row, of four matrices of 8 x 8 that are one of 16 x 16: those
-// of its first columns come first, or those of its first rows.
+// Returns the address of the calling lane's row, for four matrices of 8 x 8 that form one of 16 x
+// 16: those of its first columns come first, or those of its first rows.
 __device__ const uint16_t* RowOfLane(const uint16_t* matrix, bool columns_first) {
   const unsigned lane = threadIdx.x % 32, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
   const unsigned row = columns_first ? first : second, column = columns_first ? second : first;
@@ -146,7 +146,7 @@ __device__ void Multiply(bool in_first_branch) {
   }
 }
 
-// Bytes to copy, and where to.
+// Copies 16 bytes from `source` to shared memory, making the mistake.
 __device__ void CopyWrongly(Mistake mistake, int* source) {
   if (threadIdx.x != 0) return;
   int* const shared = SharedMemory<int>();
@@ -215,7 +215,7 @@ __global__ void MakeMistake(Mistake mistake, int* result) { *result = Wrong(mist
 __global__ void Nothing() {}
 
 constexpr dim3 kOne(1);
-constexpr size_t kMistakeBytes = 31 * 16;  // a row less than four matrices have
+constexpr size_t kMistakeBytes = 31 * 16;  // one row less than four matrices have
 
 }  // namespace
 

@@ -5,43 +5,43 @@
 
 #include <cstdint>
 
-// Kernels that the emulator's tests run: right ones, and wrong ones that it must tell from them.
-// Each is launched with the block (and grid) given, in device memory.
+// Kernels that the emulator's tests run: correct ones, and wrong ones that it must distinguish.
+// Each is launched with the given block (and grid), in device memory.
 namespace stagecoach::testing::cuda {
 
-// Every thread of a block stores the sum of the block's n floats, found by way of shared memory;
+// Makes every thread of a block store the sum of the block's n floats, found through shared memory;
 // with or without the barrier between writing the parts and reading them.
 cudaError_t LaunchSum(cudaStream_t stream, int blocks, int threads, const float* x, int n,
                       float* sums, bool barrier);
 // Reverses 32 floats in a warp's shared memory, with or without the barrier that this needs.
 cudaError_t LaunchReverse(cudaStream_t stream, const float* x, float* reversed, bool barrier);
-// Per thread: {x, y, z of the thread, x, y, z of the block}, in the order of the grid.
+// Stores per thread: {x, y, z of the thread, x, y, z of the block}, in the order of the grid.
 cudaError_t LaunchIndices(cudaStream_t stream, dim3 blocks, dim3 threads, uint3* indices);
-// Per thread, what each exchange gives it: shuffle from lane 5, xor 3, down 4, up 4, each of the
-// whole warp and then of groups of 8.
+// The results of exchanges per thread: shuffle from lane 5, xor 3, down 4, up 4, each within the
+// whole warp and then within groups of 8.
 inline constexpr int kExchanges = 8;
 cudaError_t LaunchExchanges(cudaStream_t stream, int threads, int* results);
-// Per thread: ballot, any, all, and the block's count, or, and, of whether the thread's number is
-// below `limit`.
+// The results of votes per thread: ballot, any, all, and the block's count, or, and, of whether the
+// thread's number is below `limit`.
 inline constexpr int kVotes = 6;
 cudaError_t LaunchVotes(cudaStream_t stream, int threads, int limit, unsigned* results);
-// Every thread adds 1 to *count, and stores in old[thread] what it was before.
+// Makes every thread add 1 to *count, and store the previous value in old[thread].
 cudaError_t LaunchCount(cudaStream_t stream, int threads, int* count, int* old);
-// Thread i stores SharedMemory<float>()[i] as it finds it.
+// Makes thread i store SharedMemory<float>()[i] as it finds it.
 cudaError_t LaunchUninitialized(cudaStream_t stream, int threads, float* found);
-// With `bytes` of shared memory and one thread: reads (and stores in *value) or writes
-// SharedMemory<char>()[index].
+// Reads (and stores in *value) or writes SharedMemory<char>()[index], with `bytes` of shared memory
+// and one thread.
 cudaError_t LaunchReadShared(cudaStream_t stream, int bytes, int index, int* value);
 cudaError_t LaunchWriteShared(cudaStream_t stream, int bytes, int index);
-// One thread: *value = x[index]; or x[index] = 1.
+// Runs one thread: *value = x[index]; or x[index] = 1.
 cudaError_t LaunchRead(cudaStream_t stream, const float* x, int index, float* value);
 cudaError_t LaunchWrite(cudaStream_t stream, float* x, int index);
-// x[i] = 2 x[i] through bfloat16.
+// Computes x[i] = 2 x[i] through bfloat16.
 cudaError_t LaunchTwice(cudaStream_t stream, float* x, int n);
 
-// c = a b, of 16 x 16 bfloat16 each, on tensor cores: two warps bring a and b to shared memory by
-// asynchronous copies, and each stores a c of its own. `transposed`: the rows of `b` are the
-// columns of the matrix. Of a only the first `rows` are read, the others are 0.
+// Computes c = a b, of 16 x 16 bfloat16 each, on tensor cores: two warps bring a and b to shared
+// memory by asynchronous copies, and each stores a c of its own. `transposed`: the rows of `b` are
+// the columns of the matrix. Only the first `rows` of a are read, the others are 0.
 enum class ProductFault : uint8_t {
   kNone,
   kNoWait,       // for the copies
@@ -57,7 +57,7 @@ enum class Mistake : uint8_t {
   kBarriersInTwoBranches,    // each half comes to another __syncthreads
   kThreadEndsBeforeBarrier,  // one thread returns early
   kLaneOutsideItsMask,       // calls __shfl_sync with a mask that does not name it
-  kSourceOutsideMask,        // reads the value of a lane that takes no part
+  kSourceOutsideMask,        // reads the value of a lane that does not participate
   kMasksThatDiffer,          // two lanes wait for each other with different masks
   kOperationsThatDiffer,     // lanes meet in a ballot and in a shuffle
   kPartOfAWarpMultiplies,    // one lane has ended before a product of tiles
@@ -71,9 +71,9 @@ enum class Mistake : uint8_t {
 };
 cudaError_t LaunchMistake(cudaStream_t stream, Mistake mistake, int* result);
 
-// An empty kernel, launched as is said.
+// Launches an empty kernel with this configuration.
 cudaError_t LaunchNothing(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes);
-// The same without asking for more than the default of shared memory.
+// Does the same without requesting more than the default shared memory.
 cudaError_t LaunchNothingDirectly(cudaStream_t stream, size_t shared_bytes);
 
 }  // namespace stagecoach::testing::cuda

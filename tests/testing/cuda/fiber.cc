@@ -8,8 +8,9 @@
 #include "base/check.h"
 #include "tests/testing/cuda/sanitizers.h"
 
-// Saves the registers that a called function must preserve and the stack pointer, and takes those
-// of the other context. In assembly, because swapcontext() makes two system calls each time.
+// Saves the stack pointer and the registers that a called function must preserve, and loads those
+// of the other context. It is written in assembly, because swapcontext() makes two system calls
+// each time.
 extern "C" void StagecoachSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -60,7 +61,7 @@ Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argum
   STAGECOACH_CHECK(mprotect(mapping_, PageBytes(), PROT_NONE) == 0, "cannot guard a stack");
   stack_bottom_ = mapping_ + PageBytes();
   stack_bytes_ = kStackBytes;
-  // As if Start had no caller: its return address is null, which leaves the stack
+  // Makes Start look as if it had no caller: its return address is null, which leaves the stack
   // pointer where the ABI wants it at the entry of a function.
   auto** const top = reinterpret_cast<void**>(mapping_ + PageBytes() + kStackBytes);
   top[-1] = nullptr;
@@ -91,7 +92,7 @@ void Fiber::SwitchTo(Fiber& to) {
 
 void Fiber::Arrive() {
   if (__sanitizer_finish_switch_fiber == nullptr) return;
-  // Only the sanitizer knows where the stack of the fiber left is, if that is a thread's own stack.
+  // If the fiber left uses a thread's own stack, only the sanitizer knows where that is.
   __sanitizer_finish_switch_fiber(fake_stack_, &left->stack_bottom_, &left->stack_bytes_);
 }
 

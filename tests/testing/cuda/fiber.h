@@ -10,18 +10,18 @@ namespace stagecoach::testing::cuda {
 // ThreadSanitizer are told, if the program has them. Not thread-safe; x86-64 only.
 class Fiber {
  public:
-  // The context of the thread that calls SwitchTo on it. It has no stack to own and is never
+  // Makes the context of the thread that calls SwitchTo on it. It owns no stack and is never
   // started.
   Fiber();
-  // Starts when it is first switched to. `body` must not return, and the fiber may be destroyed
-  // while it is in the middle of it: nothing is unwound.
+  // Makes a fiber that starts when it is first switched to. `body` must not return, and the fiber
+  // may be destroyed in the middle of it: nothing is unwound.
   Fiber(void (*body)(void*), void* argument);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // To be called on the fiber that runs: leaves it for `to`, and returns when something switches
-  // back. A fiber without a stack of its own becomes the present thread's context.
+  // Leaves the running fiber, on which it must be called, for `to`, and returns when something
+  // switches back. A fiber without a stack of its own becomes the current thread's context.
   void SwitchTo(Fiber& to);
 
  private:
@@ -32,7 +32,7 @@ class Fiber {
   std::byte* mapping_ = nullptr;
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
-  // What the sanitizers keep of it.
+  // The sanitizers' data about it.
   const void* stack_bottom_ = nullptr;
   size_t stack_bytes_ = 0;
   void* fake_stack_ = nullptr;

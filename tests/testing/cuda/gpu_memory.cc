@@ -14,8 +14,8 @@ namespace stagecoach::testing::cuda {
 namespace {
 
 constexpr std::byte kRedZoneByte{0xc5};
-// What is made accessible and inaccessible together: pages so large that this is cheap enough to
-// do for every operation, wherever the system gives them.
+// The unit that is made accessible and inaccessible together: pages large enough, if the system
+// provides them, to make this cheap for every operation.
 constexpr int64_t kGranuleBytes = int64_t{2} << 20;
 
 int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -31,7 +31,7 @@ void CheckRedZone(const std::byte* begin, const std::byte* end, const char* what
                                                 " bytes into its red zone of ", end - begin));
 }
 
-// Twice the bytes, because red zones are not part of what a GPU has.
+// The range has twice the bytes, because red zones do not count as the GPU's memory.
 GpuMemory::GpuMemory(int64_t bytes)
     : bytes_(bytes), range_bytes_(RoundUp(2 * bytes + (int64_t{16} << 20), kGranuleBytes)) {
   mapping_ =

@@ -23,15 +23,15 @@ class GpuMemory {
   int64_t free_bytes() const { return bytes_ - used_bytes_; }
   int64_t allocations() const { return static_cast<int64_t>(live_.size()); }
 
-  // Accessible from Open to Close only. Allocate and Free need it open.
+  // Makes the memory accessible, from Open to Close only. Allocate and Free need it open.
   void Open();
   void Close();
 
-  // A multiple of 256; null if there is no room.
+  // Returns a multiple of 256; null if there is no room.
   void* Allocate(int64_t bytes);
-  // False if `address` is no live allocation. Aborts if something wrote beside it.
+  // Returns false if `address` is no live allocation. Aborts if something wrote next to it.
   bool Free(void* address);
-  // True if all these bytes lie in one live allocation.
+  // Returns true if all these bytes lie in one live allocation.
   bool Contains(const void* address, int64_t bytes) const;
 
  private:
@@ -53,8 +53,8 @@ class GpuMemory {
   std::map<int64_t, int64_t> live_;  // begin of what was allocated, to bytes
 };
 
-// Fills the bytes from `begin` to `end` with what a red zone has; aborts unless they still have it.
-// `what` says in the message beside what they lie.
+// FillRedZone fills the bytes from `begin` to `end`; CheckRedZone aborts unless they still have
+// that content, and its message says with `what` what they lie next to.
 void FillRedZone(std::byte* begin, std::byte* end);
 void CheckRedZone(const std::byte* begin, const std::byte* end, const char* what);
 

@@ -17,11 +17,11 @@ int64_t NowNs() {
 
 }  // namespace
 
-// Defined in stand_in.cc.
+// This is defined in stand_in.cc.
 StandInOptions OptionsOfEnvironment();
 
 Machine& Machine::Get() {
-  static Machine* const machine = new Machine;  // never destroyed: others may end later
+  static Machine* const machine = new Machine;  // never destroyed: other objects may end later
   return *machine;
 }
 
@@ -58,7 +58,7 @@ ThreadState& CurrentThread() {
   return state;
 }
 
-// ---- What there is.
+// ---- The contents of the machine.
 
 int Machine::GpuOfMemory(const void* address, int64_t bytes) const {
   for (size_t gpu = 0; gpu < gpus.size(); ++gpu) {
@@ -91,7 +91,7 @@ EventState* Machine::Find(cudaEvent_t event) {
   return found == events.end() ? nullptr : found->second.get();
 }
 
-// ---- What is done.
+// ---- Performing work.
 
 cudaError_t Machine::Enqueue(cudaStream_t handle, Operation operation, bool takes_room) {
   StreamState* const stream = Find(handle);
@@ -151,7 +151,7 @@ void Machine::Perform(StreamState& stream) {
   } else if (item.kind == Item::Kind::kOperation) {
     if (operations_to_failure_ == 0) {
       operations_to_failure_ = options_.failing_operation;
-      Fail(stream.gpu, cudaErrorIllegalAddress);  // may end the stream too
+      Fail(stream.gpu, cudaErrorIllegalAddress);  // may delete the stream too
       return;
     }
     if (operations_to_failure_ > 0) --operations_to_failure_;
@@ -217,7 +217,7 @@ void Machine::Progress() {
     Close();
     if (performed) Changed();
   }
-  // A thread that asks again and again must not keep the others from what it waits for.
+  // A polling thread must not keep the others from the work that it waits for.
   if (waits) std::this_thread::yield();
 }
 

@@ -20,7 +20,7 @@
 #include "tests/testing/cuda/gpu_memory.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// What the calls of the runtime work on: the simulated machine. Internal to the stand-in.
+// The simulated machine on which the calls of the runtime work. Internal to the stand-in.
 namespace stagecoach::testing::cuda {
 
 struct Capture;
@@ -28,11 +28,11 @@ struct Capture;
 struct EventState {
   int gpu = 0;
   bool timing = true;
-  // Number of the last mark that was put into a stream, and of the last one that was reached.
+  // The number of the last mark that was put into a stream, and of the last one that was reached.
   int64_t recorded = 0, reached = 0;
   int64_t reached_ns = 0;
-  // Where it was last recorded while a stream was captured: the number of its mark in the graph.
-  // The capture is gone when it has ended.
+  // The place where it was last recorded while a stream was captured: the number of its mark in the
+  // graph. The capture no longer exists once it has ended.
   bool is_captured = false;
   std::weak_ptr<Capture> capture;
   int64_t captured_mark = 0;
@@ -45,10 +45,10 @@ struct Item {
   Operation operation;
   std::shared_ptr<EventState> event;  // null in a graph, whose marks are numbered
   int64_t mark = 0;
-  bool takes_room = true;  // in the driver's queue: false of a graph's operations but the first
+  bool takes_room = true;  // in the driver's queue: false for a graph's operations except the first
 };
 
-// What is to be done in order is a branch; the first one is done in the stream that launches.
+// A branch is an ordered list of work; the first one runs in the stream that launches.
 struct Graph {
   int gpu = 0;
   std::vector<std::vector<Item>> branches = {{}};
@@ -57,8 +57,8 @@ struct Graph {
 
 struct StreamState;
 
-// The stream that it began in, and those that have come to wait for an event recorded in it, have a
-// branch each.
+// The stream in which it began, and those that have come to wait for an event recorded in it, have
+// a branch each.
 struct Capture {
   Graph graph;
   std::vector<StreamState*> streams;  // of the branches
@@ -74,7 +74,7 @@ struct StreamState {
   int queued = 0;  // items that take room
   std::shared_ptr<Capture> capture;
   size_t branch = 0;       // in the capture
-  bool destroyed = false;  // goes when it is empty
+  bool destroyed = false;  // removed when it is empty
 };
 
 struct Executable {
@@ -86,7 +86,7 @@ struct Gpu {
   GpuMemory memory;
   // The asynchronous error that has ended all work on it.
   cudaError_t failure = cudaSuccess;
-  std::set<int> peers;  // whose memory it may access
+  std::set<int> peers;  // GPUs whose memory it may access
 };
 
 struct HostAllocation {
@@ -99,7 +99,8 @@ class Machine {
  public:
   static Machine& Get();
 
-  // One at a time in the whole process. Device memory can be touched while one is open.
+  // Only one exists at a time in the whole process. Device memory can be accessed while one is
+  // open.
   using Lock = std::unique_lock<std::mutex>;
   Lock Locked() { return Lock(mutex_); }
 
@@ -107,39 +108,40 @@ class Machine {
   int64_t resets() const { return resets_; }
   const StandInOptions& options() const { return options_; }
   std::mt19937_64& random() { return random_; }
-  // Performs ready operations, as many as chance will have; thread-safe, without the lock. Blocks
-  // while a queue is full that the calling thread has put something into.
+  // Performs a random number of ready operations; thread-safe, called without the lock. Blocks
+  // while a queue is full to which the calling thread has added something.
   void Progress();
-  // Performs operations until `done`; gives up the lock while there is nothing to perform.
+  // Performs operations until `done`; releases the lock while there is nothing to perform.
   void RunUntil(Lock& lock, const std::function<bool()>& done);
   // Wakes the waiting threads, because something has changed.
   void Changed() { changed_.notify_all(); }
-  // As of cuda's calls: refuses where the stream's GPU has failed, and captures.
+  // Does the same as CUDA's calls: refuses if the stream's GPU has failed, and captures.
   cudaError_t Enqueue(cudaStream_t stream, Operation operation, bool takes_room = true);
   void Append(StreamState& stream, Item item);
   size_t TakeMostPending() { return std::exchange(most_pending_, 0); }
   cudaStream_t AddStream(int gpu);
-  // Gives up a stream that has nothing left to do, and otherwise does so when that is so.
+  // Deletes a stream that has nothing left to do, now or as soon as that is so.
   void Destroy(StreamState& stream);
   void FailOperation(int64_t operations) { operations_to_failure_ = operations; }
 
-  // The GPU whose live allocation all these bytes lie in; -1: there is none.
+  // Returns the GPU whose live allocation contains all these bytes; -1 if there is none.
   int GpuOfMemory(const void* address, int64_t bytes) const;
   bool InHostMemory(const void* address, int64_t bytes) const;
   bool Idle(int gpu) const;
-  // Null if there is no such thing.
+  // Returns null if it does not exist.
   StreamState* Find(cudaStream_t stream);
   EventState* Find(cudaEvent_t event);
 
   std::vector<std::unique_ptr<Gpu>> gpus;
-  // By their numbers, which are their handles: the same choices among them mean the same work
+  // Keyed by their numbers, which are their handles: the same choices among them mean the same work
   // wherever they lie in memory.
   std::map<uintptr_t, std::unique_ptr<StreamState>> streams;
   std::map<const EventState*, std::shared_ptr<EventState>> events;
   std::map<const Graph*, std::unique_ptr<Graph>> graphs;
   std::map<const Executable*, std::unique_ptr<Executable>> executables;
   std::map<uintptr_t, HostAllocation> host;
-  std::map<const void*, size_t> shared_bytes;  // dynamic, that kernels have been allowed
+  std::map<const void*, size_t> shared_bytes;  // the dynamic shared memory that kernels have been
+                                               // allowed
 
  private:
   Machine();
@@ -148,7 +150,7 @@ class Machine {
   void Open();
   void Close();
   bool Ready(const Item& item);
-  // False if nothing was ready. Leaves device memory as it is then.
+  // Returns false if nothing was ready. Leaves device memory as it is.
   bool PerformOne();
   void Perform(StreamState& stream);
   void WaitForRoom();
@@ -167,12 +169,12 @@ class Machine {
   std::vector<StreamState*> ready_;  // scratch
 };
 
-// Of the calling thread, since the last Reset.
+// The state of the calling thread, since the last Reset.
 struct ThreadState {
   int64_t resets = -1;  // how many there had been
   int gpu = 0;
   cudaError_t last_error = cudaSuccess;
-  uintptr_t full_stream = 0;  // that it has filled beyond kQueueCapacity; 0: none
+  uintptr_t full_stream = 0;  // the stream that it has filled beyond kQueueCapacity; 0: none
   int captures = 0;           // begun by this thread in a mode that forbids unsafe calls
 };
 ThreadState& CurrentThread();

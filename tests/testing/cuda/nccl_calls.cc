@@ -15,7 +15,7 @@ namespace {
 
 using State = ncclComm::State;
 
-// All that there ever was.
+// All communicators that have ever existed.
 std::set<ncclComm*>& Communicators() {
   static auto* const communicators = new std::set<ncclComm*>;
   return *communicators;
@@ -27,7 +27,7 @@ std::string& LastError() {
   return *text;
 }
 
-// Does what a nonblocking communicator has been asked for, if it is time, and says how it is.
+// Does what a nonblocking communicator has been asked for, if it is time, and returns its state.
 ncclResult_t Poll(ncclComm& communicator) {
   std::shared_ptr<Group> group;
   ncclResult_t result = ncclInProgress;
@@ -202,7 +202,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 
 const char* ncclGetLastError(ncclComm_t /*comm*/) {
-  thread_local std::string text;  // the last of the process, whatever the communicator
+  thread_local std::string text;  // the last one of the process, for any communicator
   const std::lock_guard lock(stand_in::last_error_mutex);
   text = stand_in::LastError();
   return text.c_str();

@@ -16,15 +16,15 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-// What is in an id: where the clique can be opened, and what it has as its own. Bytes of every
-// value, as in the real library's.
+// The contents of an id: where the clique can be opened, and its own token. Bytes have any value,
+// as in the real library's.
 struct Place {
   int32_t process = 0, file = 0;
   std::array<uint64_t, 15> tokens{};
 };
 static_assert(sizeof(Place) == NCCL_UNIQUE_ID_BYTES);
 
-// Processes read each other's.
+// Processes read each other's atomics.
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
 
@@ -43,7 +43,7 @@ std::unique_ptr<Clique> Clique::Map(int file) {
   void* const memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, /*offset=*/0);
   STAGECOACH_CHECK(memory != MAP_FAILED, "no memory for what ranks of NCCL share");
-  // A clique starts as all zeros, for the first to open it.
+  // The memory starts as all zeros, for the first one to open it.
   return std::unique_ptr<Clique>(new Clique(file, static_cast<Shared*>(memory)));
 }
 
@@ -66,7 +66,7 @@ std::unique_ptr<Clique> Clique::Open(const ncclUniqueId& id) {
   const std::string path = absl::StrCat("/proc/", place.process, "/fd/", place.file);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return nullptr;
-  // The number may be another file's by now.
+  // The number may belong to another file by now.
   struct stat status = {};
   if (fstat(file, &status) != 0 || status.st_size != sizeof(Shared)) {
     close(file);
@@ -139,7 +139,8 @@ Clique::Path& Clique::path(int from, int to) const {
   return shared_->paths[static_cast<size_t>(from)][static_cast<size_t>(to)];
 }
 
-// Locks of the open file, not of the process, which would lose them when any rank in it leaves.
+// The locks belong to the open file, not to the process, which would lose them when any rank in it
+// leaves.
 bool Clique::Lock(int rank) const {
   struct flock lock = ByteOf(rank);
   return fcntl(file_, F_OFD_SETLK, &lock) == 0;

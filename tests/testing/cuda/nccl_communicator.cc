@@ -26,13 +26,14 @@ ncclComm::Count& CountOf(ncclComm& communicator, const Transfer& transfer) {
   return communicator.counts[{transfer.is_send, transfer.peer}];
 }
 
-// A transfer of no bytes has a chunk as well: both ends must be there.
+// Returns the number of chunks; a transfer of no bytes has one as well, since both ends must be
+// there.
 int64_t ChunksOf(const Transfer& transfer) {
   constexpr auto kBytes = static_cast<int64_t>(Clique::kChunkBytes);
   return std::max<int64_t>(1, (transfer.bytes + kBytes - 1) / kBytes);
 }
 
-// The real library would write beyond a buffer, or hang.
+// Aborts where the real library would write beyond a buffer, or hang.
 void ExpectSame(const ncclComm& communicator, const Transfer& transfer) {
   const Clique::Path& path = PathOf(communicator, transfer);
   const int from = transfer.is_send ? communicator.rank : transfer.peer;
@@ -52,7 +53,7 @@ void ExpectSame(const ncclComm& communicator, const Transfer& transfer) {
                    " here, with ", path.receive.forth, " in return"));
 }
 
-// Moves the next chunk of an end, if it is time; true once all have been moved.
+// Moves the next chunk of an end, if it is time; returns true once all have been moved.
 bool MoveChunk(Clique::Path& path, Transfer& transfer) {
   const int64_t chunks = ChunksOf(transfer);
   const int64_t at = transfer.chunks * static_cast<int64_t>(Clique::kChunkBytes);
@@ -79,7 +80,7 @@ int64_t CountIn(const Group& group, bool is_send, int peer) {
   });
 }
 
-// Whether a batch before that of `transfer` is still being performed on its channel.
+// Returns whether a batch before that of `transfer` is still being performed on its channel.
 bool IsBehindABatch(const Group& group, const Transfer& transfer) {
   return std::any_of(group.transfers.begin(), group.transfers.end(), [&](const Transfer& other) {
     return !other.done && other.place.channel == transfer.place.channel &&
@@ -104,7 +105,7 @@ void Advance(const Group& group, Transfer& transfer) {
     own.back = CountIn(group, /*is_send=*/false, transfer.peer);
     own.transfer = transfer.number;
   }
-  // The other may be ahead, if this end is all but done.
+  // The other may be ahead, if this end is almost done.
   if (other.transfer < transfer.number) return;
   if (transfer.chunks == 0) ExpectSame(communicator, transfer);
   if (!MoveChunk(path, transfer)) return;
@@ -112,8 +113,8 @@ void Advance(const Group& group, Transfer& transfer) {
   ++count.done;
 }
 
-// As a ring adds: each of as many segments as there are ranks begins at another rank, so that the
-// bits depend on how many there are.
+// Adds up as a ring does: each of as many segments as there are ranks begins at another rank, so
+// that the bits depend on the number of ranks.
 void AddUp(const ncclComm& communicator, Sum& sum) {
   const int ranks = communicator.ranks;
   for (int64_t i = 0; i < sum.elements; ++i) {
@@ -145,7 +146,7 @@ void Start(Group& group) {
   }
 }
 
-// Whether no group of the GPU is before this one.
+// Returns whether no group of the GPU is before this one.
 bool IsFirstOfItsGpu(const Group& group) {
   bool is_first = true;
   ForEach([&](const ncclComm& other) {

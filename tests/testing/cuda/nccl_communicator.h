@@ -16,20 +16,20 @@
 #include "tests/testing/cuda/nccl_clique.h"
 #include "tests/testing/nccl_batches.h"
 
-// What happens between communicators of the stand-in of NCCL. All is to be called with the lock of
-// Locked() held, as `ready` and `run` of operations are.
+// The work between communicators of the stand-in of NCCL. Everything must be called with the lock
+// of Locked() held, as `ready` and `run` of operations are.
 //
 // There is no buffering. A group occupies its streams from the moment it is the first operation of
 // each until all its transfers are done, and nothing of a transfer moves unless the groups of both
-// its ends occupy their streams. Nor does a group begin before all that were launched on its GPU
-// earlier have ended, of whichever communicators: a kernel that waits may hold what the next one
-// needs, so ranks that launch in different orders can hang, and here they do. It moves when the
-// streams of both are looked at, and once all is done that is in earlier batches of its channel
-// (tests/testing/nccl_batches.h).
+// its ends occupy their streams. A group does not begin before all groups launched on its GPU
+// earlier have ended, whatever their communicator: a waiting kernel may hold what the next one
+// needs, so ranks that launch in different orders can hang, and here they do. A transfer moves when
+// the streams of both ends are checked, and once everything in earlier batches of its channel is
+// done (tests/testing/nccl_batches.h).
 namespace stagecoach::testing::cuda {
 
-// An all-reduce, in place, by addition. Every rank sends all of it to all others, and adds up once
-// it has theirs.
+// An all-reduce, in place, by addition. Every rank sends its whole array to all others, and adds
+// them up once it has theirs.
 struct Sum {
   float* data = nullptr;
   int64_t elements = 0;
@@ -44,10 +44,10 @@ struct Transfer {
   int64_t bytes = 0;
   ncclDataType_t type = ncclInt8;
   cudaStream_t stream = nullptr;
-  std::shared_ptr<Sum> sum = nullptr;  // that it is part of
+  std::shared_ptr<Sum> sum = nullptr;  // the sum that it is part of
 
   int64_t number = 0;  // on its path, from 1; 0: not started
-  int64_t pass = 0;    // of those in its group on its path, from 1
+  int64_t pass = 0;    // among those in its group on its path, from 1
   NcclPlace place;
   int64_t chunks = 0;  // that this end has moved
   bool done = false;
@@ -59,8 +59,8 @@ struct Group {
   ncclComm_t const communicator;
   std::deque<Transfer> transfers;  // in the order in which they were posted
   std::set<cudaStream_t> streams;
-  std::set<cudaStream_t> arrived;  // streams whose first operation it is
-  int64_t launch = 0;              // which of all that this process has launched, from 1
+  std::set<cudaStream_t> arrived;  // streams whose first operation is this group
+  int64_t launch = 0;              // its number among all launches of this process, from 1
   bool started = false, ended = false;
 };
 
@@ -68,41 +68,42 @@ struct Group {
 
 struct ncclComm {
   enum class State : uint8_t { kStarting, kReady, kFinalizing, kFinalized, kGone };
-  // How many transfers were started and done, of the end of a path.
+  // The number of started and finished transfers at the end of a path.
   struct Count {
     int64_t started = 0, done = 0;
   };
 
-  std::unique_ptr<stagecoach::testing::cuda::Clique> clique;  // null once it has gone
+  std::unique_ptr<stagecoach::testing::cuda::Clique> clique;  // null once it has left
   int ranks = 0;
   int rank = 0;
   int gpu = 0;
   bool blocking = true;
   State state = State::kStarting;
   ncclResult_t error = ncclSuccess;  // asynchronous; stays
-  // A nonblocking communicator does things only when it is asked whether they are done, and not at
+  // A nonblocking communicator makes progress only when it is asked whether it is done, and not at
   // the first time.
   int polls_left = 0;
   std::shared_ptr<stagecoach::testing::cuda::Group> launching;  // posted, not yet in its streams
-  // In their streams and not ended. Only the first can start: a communicator's groups are serial,
-  // whatever their streams.
+  // The groups in their streams that have not ended. Only the first can start: a communicator's
+  // groups are serial, whatever their streams.
   std::deque<std::shared_ptr<stagecoach::testing::cuda::Group>> groups;
   std::map<std::pair<bool, int>, Count> counts;  // by is_send and peer
-  int64_t groups_until_failure = -1;             // -1: none is to come
+  int64_t groups_until_failure = -1;             // -1: no failure is planned
 };
 
 namespace stagecoach::testing::cuda {
 
-// Tells the peers of `group` that there are paths to be connected.
+// Tells the peers of `group` that paths need to be connected.
 void AskForPaths(const Group& group);
-// Whether the peers have asked for the same ones.
+// Returns whether the peers have asked for the same ones.
 bool PathsConnected(const Group& group);
 
-// Operation::ready and Operation::run of a group, in one of its streams.
+// Implement Operation::ready and Operation::run of a group, in one of its streams.
 bool MayEnd(Group& group, cudaStream_t stream);
 void End(Group& group);
 
-// The communicator takes no further part: peers that wait for it, and its own groups, never finish.
+// Makes the communicator take no further part: peers that wait for it, and its own groups, never
+// finish.
 void Fail(ncclComm& communicator, ncclResult_t error);
 
 }  // namespace stagecoach::testing::cuda

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// ---- What a nonblocking communicator asks of its user.
+// ---- Requirements of a nonblocking communicator.
 
 TEST_F(Nccl, NothingIsInTheStreamBeforeTheCommunicatorIsReadyAgain) {
   StartConnected(2);
@@ -59,7 +59,7 @@ TEST_F(Nccl, EndsOnceTheOthersEndIfAskedTo) {
     EXPECT_EQ(ncclCommAbort(std::exchange(rank(0).communicator, nullptr)), ncclSuccess);
     ended = true;
   });
-  EXPECT_EQ(rank(1).StateAtLast(), ncclSuccess);  // asked many times
+  EXPECT_EQ(rank(1).StateAtLast(), ncclSuccess);  // after many polls
   std::thread second([&] {
     EXPECT_EQ(ncclCommDestroy(std::exchange(rank(1).communicator, nullptr)), ncclSuccess);
   });
@@ -158,13 +158,13 @@ TEST_F(Nccl, FailsOnPurposeWithItsOwnErrors) {
   FailCall(1);
   EXPECT_EQ(ncclGroupEnd(), ncclInternalError);
   EXPECT_THAT(ncclGetLastError(rank(0).communicator), HasSubstr("ncclGroupEnd"));
-  // The group is over.
+  // The group has ended.
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
   EXPECT_EQ(rank(0).State(), ncclSuccess);
 }
 
-// The process that dies makes its ranks itself: ranks share memory with the process that it comes
-// from.
+// The dying process makes its ranks itself, because ranks share memory with the process that it
+// comes from.
 using NcclDeathTest = Nccl;
 
 TEST_F(NcclDeathTest, DiesOfEndsThatDoNotMatch) {

@@ -1,13 +1,13 @@
-// How transfers of one group wait for one another.
+// Tests how transfers of one group wait for one another.
 
 #include <cstddef>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedule/generators.h"
-#include "schedule/lowering.h"
-#include "schedule/schedule.h"
+#include "schedule/generators/generators.h"
+#include "schedule/ir/schedule.h"
+#include "schedule/transforms/lowering.h"
 #include "tests/schedule/perform_groups.h"
 #include "tests/testing/cuda/nccl_rank.h"
 #include "tests/testing/cuda/stand_in.h"
@@ -25,7 +25,7 @@ TEST(NcclPlaces, SecondTransferToAPeerIsInTheBatchBehind) {
               ElementsAre(NcclPlace{0, 0}, NcclPlace{0, 1}, NcclPlace{0, 0}, NcclPlace{0, 0}));
 }
 
-// The send to the next rank is in the round of the receive from the one before.
+// The send to the next rank is in the same round as the receive from the previous one.
 TEST(NcclPlaces, RoundsAreDealtToChannels) {
   const std::vector<NcclEnd> group = {{true, 1}, {false, 3}, {true, 2}, {true, 3}};
   EXPECT_THAT(NcclPlaces(group, /*rank=*/0, /*ranks=*/4, /*channels=*/4),
@@ -53,7 +53,7 @@ class NcclGroups : public Nccl {
     StartConnected(ranks);
   }
 
-  // Whether all ranks come to the end of a lowered schedule, of which they perform the transfers.
+  // Returns whether all ranks reach the end of a lowered schedule, whose transfers they perform.
   bool TransfersEnd(const schedule::Schedule& lowered) {
     for (const auto& self : ranks_) {
       const std::vector<schedule::Action>& list = lowered.list_of(schedule::Rank(self->rank));
@@ -95,7 +95,8 @@ TEST_F(NcclGroups, LargerGroupsOfDualPipeVHang) {
   }
 }
 
-// What two ranks exchange at once is in one group of both, or the stand-in refuses it.
+// If two ranks exchange several messages at once, they must be in one group of both, or the
+// stand-in refuses them.
 TEST_F(NcclGroups, ThatDifferBetweenTwoRanksAreRefused) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto exchange = [this] {
@@ -111,10 +112,10 @@ TEST_F(NcclGroups, ThatDifferBetweenTwoRanksAreRefused) {
   EXPECT_DEATH(exchange(), "differ in what the two exchange");
 }
 
-// What a reduction has in one group (engine/run/reduction.h): sums of a part between all, and of
-// the last part, which is too small for all, addends for rank 0.
+// These are the contents of one group of a reduction (engine/runtime/reduction.h): sums of a part
+// among all, and of the last part, which is too small for all, addends for rank 0.
 TEST_F(NcclGroups, ThatMatchEndThoughASecondMessageIsThereForSomeRanksOnly) {
-  constexpr int kRanks = 10;  // NCCL's rounds are then of two blocks
+  constexpr int kRanks = 10;  // NCCL's rounds then form two blocks
   constexpr size_t kBytes = 100;
   for (const int channels : {1, 2, 32}) {
     StandInOptions options = OnChannels(channels, /*groups_match=*/true);
@@ -138,7 +139,7 @@ TEST_F(NcclGroups, ThatMatchEndThoughASecondMessageIsThereForSomeRanksOnly) {
   }
 }
 
-// Two communicators of two GPUs. Where both GPUs launch in one order, all ends.
+// Two communicators share two GPUs. If both GPUs launch in one order, everything ends.
 TEST_F(NcclGroups, OfTwoCommunicatorsHangIfTwoGpusLaunchThemInDifferentOrders) {
   for (const bool same_order : {true, false}) {
     StartAnew(OnChannels(/*channels=*/1, /*groups_match=*/true), 2);
@@ -173,7 +174,7 @@ TEST_F(NcclGroups, OfTwoCommunicatorsHangIfTwoGpusLaunchThemInDifferentOrders) {
   }
 }
 
-// Rank 0 has the message of rank 2 in the batch behind that of rank 1, which has not come. On two
+// Rank 0 has the message of rank 2 in the batch after that of rank 1, which has not come. On two
 // channels, neither waits for the other.
 TEST_F(NcclGroups, ABatchWaitsForTheOneBeforeOnItsChannel) {
   for (const int channels : {1, 2}) {

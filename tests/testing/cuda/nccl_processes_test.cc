@@ -1,4 +1,4 @@
-// Ranks of NCCL's stand-in in processes of their own.
+// Tests ranks of NCCL's stand-in in processes of their own.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -29,10 +29,10 @@ namespace {
 
 using ::testing::Each;
 
-// ---- What runs in the process of a rank: this program again, which reads commands, a line each,
-// and answers with a line each. Between commands it looks after nothing.
+// ---- The process of a rank: this program again, which reads commands, one per line, and answers
+// with one line each. Between commands it does nothing.
 
-// Ends what hangs; it is killed by SIGALRM then.
+// SIGALRM kills a process that hangs after this time.
 constexpr unsigned kLongestLifeSeconds = 240;
 
 std::string Text(ncclResult_t result) {
@@ -56,13 +56,13 @@ int NumberIn(const std::string& text) {
   return number;
 }
 
-// However long it takes, unlike StateAtLast.
+// Waits however long it takes, unlike StateAtLast.
 std::string Settled(Rank& self) {
   while (self.State() == ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
   return Text(self.State());
 }
 
-// One group, "send:PEER:BYTES" or "receive:PEER:BYTES" each.
+// Posts one group of "send:PEER:BYTES" or "receive:PEER:BYTES".
 std::string Post(Rank& self, const std::vector<std::string>& transfers) {
   if (const ncclResult_t started = ncclGroupStart(); started != ncclSuccess) return Text(started);
   for (const std::string& transfer : transfers) {
@@ -77,7 +77,7 @@ std::string Post(Rank& self, const std::vector<std::string>& transfers) {
   return Settled(self);
 }
 
-// "done", or the error because of which it will never be.
+// Returns "done", or the error that prevents it.
 std::string WaitForStream(Rank& self) {
   while (cudaStreamQuery(self.stream) == cudaErrorNotReady) {
     if (self.communicator != nullptr && self.State() != ncclSuccess) return Text(self.State());
@@ -119,7 +119,7 @@ int RunRank(int number) {
   alarm(kLongestLifeSeconds);
   Reset({.seed = static_cast<uint64_t>(number) + 1, .delay = 0.3});
   {
-    // All have the same GPU, each of its own process.
+    // All have the same GPU, each the one of its own process.
     Rank self(number, 0);
     for (std::string line; std::getline(std::cin, line);) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ');
@@ -159,7 +159,7 @@ class Process {
 
   void Tell(const std::string& command) {
     const std::string line = command + "\n";
-    // What has ended shows when it is to answer.
+    // If the process has ended, that shows when it should answer.
     static_cast<void>(!send(socket_, line.data(), line.size(), MSG_NOSIGNAL));
   }
   std::string Answer() {
@@ -179,9 +179,9 @@ class Process {
     kill(pid_, SIGKILL);
     waitpid(std::exchange(pid_, -1), nullptr, 0);
   }
-  // As the launcher of a process sees it before it waits for it.
+  // Kills the process as its launcher sees it before waiting for it.
   void KillAndNotWait() { kill(pid_, SIGKILL); }
-  // The exit status after a clean end.
+  // Returns the exit status after a clean end.
   int End() {
     shutdown(socket_, SHUT_WR);
     int status = 0;
@@ -198,7 +198,7 @@ class NcclProcesses : public ::testing::Test {
  protected:
   Process& rank(size_t number) { return *processes_[number]; }
 
-  // Of all ranks, which work on it at the same time.
+  // Asks all ranks, which work on it at the same time.
   std::vector<std::string> AskAll(const std::string& command) {
     for (const auto& process : processes_) process->Tell(command);
     std::vector<std::string> answers;
@@ -207,14 +207,14 @@ class NcclProcesses : public ::testing::Test {
   }
   void Make(int ranks) {
     for (int r = 0; r < ranks; ++r) processes_.push_back(std::make_unique<Process>(r));
-    // Of one that is none of them, as with torchrun's agent.
+    // The id comes from a process that is none of them, as with torchrun's agent.
     const ncclUniqueId id = NewId();
     id_ = absl::BytesToHexString({id.internal, sizeof(id.internal)});
   }
   std::string Init(size_t number, size_t ranks) {
     return rank(number).Ask(absl::StrCat("init ", ranks, " ", id_));
   }
-  // Ranks that are connected, all to all.
+  // Starts ranks that are connected, all to all.
   void Start(size_t ranks) {
     Make(static_cast<int>(ranks));
     for (size_t r = 0; r < ranks; ++r) EXPECT_EQ(Init(r, ranks), "in progress");
@@ -229,7 +229,7 @@ class NcclProcesses : public ::testing::Test {
     for (const auto& process : processes_) EXPECT_EQ(process->Answer(), "success");
     EXPECT_THAT(AskAll("wait"), Each("done"));
   }
-  // Whether none is done, however often all are asked in turn.
+  // Expects that none is done, however often all are asked in turn.
   void ExpectNeverDone() {
     for (int i = 0; i < 3; ++i) EXPECT_THAT(AskAll("is_done"), Each("no"));
   }
@@ -268,7 +268,7 @@ TEST_F(NcclProcesses, PassDataAroundARing) {
   }
 }
 
-// Each sends before it receives: a deadlock, however little is sent.
+// Each rank sends before it receives: a deadlock, however little is sent.
 TEST_F(NcclProcesses, BufferNothing) {
   Start(2);
   for (size_t r = 0; r < 2; ++r) {
@@ -310,7 +310,7 @@ TEST_F(NcclProcesses, TransfersOfOneGroupAreDoneEachByItself) {
   EXPECT_EQ(rank(0).Answer(), "done");
 }
 
-// A rank that waits for nothing may look after nothing: the others have what it has sent.
+// A rank that waits for nothing may stop making calls: the others have what it has sent.
 TEST_F(NcclProcesses, NeedNothingOfARankWhoseStreamIsDone) {
   Start(2);
   EXPECT_EQ(rank(0).Ask("post send:1:200"), "success");
@@ -344,7 +344,7 @@ TEST_F(NcclProcesses, SeeThatOneWasKilledInTheMiddleOfATransfer) {
   Start(2);
   EXPECT_EQ(rank(0).Ask(absl::StrCat("post send:1:", Rank::kBytes)), "success");
   EXPECT_EQ(rank(1).Ask(absl::StrCat("post receive:0:", Rank::kBytes)), "success");
-  // Each of these goes as far as it can without the other, which idles meanwhile.
+  // Each of these gets as far as it can without the other, which idles meanwhile.
   EXPECT_EQ(rank(1).Ask("is_done"), "no");
   EXPECT_EQ(rank(0).Ask("is_done"), "no");
   EXPECT_EQ(rank(1).Ask("is_done"), "no");
@@ -359,7 +359,7 @@ TEST_F(NcclProcesses, AbortEndsItsOwnGroupsOnly) {
   EXPECT_EQ(rank(0).Ask("abort"), "success");
   EXPECT_EQ(rank(0).Ask("wait"), "done");
   EXPECT_EQ(rank(0).End(), 0);
-  // To the others it has not died, even when its process ends.
+  // The others do not treat this as a death, even when its process ends.
   EXPECT_EQ(rank(1).Ask("post send:0:8"), "success");
   EXPECT_EQ(rank(1).Ask("is_done"), "no");
   EXPECT_EQ(rank(1).Ask("settled"), "success");

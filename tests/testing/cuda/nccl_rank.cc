@@ -5,7 +5,7 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-// More calls than anything that can be done takes to be done.
+// More calls than any possible work takes.
 constexpr int kMany = 2000;
 
 }  // namespace

@@ -13,10 +13,10 @@
 #include "tests/testing/cuda/nccl_clique.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// For tests of NCCL's stand-in.
+// Helpers for tests of NCCL's stand-in.
 namespace stagecoach::testing::cuda {
 
-// A rank with a GPU of its own, and memory for what it sends and what it receives.
+// A rank with a GPU of its own, and memory for sent and received data.
 class Rank {
  public:
   static constexpr size_t kBytes = Clique::kChunkBytes + 1000;  // more than passes at once
@@ -30,13 +30,13 @@ class Rank {
   void Use();
   ncclResult_t Init(int ranks, const ncclUniqueId& id, int blocking = 0);
   ncclResult_t State();
-  // Once it is no longer ncclInProgress, or has been for longer than anything takes that can be
-  // done.
+  // Returns the state once it is no longer ncclInProgress, or has been for longer than any possible
+  // work takes.
   ncclResult_t StateAtLast();
 
   ncclResult_t Send(int to, size_t bytes, size_t at = 0);
   ncclResult_t Receive(int from, size_t bytes, size_t at = 0);
-  // One group of what `post` posts, of which the library says that it is under way.
+  // Runs one group of what `post` posts, which the library reports to be in progress.
   void Group(const std::function<void()>& post);
 
   bool IsDone(cudaStream_t of);
@@ -67,7 +67,7 @@ class Nccl : public ::testing::Test {
 
   Rank& rank(size_t number) { return *ranks_[number]; }
 
-  // Ranks whose communicators are ready, and not connected.
+  // Starts ranks whose communicators are ready, and not connected.
   void Start(int ranks);
   // Connects all to all.
   void Connect();
@@ -75,7 +75,7 @@ class Nccl : public ::testing::Test {
     Start(ranks);
     Connect();
   }
-  // One group, which gets into its streams.
+  // Launches one group, which gets into its streams.
   void Launch(size_t number, const std::function<void(Rank&)>& post) {
     rank(number).Group([&] { post(rank(number)); });
     EXPECT_EQ(rank(number).StateAtLast(), ncclSuccess);

@@ -16,7 +16,7 @@ namespace {
 
 using State = ncclComm::State;
 
-// Of the ids made in this process, until all ranks have come to them.
+// The cliques of the ids made in this process, until all ranks have joined them.
 std::vector<std::unique_ptr<Clique>>& Cliques() {
   static auto* const cliques = new std::vector<std::unique_ptr<Clique>>;
   return *cliques;
@@ -37,7 +37,7 @@ void Release(ncclComm& communicator, const char* call) {
   CountCommunicator(-1);
 }
 
-// A new id. What ids that have served their purpose keep is given up.
+// Makes a new id. Cliques of ids that have served their purpose are destroyed.
 void MakeId(ncclUniqueId* id) {
   Locked([id] {
     std::vector<std::unique_ptr<Clique>>& cliques = Cliques();
@@ -56,7 +56,7 @@ ncclResult_t CheckConfig(const ncclConfig_t* config) {
                 "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
 }
 
-// Comes to the clique of the id.
+// Joins the clique of the id.
 ncclResult_t Enter(const ncclUniqueId& id, ncclComm& communicator) {
   communicator.clique = Clique::Open(id);
   if (communicator.clique == nullptr) {
@@ -70,7 +70,7 @@ ncclResult_t Enter(const ncclUniqueId& id, ncclComm& communicator) {
   return ncclSuccess;
 }
 
-// ncclCommInitRankConfig.
+// Implements ncclCommInitRankConfig.
 ncclResult_t Create(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int rank,
                     const ncclConfig_t* config) {
   if (handle == nullptr) return Refuse(ncclInvalidArgument, "comm is NULL");
@@ -171,7 +171,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   const ncclResult_t ready = stand_in::CheckReady(comm);
   if (ready != ncclSuccess) return ready;
-  // Finalizes what has not been, and then blocks.
+  // This finalizes first if needed, and then blocks.
   stand_in::WaitUntil("ncclCommDestroy", [comm] { return comm->groups.empty(); });
   stand_in::Release(*comm, "ncclCommDestroy");
   return ncclSuccess;

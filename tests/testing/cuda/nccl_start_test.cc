@@ -102,7 +102,7 @@ TEST_F(Nccl, KnowsWhatHasBeenDestroyed) {
   EXPECT_EQ(ncclSend(rank(0).out, 1, ncclUint8, 0, gone, rank(0).stream), ncclInvalidArgument);
 }
 
-// Whether all ranks came to it or not.
+// This holds whether or not all ranks joined.
 TEST_F(Nccl, IdsGiveBackTheirFiles) {
   const auto files = [] {
     int64_t count = 0;

@@ -32,7 +32,7 @@ TEST_F(Nccl, TwoRanksExchangeInOneGroup) {
   }
 }
 
-// Each sends before it receives: a deadlock, however little is sent.
+// Each rank sends before it receives: a deadlock, however little is sent.
 TEST_F(Nccl, BuffersNothing) {
   for (const size_t bytes : {size_t{1}, Rank::kBytes}) {
     StartConnected(2);
@@ -77,7 +77,7 @@ TEST_F(Nccl, SendWaitsUntilTheReceiverIsThere) {
 
 TEST_F(Nccl, ReceiverIsThereOnlyOnceItsStreamHasComeToIt) {
   StartConnected(2);
-  // Rank 1's stream waits for an event behind a transfer that waits for rank 0.
+  // Rank 1's stream waits for an event after a transfer that waits for rank 0.
   cudaEvent_t event = nullptr;
   rank(1).Use();
   ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
@@ -142,8 +142,8 @@ TEST_F(Nccl, AGroupOnTwoStreamsStartsOnceBothHaveComeToIt) {
   });
   EXPECT_FALSE(rank(1).IsDone());
   Launch(1, [](Rank& self) { EXPECT_EQ(self.Send(2, 1), ncclSuccess); });
-  EXPECT_FALSE(rank(1).IsDone());  // serial: that one comes too late
-  // Else rank 0's stream would wait for ever.
+  EXPECT_FALSE(rank(1).IsDone());  // groups are serial: this one comes too late
+  // Otherwise rank 0's stream would wait forever.
   EXPECT_EQ(ncclCommAbort(std::exchange(rank(2).communicator, nullptr)), ncclSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
 }
@@ -226,7 +226,7 @@ TEST_F(Nccl, ThreadsPassDataAroundARing) {
         EXPECT_EQ(self.Send((r + 1) % kRanks, 64), ncclSuccess);
         EXPECT_EQ(self.Receive((r + kRanks - 1) % kRanks, 64), ncclSuccess);
         EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
-        // What was received is sent on.
+        // The received data are sent on.
         ASSERT_EQ(cudaMemcpyAsync(self.out, self.in, 64, cudaMemcpyDeviceToDevice, self.stream),
                   cudaSuccess);
       }

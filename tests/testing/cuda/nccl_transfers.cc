@@ -17,7 +17,7 @@ namespace {
 
 using State = ncclComm::State;
 
-// What is posted between ncclGroupStart and ncclGroupEnd.
+// The transfers posted between ncclGroupStart and ncclGroupEnd.
 struct ThreadGroup {
   int depth = 0;
   ncclResult_t error = ncclSuccess;
@@ -59,12 +59,12 @@ ncclResult_t CheckTransfer(const char* call, const ncclComm& communicator,
   if (GpuOfStream(transfer.stream) != communicator.gpu) {
     return Refuse(ncclUnhandledCudaError, absl::StrCat(call, ": not a stream of the GPU"));
   }
-  const bool is_ours = transfer.sum != nullptr && !transfer.is_send;  // what others add
+  const bool is_ours = transfer.sum != nullptr && !transfer.is_send;  // the others' addends
   if (transfer.bytes == 0 || is_ours) return ncclSuccess;
   if (transfer.data == nullptr) {
     return Refuse(ncclInvalidArgument, absl::StrCat(call, ": the buffer is NULL"));
   }
-  // The GPU would fault, or reach into another GPU's memory.
+  // Otherwise the GPU would fault, or access another GPU's memory.
   STAGECOACH_CHECK(
       GpuOfMemory(transfer.data, transfer.bytes) == communicator.gpu,
       absl::StrCat(call, ": rank ", communicator.rank, ", peer ", transfer.peer, ": the ",
@@ -72,7 +72,7 @@ ncclResult_t CheckTransfer(const char* call, const ncclComm& communicator,
   return ncclSuccess;
 }
 
-// The transfers of one communicator, as a group of it.
+// Posts the transfers of one communicator as a group of it.
 ncclResult_t PostGroup(ncclComm& communicator, const std::shared_ptr<Group>& group) {
   if (communicator.blocking) return Launch(communicator, group);
   Locked([&] {
@@ -199,7 +199,7 @@ ncclResult_t ncclGroupEnd() {
     group.error = stand_in::FailOnPurpose(ncclInternalError, "ncclGroupEnd");
   }
   if (--group.depth > 0) return group.error;
-  // What failed in any part posts nothing.
+  // If any part fails, nothing is posted.
   const stand_in::ThreadGroup ended = std::exchange(group, {});
   return ended.error != ncclSuccess ? ended.error : stand_in::PostAll(ended.posted);
 }

@@ -1,5 +1,5 @@
-// Linked into tests that are for GPUs alone: where there is none the program ends with a status
-// that CTest takes for skipped, or fails if $STAGECOACH_REQUIRE_GPU is 1.
+// Linked into tests for GPUs only: without a GPU the program ends with a status that CTest treats
+// as skipped, or fails if $STAGECOACH_REQUIRE_GPU is 1.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -8,7 +8,7 @@
 #include <vector>
 
 // Just enough of a device for tests of single kernels: the runtime's calls, without the backend's
-// own classes. A call that fails fails the test.
+// own classes. A failing call fails the test.
 namespace stagecoach::testing::cuda {
 
 // A stream of the current GPU.
@@ -62,7 +62,7 @@ class DeviceArray {
     EXPECT_EQ(cudaMalloc(&address, size * sizeof(T)), cudaSuccess);
     data_ = static_cast<T*>(address);
   }
-  // Copied in the stream's order; returns when that is done.
+  // Copies the values in the stream's order; returns when that is done.
   DeviceArray(cudaStream_t stream, const std::vector<T>& values) : DeviceArray(values.size()) {
     const PinnedArray<T> host(values);
     EXPECT_EQ(cudaMemcpyAsync(data_, host.data(), bytes(), cudaMemcpyHostToDevice, stream),
@@ -76,7 +76,7 @@ class DeviceArray {
   T* data() const { return data_; }
   size_t size() const { return size_; }
   size_t bytes() const { return size_ * sizeof(T); }
-  // What it has once all work of the stream has been done.
+  // Returns the contents once all work of the stream is done.
   std::vector<T> Download(cudaStream_t stream) const {
     const PinnedArray<T> host(size_);
     EXPECT_EQ(cudaMemcpyAsync(host.data(), data_, bytes(), cudaMemcpyDeviceToHost, stream),

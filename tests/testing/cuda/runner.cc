@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-// CUDA's own names for where a thread is. One thread of one kernel runs at a time in the whole
-// process, so that they are plain variables.
+// CUDA's own names for the position of a thread. One thread of one kernel runs at a time in the
+// whole process, so plain variables suffice.
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
@@ -25,7 +25,7 @@ std::string Text(Location location) {
   return absl::StrCat(location.file_name(), ":", location.line());
 }
 
-// By the kernel's address, where its symbol is known; "a kernel" otherwise.
+// Returns the symbol at the kernel's address if it is known; "a kernel" otherwise.
 std::string KernelName(const void* kernel) {
   Dl_info info;
   if (dladdr(kernel, &info) == 0 || info.dli_saddr != kernel) return "a kernel";
@@ -69,7 +69,7 @@ void Runner::DieOfDeadlock() const {
   std::abort();
 }
 
-// ---- Which thread runs.
+// ---- Choosing the thread to run.
 
 unsigned Runner::Random() {
   random_ ^= random_ << 13;
@@ -83,13 +83,13 @@ unsigned Runner::PickBit(unsigned bits) {
   if (order_ == ThreadOrder::kDescending) {
     return kLanesPerWarp - 1 - static_cast<unsigned>(std::countl_zero(bits));
   }
-  // The first one at or after a random place.
+  // Picks the first one at or after a random place.
   const unsigned start = Random() % kLanesPerWarp;
   return (FirstBit(std::rotr(bits, static_cast<int>(start))) + start) % kLanesPerWarp;
 }
 
 Runner::Thread& Runner::Pick() {
-  // A warp runs until its lanes wait; in random order another one may get ahead of it.
+  // A warp runs until its lanes wait; in random order another one may overtake it.
   const bool stays = current_ != nullptr && (ready_warps_ >> current_->warp & 1) != 0 &&
                      (order_ != ThreadOrder::kRandom || Random() % kLanesPerWarp != 0);
   const unsigned warp = stays ? current_->warp : PickBit(ready_warps_);
@@ -139,7 +139,7 @@ void Runner::EndThread() {
     Die(thread, absl::StrCat("ends while others of its block wait at the __syncthreads of ",
                              Text(barrier_location_)));
   }
-  // It may be the one that lanes of its warp were waiting for.
+  // This may be the thread that lanes of its warp were waiting for.
   for (unsigned lanes = warp.waiting; lanes != 0; lanes &= lanes - 1) {
     const unsigned lane = FirstBit(lanes);
     if ((warp.waiting >> lane & 1) == 0) continue;  // released with an earlier one
@@ -183,7 +183,8 @@ void Runner::Run(const Grid& grid, ThreadOrder order, uint64_t seed) {
   blockDim = grid.threads;
   shared_.Fit(grid.shared_bytes);
   const uint64_t blocks = uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
-  // Block i * step + first, modulo their number: every block once, in an order that looks random.
+  // The blocks are i * step + first, modulo their number: every block once, in an order that looks
+  // random.
   uint64_t step = 1, first = 0;
   if (order == ThreadOrder::kDescending) step = blocks - 1, first = blocks - 1;
   if (order == ThreadOrder::kRandom) {
@@ -200,7 +201,7 @@ void Runner::Run(const Grid& grid, ThreadOrder order, uint64_t seed) {
   grid_ = nullptr;
 }
 
-// ---- What threads wait for.
+// ---- Waiting.
 
 int Runner::BlockBarrier(bool predicate, Location location) {
   Thread& thread = *current_;
@@ -310,7 +311,7 @@ void Runner::WarpTogether(WarpWork work, void* operands, Location location) {
                location);
 }
 
-// ---- Shared memory by 16 bytes, and copies into it.
+// ---- Shared memory in units of 16 bytes, and copies into it.
 
 void Runner::CheckShared(const void* address, Location location) {
   current_->location = location;

@@ -21,25 +21,24 @@ namespace stagecoach::testing::cuda {
 inline constexpr unsigned kLanesPerWarp = 32;
 inline constexpr unsigned kMaxThreadsPerBlock = 1024;
 
-// A launch of a kernel, as it stands in a stream.
+// A launch of a kernel in a stream.
 struct Grid {
   const void* kernel = nullptr;
   std::function<void()> thread;
   dim3 blocks, threads;
   size_t shared_bytes = 0;
-  bool starts_early = false;  // so that its threads must wait
+  bool starts_early = false;  // its threads must wait
 };
 
 // Runs the blocks of a grid one after the other, in an order like that of threads, and the threads
-// of a block as fibers, which are kept. There is one runner; its users hold the machine's
-// lock.
+// of a block as fibers, which are reused. There is one runner; its users hold the machine's lock.
 class Runner {
  public:
   static Runner& Get();
 
   void Run(const Grid& grid, ThreadOrder order, uint64_t seed);
 
-  // Of the thread that runs; see block.h.
+  // These act on the running thread; see block.h.
   int BlockBarrier(bool predicate, Location location);
   uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
                         Location location);
@@ -58,8 +57,8 @@ class Runner {
     std::unique_ptr<Fiber> fiber;
     uint3 index{};
     unsigned lane = 0, warp = 0;
-    Location location;  // where it last came to wait
-    // What it came to an exchange with.
+    Location location;  // where it last began to wait
+    // The arguments of its exchange.
     WarpOperation operation = WarpOperation::kBarrier;
     unsigned mask = 0, source = 0;
     uint64_t value = 0;
@@ -68,8 +67,8 @@ class Runner {
     AsyncCopies copies;
     bool has_waited = false;  // for earlier kernels
   };
-  // One bit per lane. A lane that is alive either is ready, or waits in an exchange, or waits at
-  // the block's barrier, or runs.
+  // One bit per lane. A lane that is alive is ready, waits in an exchange, waits at the block's
+  // barrier, or runs.
   struct Warp {
     unsigned alive = 0, ready = 0, waiting = 0;
   };
@@ -78,7 +77,7 @@ class Runner {
   static void Body(void* runner);
   void RunBlock(const Grid& grid);
   void EndThread();
-  // Goes on with a thread that is ready, which may be the one that runs.
+  // Continues with a thread that is ready, which may be the running one.
   void Switch(Fiber& from);
   Thread& Pick();
   unsigned PickBit(unsigned bits);
@@ -106,7 +105,7 @@ class Runner {
   uint64_t random_ = 1;
   unsigned ready_warps_ = 0;  // one bit per warp that has ready lanes
   unsigned alive_ = 0, ended_ = 0;
-  // The block's barrier: how many wait at it, and where; the votes so far, and of the last time.
+  // The block's barrier: how many wait at it, and where; the current votes, and the previous ones.
   unsigned at_barrier_ = 0;
   Location barrier_location_;
   int votes_ = 0, barrier_result_ = 0;

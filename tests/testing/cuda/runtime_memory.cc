@@ -7,7 +7,7 @@
 #include "tests/testing/cuda/gpu_memory.h"
 #include "tests/testing/cuda/sanitizers.h"
 
-// Calls of the runtime that give memory, take it back, and copy.
+// Calls of the runtime that allocate, free and copy memory.
 
 using stagecoach::testing::cuda::Call;
 using stagecoach::testing::cuda::CurrentThread;
@@ -21,10 +21,10 @@ namespace {
 
 constexpr size_t kHostAlignment = 4096;
 
-// In modes other than the relaxed one, what may synchronize is refused to the thread that captures.
+// Except in relaxed mode, the capturing thread may not make calls that may synchronize.
 bool Capturing() { return CurrentThread().captures > 0; }
 
-// Host memory also lies between red zones.
+// Host memory lies between red zones, too.
 void* AllocateHost(size_t bytes) {
   const size_t rounded = (bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
   const size_t range_bytes = rounded + 2 * kHostAlignment;
@@ -48,9 +48,9 @@ void FreeHost(void* address, size_t bytes) {
   std::free(data - kHostAlignment);
 }
 
-// Why a copy between these places is refused; null if it is not. The places are told apart as CUDA
-// does it, except that host memory which is not pinned is refused: copies of it are no asynchronous
-// ones.
+// Returns why a copy between these places is refused; null if it is not. The places are
+// distinguished as in CUDA, except that host memory which is not pinned is refused: copies of it
+// are not asynchronous.
 const char* RefusalOfCopy(const Machine& machine, const void* to, int64_t to_bytes,
                           const void* from, int64_t from_bytes, cudaMemcpyKind kind) {
   const bool to_device = machine.GpuOfMemory(to, to_bytes) >= 0;
@@ -72,7 +72,7 @@ const char* RefusalOfCopy(const Machine& machine, const void* to, int64_t to_byt
              : "the kind is not that of the addresses";
 }
 
-// From the first byte of rows to the end of the last.
+// Returns the size from the first byte of the rows to the end of the last.
 int64_t ExtentOf(size_t pitch, size_t row_bytes, size_t rows) {
   return static_cast<int64_t>((rows - 1) * pitch + row_bytes);
 }

@@ -29,13 +29,13 @@ cudaError_t FailureOf(const Machine& machine, int gpu) {
   return machine.gpus[static_cast<size_t>(gpu)]->failure;
 }
 
-// A call that is not allowed on a stream that is being captured ends the capture.
+// Ends the capture of a stream on which a call was made that a capture does not allow.
 cudaError_t SpoilCapture(StreamState& stream, cudaError_t error) {
   stream.capture->valid = false;
   return error;
 }
 
-// So does one on an event that was recorded in it.
+// Does the same for a call on an event that was recorded in the capture.
 cudaError_t SpoilCapture(const EventState& event) {
   if (const std::shared_ptr<Capture> capture = event.capture.lock()) capture->valid = false;
   return cudaErrorCapturedEvent;
@@ -57,8 +57,8 @@ void JoinCapture(StreamState& stream, const std::shared_ptr<Capture>& capture) {
   capture->graph.branches.resize(capture->streams.size());
 }
 
-// Whether the first branch waits for the end of every other one. (CUDA also allows to wait by way
-// of a third.)
+// Returns whether the first branch waits for the end of every other one. (CUDA also allows waiting
+// through a third.)
 bool AllJoined(const Graph& graph) {
   const std::vector<Item>& first = graph.branches.front();
   return std::all_of(graph.branches.begin() + 1, graph.branches.end(),
@@ -71,8 +71,8 @@ bool AllJoined(const Graph& graph) {
                      });
 }
 
-// A launch's own item for `item` of a graph, whose marks are those of `events`. It shares the
-// graph: what a kernel was launched with is not copied each time.
+// Returns a launch's own item for `item` of a graph, whose marks are those of `events`. It shares
+// the graph, so that a kernel's arguments are not copied each time.
 Item LaunchedItem(const std::shared_ptr<const Graph>& graph, const Item& item,
                   const std::vector<std::shared_ptr<EventState>>& events) {
   Item launched = {.kind = item.kind, .takes_room = false};
@@ -96,7 +96,7 @@ namespace cuda = stagecoach::testing::cuda;
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int /*priority*/) {
   return Call("cudaStreamCreateWithPriority", [&](Machine& machine, Machine::Lock&) {
-    // One that the null stream waits for would need a null stream.
+    // A stream that the null stream waits for would need a null stream.
     if (flags != cudaStreamNonBlocking) {
       return cuda::Refuse("cudaStreamCreateWithPriority", "flags must be cudaStreamNonBlocking");
     }
@@ -289,7 +289,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   });
 }
 
-// Ends the capture even where it is to fail, as one does that was spoilt before.
+// The capture ends even if this fails, as it does after a capture was spoilt.
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   return GiveBackCall([&](Machine& machine, Machine::Lock&) {

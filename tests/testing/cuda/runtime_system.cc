@@ -7,7 +7,7 @@
 
 #include "tests/testing/cuda/call.h"
 
-// Calls of the runtime about what there is, and about errors.
+// Calls of the runtime about the system, and about errors.
 
 using stagecoach::testing::cuda::Call;
 using stagecoach::testing::cuda::CurrentFailure;
@@ -39,7 +39,7 @@ struct ErrorText {
   const char* text;
 };
 
-// Those that the stand-in returns.
+// The errors that the stand-in returns.
 constexpr ErrorText kErrors[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
@@ -245,7 +245,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   });
 }
 
-// ---- Errors. Those of a GPU stay, all others are forgotten once they have been asked for.
+// ---- Errors. Those of a GPU stay, all others are forgotten once they have been reported.
 
 cudaError_t cudaPeekAtLastError() {
   Machine& machine = Machine::Get();

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-// The sanitizers' interfaces for stacks and memory that they cannot know of. Weak: a null pointer
-// in a program without the sanitizer, so that the same objects work in all builds.
+// The sanitizers' interfaces for stacks and memory that they cannot know of. They are weak: a null
+// pointer in a program without the sanitizer, so that the same objects work in all builds.
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom,
                                                   size_t bytes);
@@ -21,7 +21,7 @@ extern "C" {
 namespace stagecoach::testing::cuda {
 
 inline bool HasAddressSanitizer() { return __asan_poison_memory_region != nullptr; }
-// If the program has AddressSanitizer, touching poisoned bytes aborts it.
+// Poisons memory: if the program has AddressSanitizer, touching it aborts.
 inline void Poison(const void* address, size_t bytes) {
   if (HasAddressSanitizer()) __asan_poison_memory_region(address, bytes);
 }

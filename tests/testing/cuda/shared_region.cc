@@ -11,7 +11,7 @@
 namespace stagecoach::testing::cuda {
 
 SharedRegion::SharedRegion() {
-  // As much again is never made accessible.
+  // The second half is never made accessible.
   void* const pages = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   STAGECOACH_CHECK(pages != MAP_FAILED && mprotect(pages, kBytes, PROT_READ | PROT_WRITE) == 0,
                    "no memory for the shared memory of a block");

@@ -5,8 +5,8 @@
 
 namespace stagecoach::testing::cuda {
 
-// The dynamic shared memory of the block that runs. It ends, up to alignment, where
-// inaccessible pages begin, so that reads beyond its end are noticed even without a sanitizer.
+// The dynamic shared memory of the running block. It ends, up to alignment, where inaccessible
+// pages begin, so that reads beyond its end are noticed even without a sanitizer.
 class SharedRegion {
  public:
   static constexpr size_t kMaxBytes = size_t{227} << 10;
@@ -16,11 +16,11 @@ class SharedRegion {
   SharedRegion(const SharedRegion&) = delete;
   SharedRegion& operator=(const SharedRegion&) = delete;
 
-  // For blocks with so many bytes, at most kMaxBytes.
+  // Prepares for blocks with this many bytes, at most kMaxBytes.
   void Fit(size_t bytes);
   // Poisons the bytes.
   void StartBlock();
-  // Aborts if something wrote beside them.
+  // Aborts if something wrote next to the bytes.
   void EndBlock();
   unsigned char* data() const { return reinterpret_cast<unsigned char*>(data_); }
 

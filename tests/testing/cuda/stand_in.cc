@@ -20,10 +20,10 @@ namespace stagecoach::testing::cuda {
 namespace {
 
 struct Counters {
-  std::mutex mutex;  // of the next five
+  std::mutex mutex;  // protects the next five
   int64_t calls = 0;
   std::map<std::string, int64_t> by_name;
-  int64_t failing = 0;  // number of the call that is to fail; 0: none
+  int64_t failing = 0;  // number of the call that must fail; 0: none
   std::string failed;
   std::string max_connections;
   std::atomic<int64_t> blas_objects{0}, cudnn_objects{0}, communicators{0};
@@ -156,6 +156,9 @@ std::string failed_call() {
 
 void StopIfAsked(const char* call) {
   static std::atomic<bool> has_stopped{false};
+  // Ranks that are threads may have waited in a folder for the one that called Reset, which a
+  // sanitizer cannot see: here they synchronize with its lock.
+  const std::lock_guard<std::mutex> lock(TheCounters().mutex);
   if (Machine::Get().options().stop_at == call && !has_stopped.exchange(true)) raise(SIGSTOP);
 }
 

@@ -14,19 +14,19 @@
 // the backend that ships runs where there is no GPU.
 //
 // Nothing runs by itself: streams are queues, and whichever thread makes a call of a library
-// performs a random number of the operations that are ready, in an order that is random but for
-// what streams and events say. Device memory can be touched only by operations: host code that does
-// so dies of SIGSEGV (where no other thread is performing operations at that moment). It is
-// poisoned when it is allocated, and has red zones, which are checked when it is freed.
+// performs a random number of the operations that are ready, in an order that is random within the
+// limits of streams and events. Only operations can access device memory: host code that does so
+// dies of SIGSEGV (unless another thread is performing operations at that moment). It is poisoned
+// when it is allocated, and has red zones, which are checked when it is freed.
 //
-// What CUDA does not refuse but the backend must not do is refused, with a line on stderr: work in
-// the null stream, copies from or to host memory that is not pinned, copies that leave an
-// allocation. Kernels run in the manner of emulator.h. A capture also takes in streams that come to
+// Things that CUDA does not refuse but the backend must not do are refused, with a line on stderr:
+// work in the null stream, copies from or to host memory that is not pinned, copies that leave an
+// allocation. Kernels run as described in emulator.h. A capture also includes streams that come to
 // wait for its events, as branches of the graph: the stream in which it began must wait for the end
 // of each.
 //
-// Processes have GPUs of their own, whose numbers say nothing to other processes. Ranks of NCCL can
-// be in several (nccl_clique.h).
+// Each process has GPUs of its own, whose numbers mean nothing to other processes. Ranks of NCCL
+// can be in several processes (nccl_clique.h).
 namespace stagecoach::testing::cuda {
 
 // The order in which the threads of a block run between two barriers.
@@ -34,67 +34,66 @@ enum class ThreadOrder : uint8_t { kAscending, kDescending, kRandom };
 
 struct StandInOptions {
   int gpus = 4;
-  int64_t memory_bytes = int64_t{256} << 20;  // of each
-  int64_t context_bytes = 0;                  // of these, that the driver keeps to itself
+  int64_t memory_bytes = int64_t{256} << 20;  // of each GPU
+  int64_t context_bytes = 0;                  // the part of them that the driver keeps for itself
   int shared_bytes = 227 << 10;               // the most that a block may have
   uint64_t seed = 1;
   ThreadOrder thread_order = ThreadOrder::kRandom;
-  // Chance that a call leaves a ready operation for later; below 1.
+  // The chance that a call leaves a ready operation for later; below 1.
   double delay = 0.5;
-  bool driver = true;              // false: as where no driver is installed
-  int64_t failing_operation = -1;  // FailOperation
+  bool driver = true;              // false: no driver is installed
+  int64_t failing_operation = -1;  // see FailOperation
   int64_t cudnn_version = 91900;
   int nccl_channels = 1;  // a power of two
-  // Aborts where the groups of two ranks differ in what the two exchange, which NCCL leaves
-  // undefined. False: transfers then wait as its batches make them wait.
+  // Aborts if the groups of two ranks differ in what the two exchange, which NCCL leaves undefined.
+  // False: transfers then wait as its batches make them wait.
   bool nccl_groups_match = true;
-  bool graphs = true;                      // false: as where nothing can be captured
+  bool graphs = true;                      // false: nothing can be captured
   bool memory_operations = true;           // false: the driver has no cuStreamWriteValue32
-  cudaError_t launch_error = cudaSuccess;  // of every kernel's launch
-  bool kernels_run = true;                 // false: kernels are launched, and do nothing
-  // ncclCommAbort and ncclCommDestroy wait until all other ranks have come to theirs, or their
+  cudaError_t launch_error = cudaSuccess;  // returned by every kernel launch
+  bool kernels_run = true;                 // false: kernels are launched, but do nothing
+  // ncclCommAbort and ncclCommDestroy wait until all other ranks have called theirs, or their
   // processes have ended: in NCCL, threads that serve other ranks of a host do.
   bool nccl_end_waits = false;
-  // The process stops itself (SIGSTOP) at its first call of this name; "": at none.
+  // The process stops itself (SIGSTOP) at its first call of this name; "": never.
   std::string stop_at;
 };
 
-// How many operations a stream's queue in the driver holds; a graph counts as one. A call that
-// finds it full returns when there is room, as CUDA's do.
+// The number of operations that a stream's queue in the driver holds; a graph counts as one. A call
+// that finds it full returns when there is room, as in CUDA.
 inline constexpr int kQueueCapacity = 1024;
 
-// False in test programs that run on GPUs (tests/kernels/cuda/hardware.cc): there the machine is
-// what it is, and nothing fails on purpose.
+// Returns false in test programs that run on GPUs (tests/kernels/cuda/hardware.cc): there the
+// machine is real, and nothing fails on purpose.
 bool IsSimulated();
 
-// Starts anew. Everything made before must have been given back. Without a call, the options are
-// the defaults, or what $STAGECOACH_CUDA_STAND_IN says:
+// Starts anew. Everything made before must have been released. Without a call, the options are the
+// defaults, or those in $STAGECOACH_CUDA_STAND_IN:
 // "gpus=2,memory=64MB,seed=7,order=descending,delay=0,driver=0,fail=120,fail_operation=50,
 // nccl_end_waits=1,stop_at=ncclCommAbort,launch_error=209".
 void Reset(const StandInOptions& options);
 
-// Calls made since Reset, of all libraries (those that give things back and ask for errors are not
-// counted, and never fail).
+// Returns the calls made since Reset, of all libraries (those that release things and ask for
+// errors are not counted, and never fail).
 int64_t calls();
-// The same by their names.
+// Returns the same by name.
 std::map<std::string, int64_t> CallsByName();
-// What $CUDA_DEVICE_MAX_CONNECTIONS was at the first call since Reset, which is when the driver
+// Returns $CUDA_DEVICE_MAX_CONNECTIONS at the first call since Reset, which is when the driver
 // reads it; "" if it was not set.
 std::string MaxConnections();
-// Call number `call` (1: the next one) fails as that library fails, with an error of its own kind;
-// 0: none does.
+// Makes call number `call` (1: the next one) fail with an error of its library; 0: none fails.
 void FailCall(int64_t call);
-// The name of the call that failed on purpose; "" if none has yet.
+// Returns the name of the call that failed on purpose; "" if none has yet.
 std::string failed_call();
-// The operation after the next `operations` fails on the device: the error shows at later calls, as
-// CUDA's asynchronous errors do. -1: none does.
+// Makes the operation after the next `operations` fail on the device: later calls return the error,
+// like CUDA's asynchronous errors. -1: none fails.
 void FailOperation(int64_t operations);
 
-// The most operations that a stream has had to do at once since this was last asked (those of a
+// Returns the most operations that a stream has had to do at once since the last call (those of a
 // graph are counted one by one).
 size_t TakeMostPending();
 
-// What exists now. A clean end has 0 in all.
+// The existing objects. After a clean end all are 0.
 struct Live {
   int64_t allocations = 0, host_allocations = 0, streams = 0, events = 0, graphs = 0;
   int64_t blas_objects = 0, cudnn_objects = 0, communicators = 0;
@@ -105,41 +104,42 @@ struct Live {
 };
 Live live();
 
-// The NCCL communicators that are of rank `rank` now fail after `groups` more of their groups have
-// been launched, as when another rank has died: ncclCommGetAsyncError gives ncclRemoteError, and
-// groups that are not done never are, until the communicator is aborted.
+// Makes the current NCCL communicators of rank `rank` fail after `groups` more of their groups have
+// been launched, as when another rank has died: ncclCommGetAsyncError returns ncclRemoteError, and
+// unfinished groups never finish, until the communicator is aborted.
 void FailCommunicator(int rank, int64_t groups = 0);
 
 // ---- For the stand-ins of other libraries.
 
-// Counts a call. True if it is the one that is to fail.
+// Counts a call. Returns true if it must fail.
 bool MustFail(const char* call);
 // Stops the process here if the options say so. For calls that are not counted.
 void StopIfAsked(const char* call);
 
-// The calling thread's current GPU, the GPU of a stream, and that of the live allocation which all
-// of `bytes` bytes from `address` lie in; -1: there is no such stream or allocation, or no driver.
+// Return the calling thread's current GPU, the GPU of a stream, and that of the live allocation
+// which contains all of the `bytes` bytes from `address` on; -1: no such stream or allocation
+// exists, or there is no driver.
 int CurrentGpu();
 int GpuOfStream(cudaStream_t stream);
 int GpuOfMemory(const void* address, int64_t bytes);
 
-// Work in a stream's order. Performed, once `ready` (if it is given) says so, by some thread in a
-// call of a library. `ready` is asked, any number of times, while the operation is the first of its
-// stream. Both run one at a time in the whole process, may touch device memory, and must not make
-// calls of the libraries nor of this header. While the stream is being captured the operation
-// becomes part of the graph instead (then `ready` must not be given, and `run` is copied). After a
-// failure of its GPU an operation is dropped.
+// Work in a stream's order. It is performed, once `ready` (if there is one) returns true, by some
+// thread in a call of a library. `ready` is called, any number of times, while the operation is the
+// first of its stream. Both run one at a time in the whole process, may touch device memory, and
+// must not call the libraries or functions of this header. While the stream is being captured the
+// operation becomes part of the graph instead (then there must be no `ready`, and `run` is copied).
+// After a failure of its GPU an operation is dropped.
 struct Operation {
   const char* name = "";
   std::function<bool()> ready;
   std::function<void()> run;
-  int64_t extra_ns = 0;  // of the GPU's clock, that pass besides
+  int64_t extra_ns = 0;  // additional time of the GPU's clock that passes
 };
 cudaError_t Enqueue(cudaStream_t stream, Operation operation);
-// Performs operations that are ready; how many is random. To be called by every call of a library.
+// Performs a random number of ready operations. Every call of a library must call this.
 void Progress();
-// Changes what `ready` of operations reads: runs `change` where no operation runs. `change` must
-// not make calls of the libraries nor of this header.
+// Changes data that `ready` of operations reads: runs `change` while no operation runs. `change`
+// must not call the libraries or functions of this header.
 void Locked(const std::function<void()>& change);
 // Counts objects in Live.
 void CountBlasObject(int64_t change);

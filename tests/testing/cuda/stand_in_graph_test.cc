@@ -14,7 +14,7 @@ namespace {
 
 class Captured : public StandIn {
  protected:
-  // What `issue` puts into the stream, as a graph.
+  // Captures what `issue` puts into the stream as a graph.
   cudaError_t Capture(cudaStream_t stream, const std::function<void()>& issue) {
     EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     issue();
@@ -43,7 +43,7 @@ TEST_F(Captured, NothingRunsBeforeTheGraphIsLaunchedAndThenInOrder) {
   EXPECT_EQ(live().graphs, 2);
   EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
   EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-  // Launches that are pending outlive the graph.
+  // Pending launches outlive the graph.
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
   EXPECT_EQ(x.Download(stream), (std::vector<float>{4, 1, 12}));
 }

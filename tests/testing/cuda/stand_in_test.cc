@@ -32,7 +32,7 @@ TEST_F(StandIn, AStreamKeepsItsOrder) {
   EXPECT_EQ(log, expected);
 }
 
-// Whoever fills the queue of a stream that waits is held up until there is room again.
+// A thread that fills the queue of a waiting stream is blocked until there is room again.
 TEST_F(StandIn, AThreadBlocksInAFullQueue) {
   const RawStream stream;
   bool ready = false;
@@ -74,7 +74,7 @@ TEST_F(StandIn, TheSeedDecidesTheOrder) {
   std::vector<int> logs[2];
   for (std::vector<int>& log : logs) {
     Reset({.seed = 5});
-    // Which stream comes first in memory must not matter.
+    // The order of streams in memory must not matter.
     const RawStream streams[4];
     for (int i = 0; i < 40; ++i) Log(streams[i % 4], log, i);
     for (const RawStream& stream : streams) stream.Synchronize();
@@ -188,7 +188,7 @@ TEST_F(StandIn, WorkOfADestroyedStreamIsDone) {
   EXPECT_TRUE(done);
 }
 
-// ---- What exists.
+// ---- Existing objects.
 
 TEST_F(StandIn, CountsWhatExists) {
   {
@@ -318,7 +318,7 @@ TEST_F(StandIn, AFailedOperationShowsAtAllLaterCallsForItsGpu) {
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
-  // The other GPU is in order, and what there was can be given back.
+  // The other GPU works, and existing objects can be released.
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   { const DeviceArray<char> other(1); }
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);

@@ -4,7 +4,7 @@
 #include "tests/testing/cuda/block.h"
 #include "tests/testing/cuda/runner.h"
 
-// The layouts are from the PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix". Of a lane,
+// The layouts are from the PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix". In a lane,
 // `group` is its number divided by 4, and `member` the remainder; every word has two neighbors, the
 // first in its lower half.
 namespace stagecoach::testing::cuda {

@@ -1,4 +1,4 @@
-// Linked into tests: makes the emulated CUDA backend the default.
+// Linked into tests; makes the emulated CUDA backend the default.
 #include <cstdlib>
 
 namespace {

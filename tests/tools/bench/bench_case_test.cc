@@ -1,4 +1,4 @@
-#include "tools/bench/bench_case.h"
+#include "tools/stagecoach/bench/bench_case.h"
 
 #include <string>
 #include <vector>
@@ -96,9 +96,10 @@ TEST(BenchCases, OfWeakScalingAreWholeAndWithinTheirLimits) {
   EXPECT_OK(cases(3, 2, 64));
   EXPECT_THAT(cases(3, 1, 64),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--microbatches is 1 for 2 devices, so no whole number for 3")));
-  EXPECT_THAT(cases(3, 2, 1), StatusIs(absl::StatusCode::kInvalidArgument,
-                                       HasSubstr("--batch is 1 for 2 devices, so no whole")));
+                       HasSubstr("--micro-batches is 1 for 2 devices, so no whole number for 3")));
+  EXPECT_THAT(cases(3, 2, 1),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--global-batch-size is 1 for 2 devices, so no whole")));
   EXPECT_THAT(cases(4, 2'000'000'000, 64),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("so more than 2147483647")));
 }

@@ -27,8 +27,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 Arguments SmallBench(const Arguments& more) {
-  return Joined({"bench", "--layers", "4", "--width", "16", "--batch", "16", "--microbatches", "4",
-                 "--repeats", "2", "--warm-up", "1"},
+  return Joined({"bench", "--layers", "4", "--width", "16", "--global-batch-size", "16",
+                 "--micro-batches", "4", "--repeats", "2", "--warm-up", "1"},
                 more);
 }
 
@@ -54,7 +54,7 @@ TEST(Bench, MeasuresAndPredictsEachRow) {
     const bool sends = row["devices"] > 1 || row["replicas"] > 1;
     EXPECT_EQ(row["sent_bytes"] > 0, sends) << row;
     EXPECT_EQ(row["batch"], 16);
-    EXPECT_EQ(row["microbatches"], 4);
+    EXPECT_EQ(row["micro_batches"], 4);
   }
   EXPECT_EQ(json["options"], "--layers 4 --width 16 --warm-up 1");
   EXPECT_GE(json["machine"]["processors"], 1);
@@ -63,8 +63,8 @@ TEST(Bench, MeasuresAndPredictsEachRow) {
 TEST(Bench, TakesAModelOfTokensWithoutData) {
   const Finished run = RunStagecoach(
       {"bench", "--model", "gpt2:blocks=1,width=16,heads=2,context=8,vocabulary=32,default",
-       "--layers", "4", "--width", "16", "--devices", "2", "--batch", "4", "--microbatches", "2",
-       "--repeats", "1", "--no-prediction", "--output", "json"});
+       "--layers", "4", "--width", "16", "--devices", "2", "--global-batch-size", "4",
+       "--micro-batches", "2", "--repeats", "1", "--no-prediction", "--output", "json"});
   ASSERT_EQ(run.exit_status, 0) << run.err;
   const nlohmann::json rows = run.Events().at(0)["rows"];
   ASSERT_THAT(rows, SizeIs(2));
@@ -79,10 +79,10 @@ TEST(Bench, TakesAModelOfTokensWithoutData) {
 
 TEST(Bench, GoesOnWhereARowCannotBeRun) {
   const nlohmann::json json =
-      Measured({"--devices", "2", "--microbatches", "4,3", "--no-prediction"});
+      Measured({"--devices", "2", "--micro-batches", "4,3", "--no-prediction"});
   EXPECT_FALSE(json["rows"][0].contains("error"));
   EXPECT_THAT(json["rows"][1]["error"], HasSubstr("does not divide into 3 equal micro-batches"));
-  const Finished none = RunStagecoach(SmallBench({"--devices", "2", "--microbatches", "3"}));
+  const Finished none = RunStagecoach(SmallBench({"--devices", "2", "--micro-batches", "3"}));
   EXPECT_EQ(none.exit_status, kStatusBadConfiguration);
   EXPECT_THAT(none.out, HasSubstr("does not divide"));
 }
@@ -96,13 +96,13 @@ TEST(Bench, KeepsResultsAndGoesOnFromThem) {
   const nlohmann::json second = Measured(all);
   ASSERT_THAT(second["rows"], SizeIs(2));
   EXPECT_EQ(second["rows"][0], first["rows"][0]);
-  // Rows that are not asked for stay in the file, and are not shown.
+  // Rows that are not requested stay in the file, but are not shown.
   EXPECT_THAT(Measured(some)["rows"], SizeIs(1));
   EXPECT_EQ(Measured(all), second);
   const nlohmann::json other_row = Measured(Joined(some, {"--schedule", "zb-h1"}));
   EXPECT_EQ(other_row["rows"][0]["schedule"], "zb-h1");
   EXPECT_EQ(Measured(all), second);
-  // Once more through all rows: what there is counts.
+  // A second visit of all rows reuses what is there.
   const nlohmann::json third = Measured(Joined(all, {"--visits", "2"}));
   for (size_t row = 0; row < 2; ++row) {
     ASSERT_THAT(third["rows"][row]["steps_ms"], SizeIs(4));
@@ -123,7 +123,7 @@ TEST(Bench, TriesAgainWhatCouldNotBeRun) {
   const Arguments bench = {"--devices", "2", "--no-prediction", "--results", file};
   nlohmann::json results = Measured(bench);
   nlohmann::json failed = {{"error", "no room"}};
-  for (const char* key : {"model", "precision", "devices", "replicas", "schedule", "microbatches",
+  for (const char* key : {"model", "precision", "devices", "replicas", "schedule", "micro_batches",
                           "batch", "threads_per_device"}) {
     failed[key] = results["rows"][0][key];
   }
@@ -134,7 +134,7 @@ TEST(Bench, TriesAgainWhatCouldNotBeRun) {
   EXPECT_THAT(row["steps_ms"], SizeIs(2));
 }
 
-// A model file of a network of that width.
+// Writes a model file of a network of that width.
 void WriteModel(const std::string& path, int width) {
   ASSERT_OK(base::WriteFileAtomically(
       path, absl::StrCat("[[layer]]\ntype = \"linear\"\noutputs = ", width,
@@ -146,9 +146,10 @@ TEST(Bench, KeepsWhatItHasOfARowThatCannotBeRunAgain) {
   const std::string model = (folder.path() / "m.toml").string();
   const std::string file = (folder.path() / "a.json").string();
   WriteModel(model, 8);
-  const Arguments bench = {"bench",     "--model", model,       "--devices", "1",
-                           "--batch",   "16",      "--repeats", "2",         "--no-prediction",
-                           "--results", file,      "--output",  "json"};
+  const Arguments bench = {
+      "bench",    "--model",   model, "--devices",       "1",         "--global-batch-size",
+      "16",       "--repeats", "2",   "--no-prediction", "--results", file,
+      "--output", "json"};
   ASSERT_EQ(RunStagecoach(bench).exit_status, 0);
   std::filesystem::remove(model);
   const Finished again = RunStagecoach(Joined(bench, {"--visits", "3"}));
@@ -157,7 +158,7 @@ TEST(Bench, KeepsWhatItHasOfARowThatCannotBeRunAgain) {
   EXPECT_THAT(again.Events().at(0)["rows"][0]["steps_ms"], SizeIs(2));
   EXPECT_THAT(nlohmann::json::parse(base::ReadFile(file, 1 << 20).value())["rows"][0]["steps_ms"],
               SizeIs(2));
-  // Nor is it mixed with what another model takes.
+  // Results of another model are not mixed in either.
   WriteModel(model, 9);
   const Finished other = RunStagecoach(Joined(bench, {"--visits", "3"}));
   EXPECT_EQ(other.exit_status, kStatusBadConfiguration);
@@ -168,14 +169,15 @@ TEST(Bench, TakesDevicesAndMicroBatchesOfAScheduleFile) {
   const testing::TestFolder folder;
   const std::string file = (folder.path() / "a.csv").string();
   ASSERT_OK(base::WriteFileAtomically(file, "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"));
-  const Finished run = RunStagecoach({"bench", "--layers", "4", "--width", "16", "--batch", "16",
-                                      "--repeats", "1", "--schedule", file, "--output", "json"});
+  const Finished run =
+      RunStagecoach({"bench", "--layers", "4", "--width", "16", "--global-batch-size", "16",
+                     "--repeats", "1", "--schedule", file, "--output", "json"});
   ASSERT_EQ(run.exit_status, 0) << run.err;
   const nlohmann::json rows = run.Events().at(0)["rows"];
   ASSERT_THAT(rows, SizeIs(1));
   EXPECT_FALSE(rows[0].contains("error")) << rows;
   EXPECT_EQ(rows[0]["devices"], 2);
-  EXPECT_EQ(rows[0]["microbatches"], 2);
+  EXPECT_EQ(rows[0]["micro_batches"], 2);
   const Finished wrong = RunStagecoach({"bench", "--schedule", file, "--devices", "3,4"});
   EXPECT_EQ(wrong.exit_status, kStatusBadConfiguration);
   ExpectOneLine(wrong.err, HasSubstr("--devices is 3, but the schedule in the file has 2"));
@@ -184,12 +186,12 @@ TEST(Bench, TakesDevicesAndMicroBatchesOfAScheduleFile) {
 TEST(Bench, EndsWithTheStatusOfTheFirstErrorIfNoRowCanBeRun) {
   EXPECT_EQ(RunStagecoach({"bench", "--model", "none.toml"}).exit_status, kStatusBadData);
   EXPECT_EQ(RunStagecoach({"bench", "--label", "x"}).exit_status, kStatusUsage);
-  EXPECT_EQ(RunStagecoach(SmallBench({"--devices", "1,2", "--microbatches", "1", "--scaling",
-                                      "weak", "--batch", "8"}))
+  EXPECT_EQ(RunStagecoach(SmallBench({"--devices", "1,2", "--micro-batches", "1", "--scaling",
+                                      "weak", "--global-batch-size", "8"}))
                 .exit_status,
             0);
   const Finished weak =
-      RunStagecoach(SmallBench({"--devices", "2,3", "--microbatches", "1", "--scaling", "weak"}));
+      RunStagecoach(SmallBench({"--devices", "2,3", "--micro-batches", "1", "--scaling", "weak"}));
   EXPECT_EQ(weak.exit_status, kStatusUsage);
   ExpectOneLine(weak.err, HasSubstr("no whole number for 3"));
 }

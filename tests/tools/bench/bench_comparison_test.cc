@@ -1,4 +1,4 @@
-#include "tools/bench/bench_comparison.h"
+#include "tools/stagecoach/bench/bench_comparison.h"
 
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -61,7 +61,7 @@ TEST(BenchComparison, TellsOtherMachinesAndOptions) {
   const BenchResults one = SampleResults({SampleRow("1f1b", 2, {1})});
   BenchResults other = one;
   other.machine.date = "2027-01-01";
-  other.machine.stagecoach = "0.2.0";  // what is compared
+  other.machine.stagecoach = "0.2.0";  // what may differ between files that are compared
   EXPECT_FALSE(CompareBenches(one, other).is_other_machine);
   EXPECT_THAT(ToText(CompareBenches(one, other)), Not(HasSubstr("different")));
   other.machine.onednn = "3.0.0";

@@ -1,4 +1,4 @@
-#include "tools/bench/bench_report.h"
+#include "tools/stagecoach/bench/bench_report.h"
 
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/bench/sample_results.h"
-#include "tools/bench/scaling_plot.h"
+#include "tools/stagecoach/bench/scaling_plot.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -111,7 +111,7 @@ TEST(Baseline, HasAsMuchForEachDeviceUnderWeakScaling) {
   EXPECT_EQ(baseline(), &results.rows[0]);
 }
 
-// Points of its polylines.
+// Returns the points of the page's polylines.
 std::vector<std::string> PolylinesOf(const std::string& page) {
   std::vector<std::string> lines;
   for (const absl::string_view part : absl::StrSplit(page, "points=\"")) {
@@ -150,12 +150,13 @@ TEST(ScalingPlot, HasLinesOfTheirOwnForReplicasBesideStages) {
 TEST(BenchCsv, HasAllFiguresOfEachRow) {
   const std::vector<std::string> lines = absl::StrSplit(ToCsv(Sample()), '\n');
   ASSERT_EQ(lines.size(), 6);
-  EXPECT_EQ(lines[0],
-            "model,precision,devices,replicas,schedule,microbatches,batch,threads_per_device,steps,"
-            "step_ms,step_ms_low,step_ms_high,predicted_step_ms,samples_per_second,"
-            "tokens_per_sample,tokens_per_second,flops,peak_flops_per_second,peak_share,bubble,"
-            "predicted_bubble,other_load,peak_bytes,predicted_peak_bytes,sent_bytes,"
-            "predicted_sent_bytes,error");
+  EXPECT_EQ(
+      lines[0],
+      "model,precision,devices,replicas,schedule,micro_batches,batch,threads_per_device,steps,"
+      "step_ms,step_ms_low,step_ms_high,predicted_step_ms,samples_per_second,"
+      "tokens_per_sample,tokens_per_second,flops,peak_flops_per_second,peak_share,bubble,"
+      "predicted_bubble,other_load,peak_bytes,predicted_peak_bytes,sent_bytes,"
+      "predicted_sent_bytes,error");
   EXPECT_EQ(lines[2],
             "default,fp32,2,1,1f1b,8,64,1,3,100,95,110,90,640,,,50000000,1000000000,0.5,0.25,0.125,"
             "0,2000000,2000000,1000,1000,");
@@ -169,7 +170,7 @@ TEST(BenchPage, HasTableBarsAndAPlotOfScaling) {
                           HasSubstr(">zb-v, 2 devices, 8 micro-batches</text>"),
                           HasSubstr("aria-label=\"throughput over devices\""),
                           HasSubstr("it needs &quot;more&quot;, always"),
-                          // So that the table fits a page of 1,280 pixels.
+                          // The table thus fits a page of 1,280 pixels.
                           HasSubstr(".scroll th,.scroll td:last-child{white-space:normal")));
   const std::string alone =
       ToHtml(SampleResults({SampleRow("1f1b", 2, {100})}), BenchScaling::kStrong);

@@ -1,4 +1,4 @@
-#include "tools/bench/bench_results.h"
+#include "tools/stagecoach/bench/bench_results.h"
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ namespace {
 using stagecoach::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// The values 1 to n.
+// Returns the values 1 to n.
 std::vector<double> UpTo(size_t n) {
   std::vector<double> values(n);
   std::iota(values.rbegin(), values.rend(), 1.0);
@@ -31,7 +31,7 @@ TEST(MedianOf, IsTheMiddle) {
   EXPECT_EQ(MedianOf({9, 1, 2}), 2);
 }
 
-// By tables of the sign test, such as Conover's.
+// The bounds are from tables of the sign test, such as Conover's.
 TEST(MedianInterval, HoldsTheMedianIn95OfAHundredCases) {
   const struct {
     size_t values;

@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bench/bench_results.h"
+#include "tools/stagecoach/bench/bench_results.h"
 
 namespace stagecoach::tools {
 
-// A row of 64 samples a step, whose products take half of a peak of 1 GFLOP/s at 100 ms.
+// Returns a row of 64 samples a step, whose products reach half of a peak of 1 GFLOP/s at 100 ms.
 inline BenchRow SampleRow(const std::string& schedule, int devices, std::vector<double> steps_ms) {
   return {.what = {.model = "default",
                    .devices = devices,

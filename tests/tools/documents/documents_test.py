@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Documents show commands that exist, and what they print.
+"""Documents show commands that exist, what they print, and links that lead somewhere.
 
     tests/tools/documents/documents_test.py build/release/tools/stagecoach
 
-Every command in README.md and docs/*.md that begins with "stagecoach" has flags that the program has. Those of the pages in RUN are run, and the lines shown
-below them are among what they print, in that order: of `simulate` as they are, of others with any numbers, since times and the sizes of scratch depend on
-the machine; but the columns of their tables that are in STABLE are as they are, too.
+Every command in README.md and docs/*.md that begins with "stagecoach" has flags that the program has. The commands of
+the sections in RUN, and those in ALSO_RUN, are run, and the lines shown below them are among what they print, in that
+order: for `simulate` as they are, for others with any numbers, since times and the sizes of scratch depend on the
+machine; but the columns of their tables that are in STABLE must match exactly.
+
+Every link of these pages to a file or to a heading has its target.
 """
 
 import os
@@ -18,8 +21,17 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-RUN = ["tutorial.md", "data-parallel.md", "plan-files.md", "simulator.md"]
-# By plan and model alone.
+# (page, section): of a page as a whole, the section is "".
+RUN = [
+    ("tutorial.md", ""),
+    ("concepts.md", ""),
+    ("distributed.md", "Data parallelism from the beginning"),
+    ("planner.md", "Plan files and exports"),
+    ("schedules.md", "Simulating schedules"),
+]
+# In other sections, the commands whose files are all shown there.
+ALSO_RUN = {("planner.md", "Profiles and clusters"): ["stagecoach plan --profile mixtral.toml"]}
+# Columns whose values follow from plan and model alone.
 STABLE = ["device", "stage", "stages", "layers", "weights", "gradients", "optimizer", "stash", "parameters", "stashed", "limit", "in flight"]
 PROGRAM = None
 
@@ -28,10 +40,30 @@ def pages():
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(page):
-    """The fenced and the indented blocks of a page: the line of text before, whether it is fenced, and its lines."""
+def text_lines(page):
+    """The lines of a page, each with whether it is outside of fenced blocks."""
+    fenced = False
+    for line in page.read_text().splitlines():
+        fence = line.startswith("```")
+        yield line, not fenced and not fence
+        fenced ^= fence
+
+
+def lines_of(page, section=""):
+    """The lines of the section with that title, without the heading; of the whole page if there is no title."""
+    lines, inside = [], not section
+    for line, is_text in text_lines(page):
+        if section and is_text and line.startswith("## "):
+            inside = line == f"## {section}"
+        elif inside:
+            lines.append(line)
+    return lines
+
+
+def blocks(lines):
+    """The fenced and the indented blocks: the line of text before, whether it is fenced, and its lines."""
     block, fenced, before = [], False, ""
-    for line in page.read_text().splitlines() + [""]:
+    for line in [*lines, ""]:
         if line.startswith("```"):
             if fenced:
                 yield before, True, block
@@ -53,10 +85,11 @@ def blocks(page):
         yield before, False, block
 
 
-def commands(page):
-    """What a page tells people to run, as (command, lines shown of what it prints): those below it, up to another program, an error or a file."""
+def commands(lines):
+    """What a page tells people to run, as (command, lines shown of what it prints): those below it, up to another
+    program, an error or a file."""
     current = None
-    for _, is_fenced, block in blocks(page):
+    for _, is_fenced, block in blocks(lines):
         for line in block:
             if re.match(r"stagecoach [a-z]+( |$)", line):
                 if current:
@@ -98,9 +131,28 @@ def tables(lines):
         yield cells(lines[i - 1]), rows
 
 
+def anchors(page):
+    """The names by which GitHub links to the headings of a page."""
+    names = []
+    for line, is_text in text_lines(page):
+        heading = re.match(r"#+ (.*)", line)
+        if is_text and heading:
+            name = re.sub(r"[^\w\- ]", "", heading.group(1).strip().lower()).replace(" ", "-")
+            count = sum(re.fullmatch(re.escape(name) + r"(-\d+)?", other) is not None for other in names)
+            names.append(f"{name}-{count}" if count else name)
+    return names
+
+
+def links(page):
+    """Where the page's links lead, but for those to other sites."""
+    text = "\n".join(line for line, is_text in text_lines(page) if is_text and not line.startswith("    "))
+    text = re.sub(r"`[^`]*`", "", text)
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+
 class Documents(unittest.TestCase):
     def flags_of(self, words):
-        """Of the command that these words begin with: one, or two as in `checkpoint export`."""
+        """The flags of the command that these words begin with: one word, or two as in `checkpoint export`."""
         for count in (2, 1):
             done = subprocess.run([PROGRAM, "help", *words[:count]], capture_output=True, text=True, check=False)
             if done.returncode == 0:
@@ -110,7 +162,7 @@ class Documents(unittest.TestCase):
     def test_commands_have_flags_that_there_are(self):
         checked = 0
         for page in pages():
-            for line, _ in commands(page):
+            for line, _ in commands(lines_of(page)):
                 for part in line.split(" -- "):
                     part = part.split("stagecoach ")[-1]
                     if "|" in part or not re.fullmatch("[a-z]+", part.split()[0]):
@@ -121,15 +173,28 @@ class Documents(unittest.TestCase):
                         self.assertLessEqual(flags, self.flags_of(part.split()), f"{page.name}: {line}")
         self.assertGreater(checked, 25)
 
+    def test_links_lead_somewhere(self):
+        checked = 0
+        for page in [*pages(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]:
+            for link in links(page):
+                checked += 1
+                path, _, anchor = link.partition("#")
+                target = page.parent / path if path else page
+                self.assertTrue(target.exists(), f"{page.name}: {link}")
+                if anchor:
+                    self.assertIn(anchor, anchors(target), f"{page.name}: {link}")
+        self.assertGreater(checked, 80)
+
     def test_commands_print_what_is_shown(self):
-        for name in RUN:
-            with self.subTest(page=name), tempfile.TemporaryDirectory() as folder:
-                page = ROOT / "docs" / name
-                for before, _, block in blocks(page):
+        for name, section in [*RUN, *ALSO_RUN]:
+            with self.subTest(page=name, section=section), tempfile.TemporaryDirectory() as folder:
+                lines_shown = lines_of(ROOT / "docs" / name, section)
+                for before, _, block in blocks(lines_shown):
                     file = re.search(r"`([a-z.]+)`:$", before)
                     if file:
                         (pathlib.Path(folder) / file.group(1)).write_text("\n".join(block) + "\n")
-                shown = list(commands(page))
+                only = tuple(ALSO_RUN.get((name, section), [""]))
+                shown = [(command, lines) for command, lines in commands(lines_shown) if command.startswith(only)]
                 self.assertTrue(shown)
                 for command, lines in shown:
                     self.check_prints(folder, command, lines)

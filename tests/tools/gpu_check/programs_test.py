@@ -54,7 +54,7 @@ class ProgramsTest(Folder):
         for model, of_data in cases:
             process = subprocess.run(
                 [ARGUMENTS[0], "plan", "--model", model.model, *of_data,
-                 "--batch", str(model.batch), "--microbatches", "1", "--devices", "1"],
+                 "--global-batch-size", str(model.batch), "--micro-batches", "1", "--devices", "1"],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertEqual(process.returncode, 0, process.stdout)
 

@@ -111,7 +111,7 @@ echo 'forward, 16 x 1024, heads 12 of 64: tile 128 by 64, 8 warps: 0.1250 ms'
 """
 # What a step on one stage takes depends on the micro-batches.
 ROW = """\
-ms=130; case "$*" in *"--microbatches 4 "*) ms=120 ;; esac
+ms=130; case "$*" in *"--micro-batches 4 "*) ms=120 ;; esac
 echo '{"rows": [{"step_ms": '$ms', "tokens_per_second": 5e5, "peak_share": 0.5, "peak_bytes": 24,
 "predicted_peak_bytes": 24}]}' | tr -d '\\n'"""
 

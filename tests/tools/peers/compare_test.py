@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""benchmarks/peers/compare: what it compares, how, and what it shows, with programs in place of Stagecoach and of PyTorch."""
+"""bench/peers/compare: what it compares, how, and what it shows, with programs in place of Stagecoach and of PyTorch."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
-PEERS = HERE.parents[2] / "benchmarks" / "peers"
+PEERS = HERE.parents[2] / "bench" / "peers"
 PROGRAM, PYTHON = str(HERE / "fake_program"), str(HERE / "fake_python")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""benchmarks/peers with PyTorch: small networks, for a few steps.
+"""bench/peers with PyTorch: small networks, for a few steps.
 
     tests/tools/peers/smoke_test.py build/release/tools/stagecoach
 
@@ -15,7 +15,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
-PEERS = HERE.parents[2] / "benchmarks" / "peers"
+PEERS = HERE.parents[2] / "bench" / "peers"
 SMALL = ["--layers", "8", "--width", "32", "--batch", "16"]
 STAGECOACH = None
 

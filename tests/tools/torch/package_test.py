@@ -111,7 +111,7 @@ class Cluster(Package):
         text = (self.folder / "cluster.toml").read_text()
         self.assertRegex(text, r'hosts = 1\ndevices_per_host = 2\n\n\[links\]\nwithin_host = {latency_us = [\d.]+, gigabytes')
         self.assertGreater(float(text.split("latency_us = ")[1].split(",")[0]), 0)
-        shape = ["--schedule", "1f1b", "--microbatches", "8", "--batch", "16"]
+        shape = ["--schedule", "1f1b", "--micro-batches", "8", "--global-batch-size", "16"]
         self.plan("free", "--devices", "2", *shape)
         self.plan("counted", "--cluster", "cluster.toml", *shape)
         free, counted = (json.loads((self.folder / f"{name}.json").read_text())["step_ms"] for name in ("free", "counted"))
@@ -148,13 +148,13 @@ class Run(Package):
     def check_all(self, ranks):
         self.profile()
         for schedule in SCHEDULES:
-            self.plan(schedule, "--devices", str(ranks), "--schedule", schedule, "--microbatches", "8", "--batch", "16")
+            self.plan(schedule, "--devices", str(ranks), "--schedule", schedule, "--micro-batches", "8", "--global-batch-size", "16")
             # The same from simulate.
-            self.plan("order", "--devices", str(ranks), "--schedule", schedule, "--microbatches", "8", "--batch", "16", form="torch-schedule")
+            self.plan("order", "--devices", str(ranks), "--schedule", schedule, "--micro-batches", "8", "--global-batch-size", "16", form="torch-schedule")
             saved = call(STAGECOACH, "simulate", "--schedule", "order.csv", "--lowered", "--save", f"simulated-{schedule}.csv", cwd=self.folder)
             self.assertEqual(saved.returncode, 0, saved.stderr)
             (self.folder / "order.json").rename(self.folder / f"simulated-{schedule}.json")
-        self.plan("recomputed", "--devices", str(ranks), "--schedule", "1f1b", "--microbatches", "8", "--batch", "16")
+        self.plan("recomputed", "--devices", str(ranks), "--schedule", "1f1b", "--micro-batches", "8", "--global-batch-size", "16")
         plan = json.loads((self.folder / "recomputed.json").read_text())
         plan["recomputed_layers"] = [1, 2, 10]
         (self.folder / "recomputed.json").write_text(json.dumps(plan))
@@ -193,7 +193,7 @@ class Run(Package):
     def test_says_what_cannot_be_run(self):
         self.profile()
         self.plan("plan", "--devices", "2", "--schedule", "1f1b")
-        self.plan("replicas", "--devices", "4", "--schedule", "1f1b", "--replicas", "2", "--microbatches", "8", "--batch", "16")
+        self.plan("replicas", "--devices", "4", "--schedule", "1f1b", "--replicas", "2", "--micro-batches", "8", "--global-batch-size", "16")
         for arguments, error in {("none.json", "plan.csv"): "none.json: No such file",
                                  ("plan.csv", "plan.csv"): "plan.csv: Extra data",
                                  ("replicas.json", "replicas.csv"): "plan with --replicas 1",

@@ -6,5 +6,5 @@
     torchrun --nproc-per-node 2 -m stagecoach_torch run plan.json schedule.csv my_module --check
 
 `my_module` is any importable module with three functions: make_model() returns the model, make_batch(rows) its
-input and target as tensors of `rows` rows, and loss(output, target) a mean over the rows. docs/pytorch.md says more.
+input and target as tensors of `rows` rows, and loss(output, target) a mean over the rows. docs/planner.md says more.
 """

@@ -1,4 +1,4 @@
-"""The command line: see the package's own text, or docs/pytorch.md."""
+"""The command line: see the package's own text, or docs/planner.md."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Measures what messages between processes take, as `stagecoach plan --cluster` reads it (docs/profiles.md)."""
+"""Measures what messages between processes take, as `stagecoach plan --cluster` reads it (docs/planner.md)."""
 
 import os
 import statistics

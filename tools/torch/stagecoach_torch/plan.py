@@ -13,7 +13,7 @@ class Plan:
     def __init__(self, path, schedule_path):
         try:
             with open(path, encoding="utf-8") as file:
-                receipt = json.load(file)
+                evaluation = json.load(file)
             with open(schedule_path, encoding="utf-8", newline="") as file:
                 self.rows = [row for row in csv.reader(file) if row]
         except OSError as error:
@@ -21,14 +21,14 @@ class Plan:
         except ValueError as error:
             raise UserError(f"{path}: {error}") from None
         try:
-            self.layers = [stage["layers"] for stage in receipt["stages"]]
-            self.devices = [stage["devices"] for stage in receipt["stages"]]
-            self.replicas = max(stage["replicas"] for stage in receipt["stages"])
-            self.peak_bytes = [stage["memory_bytes"]["peak"] for stage in receipt["stages"]]
-            self.step_ms = receipt["step_ms"]
-            self.micro_batches = receipt["microbatches"]
-            self.micro_batch_rows = receipt["micro_batch_rows"]
-            self.recomputed = set(receipt["recomputed_layers"])
+            self.layers = [stage["layers"] for stage in evaluation["stages"]]
+            self.devices = [stage["devices"] for stage in evaluation["stages"]]
+            self.replicas = max(stage["replicas"] for stage in evaluation["stages"])
+            self.peak_bytes = [stage["memory_bytes"]["peak"] for stage in evaluation["stages"]]
+            self.step_ms = evaluation["step_ms"]
+            self.micro_batches = evaluation["micro_batches"]
+            self.micro_batch_rows = evaluation["micro_batch_rows"]
+            self.recomputed = set(evaluation["recomputed_layers"])
         except (KeyError, TypeError):
             raise UserError(f"{path} is not what stagecoach plan --json prints") from None
         if self.replicas > 1:

@@ -1,4 +1,4 @@
-"""Measures what each layer of a model takes, as `stagecoach plan --profile` reads it (docs/profiles.md)."""
+"""Measures what each layer of a model takes, as `stagecoach plan --profile` reads it (docs/planner.md)."""
 
 import contextlib
 import json

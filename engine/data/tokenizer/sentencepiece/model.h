@@ -9,9 +9,9 @@
 
 namespace stagecoach::engine {
 
-// SentencePiece's library. Its header calls std::string_view absl::string_view, which Debian's
-// Abseil has as a class of its own; so neither this nor its source may include Abseil's headers.
-// Thread-safe.
+// Wraps SentencePiece's library. Its header uses the name absl::string_view for std::string_view,
+// while Debian's Abseil has a class of its own by that name; so neither this header nor its source
+// may include Abseil's headers. Thread-safe.
 class SentencePieceModel {
  public:
   SentencePieceModel();
@@ -19,18 +19,19 @@ class SentencePieceModel {
   SentencePieceModel(const SentencePieceModel&) = delete;
   SentencePieceModel& operator=(const SentencePieceModel&) = delete;
 
-  // Whether they could; what the library says otherwise names its own sources. After that, only
-  // destruction.
+  // Returns whether the library could load the model; its own message would name its own sources.
+  // After a failure, only destruction is allowed.
   bool Load(std::string_view contents);
   bool Encode(std::string_view text, std::vector<int32_t>& ids) const;
 
   int32_t size() const;
-  // The name of a token, with U+2581 for a space; what it stands for where that is something else.
+  // Returns the name of a token, with U+2581 for a space; or what it stands for, if that is
+  // something else.
   std::string Piece(int32_t id) const;
-  bool IsControl(int32_t id) const;  // it stands for nothing
+  bool IsControl(int32_t id) const;  // stands for nothing
   bool IsUnknown(int32_t id) const;
-  bool IsByte(int32_t id) const;  // its name is "<0x41>"
-  int32_t end_of_text() const;    // -1: there is none
+  bool IsByte(int32_t id) const;  // called like "<0x41>"
+  int32_t end_of_text() const;    // -1: none
 
  private:
   struct Processor;

@@ -1,8 +1,8 @@
 #ifndef STAGECOACH_KERNELS_CUDA_DEVICE_EARLY_START_CUH_
 #define STAGECOACH_KERNELS_CUDA_DEVICE_EARLY_START_CUH_
 
-// The emulator's: found before the file of this name that nvcc sees, whose contract it has. Kernels
-// run one after the other, but each that may start early must wait.
+// The emulator's version: it is found before the file of this name that nvcc sees, and has the same
+// contract. Kernels run one after the other, but each that may start early must wait.
 #include "tests/testing/cuda/block.h"
 
 namespace stagecoach::kernels {

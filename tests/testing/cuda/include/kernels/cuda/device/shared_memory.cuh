@@ -1,7 +1,8 @@
 #ifndef STAGECOACH_KERNELS_CUDA_DEVICE_SHARED_MEMORY_CUH_
 #define STAGECOACH_KERNELS_CUDA_DEVICE_SHARED_MEMORY_CUH_
 
-// The emulator's: found before the file of this name that nvcc sees, whose contract it has.
+// The emulator's version: it is found before the file of this name that nvcc sees, and has the same
+// contract.
 #include "tests/testing/cuda/block.h"
 
 namespace stagecoach::kernels {

@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-// The emulator's: found before the file of this name that nvcc sees, whose contract it has.
+// The emulator's version: it is found before the file of this name that nvcc sees, and has the same
+// contract.
 #include "tests/testing/cuda/block.h"
 
 namespace stagecoach::kernels {

@@ -1,0 +1,75 @@
+#ifndef STAGECOACH_ENGINE_MODELS_TRANSFORMER_H_
+#define STAGECOACH_ENGINE_MODELS_TRANSFORMER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace stagecoach::engine {
+
+// The two transformer architectures that are known by name.
+enum class TransformerFamily : uint8_t {
+  kGpt2,   // Radford et al. 2019: learned positions, layer norm, GELU, biases
+  kLlama,  // Touvron et al. 2023: rotary positions, RMS norm, SwiGLU, no biases
+};
+
+// A decoder of blocks, each of which is two layers of the model: a residual one around attention,
+// and one around an MLP. An embedding comes first; a norm and a head come last.
+struct Transformer {
+  TransformerFamily family = TransformerFamily::kGpt2;
+  int64_t blocks = 12;
+  int64_t width = 768;
+  int64_t heads = 12;
+  int64_t kv_heads = 12;   // key and value heads; divides heads
+  int64_t hidden = 3072;   // hidden size of the MLP
+  int64_t context = 1024;  // T, positions of a sample
+  int64_t vocabulary = 50257;
+  double norm_epsilon = 1e-5;
+  double rotary_base = 0.0;  // kLlama's; 0 for kGpt2
+  bool is_tied = true;       // the head's weight is the embedding's table
+  // Size of kGpt2's table of positions, of which a sample uses the first; 0: as many as the
+  // context.
+  int64_t positions = 0;
+  // Tokens with a meaning: each of the first ends a text, and the second begins one.
+  std::vector<int64_t> end_of_text;
+  std::optional<int64_t> begin_of_text;
+
+  friend bool operator==(const Transformer&, const Transformer&) = default;
+};
+
+// Upper limit of every count of a Transformer.
+inline constexpr int64_t kMaxTransformerExtent = int64_t{1} << 24;
+
+// Checks a description. InvalidArgument: a count below 1 or above kMaxTransformerExtent, heads that
+// do not divide the width, kv_heads that do not divide heads, or that differ from heads in GPT-2.
+absl::Status CheckTransformer(const Transformer& model);
+
+// Returns the first difference that does not show in the shapes of parameters: "heads 12 and 8"; ""
+// if there is none.
+std::string DifferenceOf(const Transformer& a, const Transformer& b);
+
+// Returns the model as a model file (model_file.h), with the initial values that GPT-2 was
+// published with: normal with standard deviation 0.02, divided by the square root of the number of
+// sums in the layers before a sum. Pre-condition: CheckTransformer.
+std::string ModelFileOf(const Transformer& model);
+
+// Is the inverse, for files that may have other initial values. FailedPrecondition: the file's
+// layers are not those of one of the families. Errors of base::ParseToml.
+absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file);
+
+// Returns the transformer of that name:
+//   gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m   as they were published
+//   gpt2:blocks=4,width=128,heads=4,context=64    the smallest of them, except for the options
+//   llama:blocks=12,width=768,heads=12,kv_heads=4,hidden=2048,context=1024,vocabulary=32000,
+//     rotary_base=10000,norm_epsilon=1e-5,tied=0  these are the defaults; "llama" alone works too
+// NotFound: the text names none. InvalidArgument: it does, but what follows is wrong.
+absl::StatusOr<Transformer> NamedTransformer(absl::string_view name);
+std::vector<std::string> TransformerNames();
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_MODELS_TRANSFORMER_H_

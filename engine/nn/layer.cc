@@ -1,0 +1,122 @@
+#include "engine/nn/layer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "engine/nn/boundary_tensors.h"
+#include "engine/nn/catch_exceptions.h"
+#include "engine/nn/reordered_layer.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using partition::AlignTensor;
+
+void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
+  const DType type = context.device.activation_type();
+  partition::LayerMemory& memory = spec.memory;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    const int64_t bytes = AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
+    memory.parameter_bytes += bytes;
+    if (parameter.update.is_average()) memory.averaged_bytes += bytes;
+    if (type == DType::kFloat32 || parameter.update.is_average()) continue;
+    memory.working_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+  }
+  memory.other_resident_bytes += memory.working_bytes;
+  memory.optimizer_bytes =
+      context.optimizer_states * (memory.parameter_bytes - memory.averaged_bytes);
+  const DType input_type = InputType(context.device, context.is_fed_ids());
+  memory.input_bytes = BoundaryTensors({context.input}, context.rows, input_type).bytes();
+  memory.output_bytes =
+      spec.computes_loss ? 0 : BoundaryTensors({spec.output}, context.rows, type).bytes();
+  for (int64_t* const area :
+       {&memory.stash_bytes, &memory.weight_stash_bytes, &memory.gradient_stash_bytes,
+        &memory.workspace_bytes, &memory.cache_bytes}) {
+    *area = AlignTensor(*area);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
+  std::unique_ptr<Layer> layer;
+  RETURN_IF_ERROR(CatchExceptions("its factory", [&] {
+    layer = factory();
+    return absl::OkStatus();
+  }));
+  if (layer == nullptr) return absl::InvalidArgumentError("its factory gives no layer");
+  return layer;
+}
+
+// An error of Prepare is about the model, so it names no function.
+absl::StatusOr<PreparedLayer> CallPrepare(std::unique_ptr<Layer> layer,
+                                          const LayerContext& context) {
+  absl::StatusOr<LayerSpec> spec;
+  RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
+    spec = layer->Prepare(context);
+    return absl::OkStatus();
+  }));
+  if (!spec.ok()) return spec.status();
+  return PreparedLayer{std::move(layer), *std::move(spec)};
+}
+
+absl::StatusOr<PreparedLayer> PrepareInOrder(const LayerFactory& factory,
+                                             const LayerContext& context) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, MakeLayer(factory));
+  if (const auto takes = OrderToTake(*layer, context); takes.has_value()) {
+    return CallPrepare(std::make_unique<ReorderedLayer>(std::move(layer), *takes), context);
+  }
+  ASSIGN_OR_RETURN(PreparedLayer prepared, CallPrepare(std::move(layer), context));
+  const Shape& output = prepared.spec.output;
+  const bool is_image = output.rank() == 3 && context.output_order.has_value();
+  if (!is_image || output.image_order() == *context.output_order) return prepared;
+  // A layer is prepared only once, so this makes a fresh one.
+  ASSIGN_OR_RETURN(layer, MakeLayer(factory));
+  return CallPrepare(
+      std::make_unique<ReorderedLayer>(std::move(layer), context.input.image_order()), context);
+}
+
+}  // namespace
+
+kernels::DType InputType(const kernels::Device& device, bool is_fed_ids) {
+  return is_fed_ids ? DType::kInt32 : device.activation_type();
+}
+
+absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
+
+absl::Status Layer::Backward(const LayerArgs& args) {
+  RETURN_IF_ERROR(BackwardInput(args));
+  return BackwardWeight(args);
+}
+
+uint64_t StreamOfLayer(uint64_t outer, int index) {
+  const auto low = static_cast<uint32_t>(outer), high = static_cast<uint32_t>(outer >> 32);
+  const auto words = base::Philox4x32({low, high, static_cast<uint32_t>(index), 0}, {0, 0});
+  constexpr uint64_t kMark = uint64_t{1} << 61;
+  return kMark | ((uint64_t{words[1]} << 32 | words[0]) & (kMark - 1));
+}
+
+absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
+                                           const LayerContext& context) {
+  ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareInOrder(factory, context));
+  LayerSpec& spec = prepared.spec;
+  if (spec.takes_ids != context.is_fed_ids()) {
+    const auto name = [](bool ids) { return ids ? "ids" : "numbers"; };
+    return absl::InvalidArgumentError(absl::StrCat(spec.description, " takes ",
+                                                   name(spec.takes_ids), ", but is given ",
+                                                   name(context.is_fed_ids())));
+  }
+  if (spec.takes_skip != context.skip.has_value()) {
+    return absl::InvalidArgumentError(
+        spec.takes_skip
+            ? absl::StrCat(spec.description, " takes the output of an earlier layer: say which")
+            : absl::StrCat(spec.description, " takes nothing besides its input, but a skip of ",
+                           context.skip->ToString(),
+                           " ends here; expected a layer such as add skip"));
+  }
+  CompleteMemory(context, spec);
+  return prepared;
+}
+
+}  // namespace stagecoach::engine

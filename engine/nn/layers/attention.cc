@@ -1,0 +1,136 @@
+#include "engine/nn/layers/attention.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/cached_attention.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class AttentionLayer final : public Layer {
+ public:
+  explicit AttentionLayer(const AttentionOptions& options)
+      : heads_(options.heads),
+        kv_heads_(options.kv_heads == 0 ? options.heads : options.kv_heads),
+        rotary_base_(options.rotary_base) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    const Shape& input = context.input;
+    if (heads_ < 1 || kv_heads_ < 1 || heads_ % kv_heads_ != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("attention: needs heads, and kv heads that divide them: ", heads_,
+                       " heads, ", kv_heads_, " kv heads"));
+    }
+    // Computed as a quotient: the number of heads is arbitrary, and their sum must not overflow.
+    const int64_t width = input.rank() == 2 ? input.dim(1) : 0;
+    const int64_t group = std::min(heads_, width) / kv_heads_;
+    const int64_t head_size = width / kv_heads_ / (group + 2);
+    if (heads_ > width || head_size < 1 || head_size * kv_heads_ * (group + 2) != width) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("attention: takes samples [positions, width], with a width that is a "
+                       "multiple of ",
+                       heads_, " heads of queries and ", kv_heads_,
+                       " each of keys and values, not ", input.ToString()));
+    }
+    const int64_t positions = input.dim(0);
+    LayerSpec spec;
+    spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
+    if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");
+    if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary ", rotary_base_);
+    spec.output = Shape{positions, heads_ * head_size};
+    spec.has_attention = true;
+    if (context.cached_positions > 0) {
+      RETURN_IF_ERROR(PrepareCached(context, head_size, spec));
+      return spec;
+    }
+    ASSIGN_OR_RETURN(op_,
+                     context.device.ops().Create(kernels::AttentionShape{
+                         context.rows, positions, heads_, kv_heads_, head_size, rotary_base_}));
+    statistics_ = Shape{context.rows, heads_, positions};
+    spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.memory.input_last_use = LastUse::kBackwardInput;
+    spec.memory.output_last_use = LastUse::kBackwardInput;
+    SetWork(context, positions, head_size, spec);
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    if (cached_op_ != nullptr) {
+      return cached_op_->Forward(args.stream, args.call.rows, args.x, args.cache, args.y,
+                                 args.workspace);
+    }
+    return op_->Forward(args.stream, args.x, Statistics(args), args.y, args.workspace);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    if (args.dx.empty()) return absl::OkStatus();
+    return op_->BackwardInput(args.stream, args.dy, args.x, args.y, Statistics(args), args.dx,
+                              args.workspace);
+  }
+
+ private:
+  // Prepares for positions that arrive one after the other.
+  absl::Status PrepareCached(const LayerContext& context, int64_t head_size, LayerSpec& spec) {
+    if (context.input.dim(0) != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "attention: with a cache, a sample is one position, not ", context.input.dim(0)));
+    }
+    ASSIGN_OR_RETURN(cached_op_, context.device.ops().Create(kernels::CachedAttentionShape{
+                                     .rows = context.rows,
+                                     .positions = context.cached_positions,
+                                     .heads = heads_,
+                                     .kv_heads = kv_heads_,
+                                     .head_size = head_size,
+                                     .rotary_base = rotary_base_,
+                                     .sequences = context.cached_sequences,
+                                     .rows_are_sequences = context.rows_are_sequences}));
+    spec.memory.cache_bytes = cached_op_->cache_bytes();
+    spec.memory.workspace_bytes = cached_op_->workspace_bytes();
+    // On average, half of a sequence's cache is read.
+    const auto rows = static_cast<double>(context.rows);
+    const int64_t sequence_bytes = spec.memory.cache_bytes / context.cached_sequences;
+    const double bytes = 0.5 * rows * static_cast<double>(sequence_bytes);
+    spec.forward = {0.5 * bytes * static_cast<double>(heads_) / static_cast<double>(kv_heads_),
+                    bytes};
+    return absl::OkStatus();
+  }
+
+  void SetWork(const LayerContext& context, int64_t positions, int64_t head_size,
+               LayerSpec& spec) const {
+    // Half of all pairs of positions are computed.
+    const double scores =
+        0.5 * static_cast<double>(statistics_.elements()) * static_cast<double>(positions + 1);
+    const double product = 2.0 * static_cast<double>(head_size) * scores;
+    const kernels::DType type = context.device.activation_type();
+    const auto bytes = [&](const Shape& shape) {
+      return static_cast<double>(Tensor{nullptr, type, shape.Batched(context.rows)}.bytes());
+    };
+    const double x = bytes(context.input);
+    const double y = bytes(spec.output);
+    constexpr double kSoftmaxFlops = 20.0;  // per score
+    spec.forward = {2.0 * product + kSoftmaxFlops * scores, x + y};
+    spec.backward_input = {5.0 * product + kSoftmaxFlops * scores, 2.0 * x + 2.0 * y};
+  }
+
+  Tensor Statistics(const LayerArgs& args) const {
+    return kernels::Float32(args.stash, statistics_);
+  }
+
+  const int64_t heads_, kv_heads_;
+  const float rotary_base_;
+  Shape statistics_;  // (rows, heads, positions)
+  std::unique_ptr<kernels::AttentionOp> op_;
+  std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one
+};
+
+}  // namespace
+
+LayerFactory Attention(const AttentionOptions& options) { return LayerOf<AttentionLayer>(options); }
+
+}  // namespace stagecoach::engine

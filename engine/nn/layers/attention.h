@@ -1,0 +1,24 @@
+#ifndef STAGECOACH_ENGINE_NN_LAYERS_ATTENTION_H_
+#define STAGECOACH_ENGINE_NN_LAYERS_ATTENTION_H_
+
+#include <cstdint>
+
+#include "engine/nn/layer.h"
+
+namespace stagecoach::engine {
+
+struct AttentionOptions {
+  int64_t heads = 1;         // H, query heads
+  int64_t kv_heads = 0;      // G, key and value heads; divides H; 0: as many as H
+  float rotary_base = 0.0F;  // such as 10000; 0: no rotary embedding
+};
+
+// Causal attention (kernels/ops/attention.h) between the positions of a sample. Takes samples [T,
+// (H + 2 G) D], as a Linear layer outputs them: at each position the queries of all heads, then the
+// keys of the kv heads, then their values; D follows from the width. The output is [T, H D]. No
+// parameters. Between F and B it keeps one number per sample, head and position.
+LayerFactory Attention(const AttentionOptions& options);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_NN_LAYERS_ATTENTION_H_

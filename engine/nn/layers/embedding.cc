@@ -1,0 +1,117 @@
+#include "engine/nn/layers/embedding.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class EmbeddingLayer final : public Layer {
+ public:
+  explicit EmbeddingLayer(const EmbeddingOptions& options) : options_(options) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    const int64_t vocabulary = options_.vocabulary, features = options_.features;
+    if (context.input.rank() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("embedding: takes samples of one axis, its ids, rather than of shape ",
+                       context.input.ToString()));
+    }
+    const int64_t positions = context.input.dim(0);
+    if (context.cached_positions > 0 && positions != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "embedding: one position after another, a sample is one id, not ", positions));
+    }
+    const kernels::EmbeddingShape shape = {
+        .rows = context.rows,
+        .positions = positions,
+        .vocabulary = vocabulary,
+        .features = features,
+        .has_positions = options_.positions,
+        .sequence = options_.positions ? context.cached_positions : 0};
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
+    is_sequence_ = shape.sequence > 0;
+    if (context.vocabulary > vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("embedding: has vectors for ", vocabulary,
+                                                     " tokens, but the data's vocabulary is of ",
+                                                     context.vocabulary));
+    }
+    LayerSpec spec;
+    spec.description = absl::StrCat("embedding ", vocabulary, " -> ", features);
+    const int64_t rows = shape.table_positions();
+    if (options_.positions) absl::StrAppend(&spec.description, ", ", rows, " positions");
+    spec.output = Shape{positions, features};
+    spec.takes_ids = true;
+    spec.parameters = {{"tokens", Shape{vocabulary, features},
+                        Init::Normal(0.0F, options_.token_deviation), true}};
+    if (options_.positions) {
+      spec.parameters.push_back({"positions", Shape{rows, features},
+                                 Init::Normal(0.0F, options_.position_deviation), true});
+    }
+    if (options_.table_positions > 0) {
+      if (options_.table_positions < rows) {
+        return absl::InvalidArgumentError(absl::StrCat("embedding: has vectors for ",
+                                                       options_.table_positions,
+                                                       " positions, but a sample has ", rows));
+      }
+      later_positions_ = options_.table_positions - rows;
+    }
+    if (later_positions_ > 0) {
+      elementwise_ = &context.device.ops().elementwise();
+      // A moving average of which each step keeps everything.
+      spec.parameters.push_back({"later_positions", Shape{later_positions_, features},
+                                 Init::Normal(0.0F, options_.position_deviation), false,
+                                 UpdateRule::MovingAverage(0.0F)});
+    }
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
+    const auto elements = static_cast<double>(context.rows * positions * features);
+    const double adds = options_.positions ? elements : 0.0;
+    const double w = context.value_bytes();
+    spec.forward = {adds, w * (2.0 * elements + adds)};
+    // All of dtokens is written once per step, whatever the ids are. Gradients are read and written
+    // in 4 bytes.
+    spec.backward_weight = {elements + adds, (w + 8.0) * (elements + adds) +
+                                                 4.0 * static_cast<double>(vocabulary * features)};
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, args.parameters[0], PositionsOf(args.parameters),
+                        is_sequence_ ? args.call.rows : nullptr, args.y);
+  }
+
+  // Ids have no gradient.
+  absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    if (later_positions_ > 0) {
+      // Any finite statistic will do.
+      RETURN_IF_ERROR(elementwise_->Copy(args.stream, args.parameters[2], args.gradients[2]));
+    }
+    return op_->BackwardWeight(args.stream, args.x, args.dy, args.gradients[0],
+                               PositionsOf(args.gradients), args.accumulate, args.workspace);
+  }
+
+ private:
+  Tensor PositionsOf(absl::Span<const Tensor> tensors) const {
+    return options_.positions ? tensors[1] : Tensor{};
+  }
+
+  const EmbeddingOptions options_;
+  std::unique_ptr<kernels::EmbeddingOp> op_;
+  // True with LayerContext::cached_positions and vectors of positions.
+  bool is_sequence_ = false;
+  int64_t later_positions_ = 0;
+  kernels::ElementwiseOps* elementwise_ = nullptr;
+};
+
+}  // namespace
+
+LayerFactory Embedding(const EmbeddingOptions& options) { return LayerOf<EmbeddingLayer>(options); }
+
+}  // namespace stagecoach::engine

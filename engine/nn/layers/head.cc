@@ -1,0 +1,88 @@
+#include "engine/nn/layers/head.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/nn/layers/last_axis.h"
+#include "kernels/ops/head.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class HeadLayer final : public Layer {
+ public:
+  explicit HeadLayer(const HeadOptions& options)
+      : classes_(options.classes), deviation_(options.deviation) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    if (!context.feeds_cross_entropy) {
+      return absl::InvalidArgumentError(
+          "head: computes the loss itself, so it must be the last layer of a model whose loss is "
+          "softmax cross-entropy; elsewhere use a linear layer without bias");
+    }
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("head", context));
+    const int64_t features = axis.features;
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::HeadShape{.rows = axis.rows,
+                                                 .features = features,
+                                                 .classes = classes_,
+                                                 .positions = axis.rows / context.rows,
+                                                 .independent_rows = context.rows_are_sequences}));
+    LayerSpec spec;
+    spec.description = absl::StrCat("head ", features, " -> ", classes_);
+    spec.output = axis.WithFeatures(classes_);
+    spec.computes_loss = true;
+    spec.parameters = {{"weight", Shape{classes_, features}, Init::Normal(0.0F, deviation_), true}};
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.memory.gradient_stash_bytes = op_->statistics_bytes();
+    const auto elements = static_cast<double>(classes_ * features);
+    const double bytes = static_cast<double>(SizeOf(context.device.activation_type())) *
+                         (elements + static_cast<double>(axis.rows * features));
+    const partition::Work product = {2.0 * static_cast<double>(axis.rows) * elements, bytes};
+    // Both begin with the logits.
+    spec.backward_shared = product;
+    spec.backward_input = {2.0 * product.flops, 2.0 * product.bytes};
+    spec.backward_weight = {2.0 * product.flops, 3.0 * product.bytes};
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    if (args.loss == nullptr) return absl::OkStatus();  // B computes it
+    const LayerLoss& loss = *args.loss;
+    if (loss.choice != nullptr) {
+      return op_->Choose(args.stream, args.x, args.parameters[0], *loss.choice, args.workspace);
+    }
+    return op_->Forward(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
+                        loss.outputs, loss.result, args.workspace);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    const LayerLoss& loss = *args.loss;
+    return op_->BackwardInput(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
+                              loss.result, args.dx, args.gradient_stash, args.workspace);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return op_->BackwardWeight(args.stream, args.x, args.parameters[0], args.gradient_stash,
+                               args.gradients[0], args.accumulate, args.workspace);
+  }
+
+  absl::Status Backward(const LayerArgs& args) override {
+    const LayerLoss& loss = *args.loss;
+    return op_->Backward(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
+                         loss.result, args.dx, args.gradients[0], args.accumulate, args.workspace);
+  }
+
+ private:
+  const int64_t classes_;
+  const float deviation_;
+  std::unique_ptr<kernels::HeadOp> op_;
+};
+
+}  // namespace
+
+LayerFactory Head(const HeadOptions& options) { return LayerOf<HeadLayer>(options); }
+
+}  // namespace stagecoach::engine

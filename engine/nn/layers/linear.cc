@@ -1,0 +1,123 @@
+#include "engine/nn/layers/linear.h"
+
+#include <cmath>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/nn/layers/last_axis.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class LinearLayer final : public Layer {
+ public:
+  explicit LinearLayer(const LinearOptions& options)
+      : options_(options), outputs_(options.outputs), activation_(options.activation) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("linear", context));
+    const int64_t inputs = axis.features;
+    if (outputs_ < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
+    }
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::LinearShape{axis.rows, inputs, outputs_, activation_,
+                                                   options_.has_bias, context.rows_are_sequences}));
+    type_ = context.device.activation_type();
+    shape_ = Shape{axis.rows, outputs_};
+    const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();
+    LayerSpec spec;
+    spec.description = absl::StrCat("linear ", inputs, " -> ", outputs_);
+    if (activation_ != Activation::kNone) {
+      absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
+    }
+    if (!options_.has_bias) absl::StrAppend(&spec.description, ", no bias");
+    spec.output = axis.WithFeatures(outputs_);
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, InitOf(inputs), true}};
+    if (options_.has_bias) {
+      spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
+    }
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.aside_bytes = op_->aside_bytes();
+    // BackwardWeight needs dz. It is dy itself without an activation; otherwise it takes the place
+    // of z, if that is kept, since BackwardInput is the last to read z.
+    if (activation_ == Activation::kNone) {
+      spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
+    } else if (KeepsZ(activation_)) {
+      spec.memory.weight_stash_bytes = output_bytes;
+    } else {
+      spec.memory.output_last_use = LastUse::kBackwardInput;
+      spec.memory.gradient_stash_bytes = output_bytes;
+    }
+    const auto rows = static_cast<double>(axis.rows);
+    const double product = 2.0 * rows * static_cast<double>(inputs * outputs_);
+    const double bytes =
+        static_cast<double>(SizeOf(type_)) *
+        (static_cast<double>(inputs * outputs_) + rows * static_cast<double>(inputs + outputs_));
+    spec.forward = spec.backward_input = {product, bytes};
+    spec.backward_weight = {product, 2.0 * bytes};  // reads and writes the gradient
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, args.parameters[0], BiasOf(args.parameters), Z(args),
+                        args.y, args.workspace);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    return op_->BackwardInput(args.stream, args.dy, args.y, Z(args), args.parameters[0], Dz(args),
+                              args.dx, args.workspace);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return op_->BackwardWeight(args.stream, args.x, Dz(args), args.gradients[0],
+                               BiasOf(args.gradients), args.accumulate, args.workspace);
+  }
+
+  absl::Status Backward(const LayerArgs& args) override {
+    return op_->Backward(args.stream, args.dy, args.x, args.y, Z(args), args.parameters[0],
+                         Dz(args), args.dx, args.gradients[0], BiasOf(args.gradients),
+                         args.accumulate, args.workspace, args.aside);
+  }
+
+ private:
+  Init InitOf(int64_t inputs) const {
+    if (options_.deviation.has_value()) return Init::Normal(0.0F, *options_.deviation);
+    const double variance =
+        (activation_ == Activation::kRelu ? 2.0 : 1.0) / static_cast<double>(inputs);
+    const auto bound = static_cast<float>(options_.gain * std::sqrt(3.0 * variance));
+    return Init::Uniform(-bound, bound);
+  }
+  Tensor BiasOf(absl::Span<const Tensor> tensors) const {
+    return options_.has_bias ? tensors[1] : Tensor{};
+  }
+  Tensor Z(const LayerArgs& args) const {
+    return KeepsZ(activation_) ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
+  }
+  Tensor Dz(const LayerArgs& args) const {
+    if (activation_ == Activation::kNone) return args.dy;
+    return {KeepsZ(activation_) ? args.weight_stash : args.gradient_stash, type_, shape_};
+  }
+
+  const LinearOptions options_;
+  const int64_t outputs_;
+  const Activation activation_;
+  kernels::DType type_ = kernels::DType::kFloat32;
+  Shape shape_;  // (rows of the product, outputs)
+  std::unique_ptr<kernels::LinearOp> op_;
+};
+
+}  // namespace
+
+LayerFactory Linear(const LinearOptions& options) { return LayerOf<LinearLayer>(options); }
+
+LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has_bias) {
+  return Linear(LinearOptions{
+      .outputs = outputs, .activation = activation, .has_bias = has_bias, .gain = gain});
+}
+
+}  // namespace stagecoach::engine

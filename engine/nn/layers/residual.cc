@@ -1,0 +1,315 @@
+#include "engine/nn/layers/residual.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/nn/sequential.h"
+#include "engine/nn/sum_fusion.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using partition::AlignTensor;
+
+// An area has no address if it has no bytes, or does not exist in the call at hand.
+std::byte* At(std::byte* area, int64_t offset) { return area == nullptr ? area : area + offset; }
+
+void AddWork(const partition::Work& part, partition::Work& sum) {
+  sum.flops += part.flops;
+  sum.bytes += part.bytes;
+}
+
+// One of the two sides of the sum: its layers, and the places of its memory in that of the whole.
+struct Branch {
+  Sequential chain;
+  size_t first_parameter = 0;
+  int64_t stash = 0, weight_stash = 0, gradient_stash = 0, cache = 0;  // offsets
+  // Set if a layer reads its own output again, which it needs where the sum does not overwrite it:
+  // the offset in the weight stash.
+  std::optional<int64_t> kept_output;
+
+  size_t parameters() const { return static_cast<size_t>(chain.first_parameter(chain.size())); }
+  Tensor Output(const LayerArgs& args, const Tensor& otherwise) const {
+    if (!kept_output.has_value()) return otherwise;
+    return {At(args.weight_stash, *kept_output), otherwise.dtype, otherwise.shape};
+  }
+  LayerArgs Args(const LayerArgs& args) const {
+    LayerArgs own = args;
+    own.parameters = args.parameters.subspan(first_parameter, parameters());
+    if (!args.gradients.empty()) {
+      own.gradients = args.gradients.subspan(first_parameter, parameters());
+    }
+    own.stash = At(args.stash, stash);
+    own.weight_stash = At(args.weight_stash, weight_stash);
+    own.gradient_stash = At(args.gradient_stash, gradient_stash);
+    own.cache = At(args.cache, cache);
+    return own;
+  }
+};
+
+class ResidualLayer final : public Layer, public SumFusion {
+ public:
+  ResidualLayer(std::vector<LayerFactory> layers, std::vector<LayerFactory> shortcut, bool relu)
+      : layers_(std::move(layers)), shortcut_layers_(std::move(shortcut)), relu_(relu) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    if (layers_.empty()) return absl::InvalidArgumentError("residual: needs at least one layer");
+    LayerSpec spec;
+    spec.description = "residual(";
+    // Both sides of the sum have their images in the same order.
+    LayerContext inside = context;
+    inside.feeds_cross_entropy = false;
+    inside.output_order = std::nullopt;
+    if (shortcut_layers_.empty()) inside.output_order = context.input.image_order();
+    ASSIGN_OR_RETURN(inner_, PrepareBranch(layers_, inside, 0, "", spec));
+    spec.output = inner_->chain.output();
+    Shape other = context.input;
+    if (!shortcut_layers_.empty()) {
+      absl::StrAppend(&spec.description, " | ");
+      inside.output_order = spec.output.image_order();
+      absl::StatusOr<Branch> shortcut =
+          PrepareBranch(shortcut_layers_, inside, inner_->chain.size(), "shortcut.", spec);
+      if (!shortcut.ok()) return base::Annotate(shortcut.status(), "shortcut");
+      shortcut_ = *std::move(shortcut);
+      other = shortcut_->chain.output();
+    }
+    absl::StrAppend(&spec.description, relu_ ? "; relu)" : ")");
+    if (spec.output != other) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "residual: the inner layers turn ", context.input.ToString(), " into ",
+          spec.output.ToString(),
+          shortcut_ ? absl::StrCat(", those of the shortcut into ", other.ToString()) : "",
+          "; the shapes must be equal"));
+    }
+    add_ = &context.device.ops().elementwise();
+    x_ = {nullptr, context.device.activation_type(), context.input.Batched(context.rows)};
+    y_ = {nullptr, x_.dtype, spec.output.Batched(context.rows)};
+    if (relu_) {
+      ASSIGN_OR_RETURN(relu_op_,
+                       context.device.ops().Create(kernels::ActivationShape{
+                           context.rows, spec.output.elements(), kernels::Activation::kRelu}));
+    }
+    const auto elements = static_cast<double>(y_.elements());
+    // A layer's cost is its own wherever the model is cut: the sum counts here, whichever layer
+    // adds it.
+    AddWork({elements, 12.0 * elements}, spec.forward);
+    AddWork({elements, (AddsInside() ? 4.0 : 12.0) * elements}, spec.backward_input);
+    if (relu_) AddWork({elements, 12.0 * elements}, spec.backward_input);
+    LayOutBlock(spec.memory);
+    return spec;
+  }
+
+  TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
+
+  // Sums before the block go to its first inner layer; the block's own is left to the next layer.
+  Abilities abilities() const override {
+    const bool is_plain = !shortcut_.has_value();
+    return {.adds_to_x = is_plain && inner_->chain.adds_to_x(),
+            .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value()};
+  }
+
+  absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
+
+  absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend,
+                            bool defers_sum) override {
+    LayerArgs inner = inner_->Args(args);
+    inner.y = inner_->Output(args, args.y);
+    const bool is_tail = inner_->chain.takes_tail() && !defers_sum;
+    if (!is_tail) RETURN_IF_ERROR(inner_->chain.Forward(inner, x_addend));
+    if (defers_sum) return absl::OkStatus();
+    Tensor other = args.x;
+    if (shortcut_.has_value()) {
+      LayerArgs around = shortcut_->Args(args);
+      around.y = other = shortcut_->Output(args, {At(args.workspace, sum_), y_.dtype, y_.shape});
+      RETURN_IF_ERROR(shortcut_->chain.Forward(around));
+    }
+    if (is_tail) return inner_->chain.Forward(inner, x_addend, {other, relu_});
+    if (relu_) return relu_op_->Forward(args.stream, inner.y, other, args.y);
+    return add_->Add(args.stream, inner.y, other, args.y);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    return BackwardThrough(
+        args,
+        [](const Sequential& chain, const LayerArgs& own, const Tensor& addend,
+           const std::optional<TailGradient>&) { return chain.BackwardInput(own, addend); },
+        /*is_whole=*/false);
+  }
+
+  // There is nothing to add: see abilities().
+  absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    STAGECOACH_CHECK(dx_addend.empty(), "a residual layer does not add to dx");
+    return BackwardInput(args);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    const Tensor dz = Dz(args);
+    RETURN_IF_ERROR(inner_->chain.BackwardWeight(Inner(args, dz), AfterNoLayer));
+    if (!shortcut_.has_value()) return absl::OkStatus();
+    return shortcut_->chain.BackwardWeight(Around(args, dz), AfterNoLayer);
+  }
+
+  // Allows inner layers to run both together, and gradients of parameters aside: their inputs are
+  // kept until all of B is done (PrepareBranch).
+  absl::Status Backward(const LayerArgs& args) override {
+    LayerArgs allowing = args;
+    allowing.aside = aside_bytes_ > 0 ? At(args.workspace, aside_) : nullptr;
+    const absl::Status done = BackwardThrough(
+        allowing,
+        [](const Sequential& chain, const LayerArgs& own, const Tensor& addend,
+           const std::optional<TailGradient>& tail) {
+          return chain.Backward(own, AfterNoLayer, addend, tail);
+        },
+        /*is_whole=*/true);
+    const absl::Status joined = args.stream.JoinAside();
+    return done.ok() ? joined : done;
+  }
+
+  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    STAGECOACH_CHECK(dx_addend.empty(), "a residual layer does not add to dx");
+    return Backward(args);
+  }
+
+ private:
+  static absl::Status AfterNoLayer(int) { return absl::OkStatus(); }
+
+  // Runs B, or with `is_whole` B and W: `backward(chain, args, dx_addend, tail)` of each branch,
+  // and the sum of their dx.
+  template <typename ChainBackward>
+  absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward, bool is_whole) const {
+    const Tensor dz = Dz(args);
+    LayerArgs inner = Inner(args, dz);
+    std::optional<TailGradient> tail;  // of the inner layers
+    // A single layer need not have dx, without which it would not compute dz.
+    if (relu_ && is_whole && inner_->chain.takes_tail() && inner_->chain.size() > 1) {
+      tail = {args.y, dz};
+      inner.dy = args.dy;
+    } else if (relu_) {
+      RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
+    }
+    if (!shortcut_.has_value()) {
+      if (args.dx.empty()) return backward(inner_->chain, inner, {}, tail);
+      if (AddsInside()) return backward(inner_->chain, inner, dz, tail);
+      RETURN_IF_ERROR(backward(inner_->chain, inner, {}, tail));
+      return add_->Add(args.stream, args.dx, dz, args.dx);
+    }
+    RETURN_IF_ERROR(backward(inner_->chain, inner, {}, tail));
+    LayerArgs around = Around(args, dz);
+    if (!args.dx.empty()) around.dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
+    RETURN_IF_ERROR(backward(shortcut_->chain, around, {}, std::nullopt));
+    if (args.dx.empty()) return absl::OkStatus();
+    return add_->Add(args.stream, args.dx, around.dx, args.dx);
+  }
+
+  // Adds what the branch declares to `spec`.
+  absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
+                                       const LayerContext& context, int first_index,
+                                       const std::string& prefix, LayerSpec& spec) {
+    ASSIGN_OR_RETURN(Sequential chain, Sequential::Prepare(layers, context, first_index));
+    // Seen from outside, this layer's two backward operations may be apart, wherever it is.
+    chain.LayOut({.splits_backward = true}, {});
+    Branch branch{.chain = std::move(chain), .first_parameter = spec.parameters.size()};
+    for (int i = 0; i < branch.chain.size(); ++i) {
+      const LayerSpec& inner = branch.chain.spec(i);
+      absl::StrAppend(&spec.description, i == 0 ? "" : "; ", inner.description);
+      for (ParameterSpec parameter : inner.parameters) {
+        parameter.name = absl::StrCat(prefix, i, ".", parameter.name);
+        spec.parameters.push_back(std::move(parameter));
+      }
+      spec.has_attention = spec.has_attention || inner.has_attention;
+      aside_bytes_ = std::max(aside_bytes_, inner.aside_bytes);
+      AddWork(inner.forward, spec.forward);
+      AddWork(inner.backward_input, spec.backward_input);
+      AddWork(inner.backward_weight, spec.backward_weight);
+      AddWork(inner.backward_shared, spec.backward_shared);
+    }
+    return branch;
+  }
+
+  // Lays out the areas of both branches one after the other, except for scratch, which they share;
+  // then what the block itself keeps.
+  void LayOutBlock(partition::LayerMemory& memory) {
+    memory.input_last_use = LastUse::kForward;
+    memory.output_gradient_last_use = LastUse::kBackwardInput;
+    for (Branch* const branch : {&*inner_, shortcut_.has_value() ? &*shortcut_ : nullptr}) {
+      if (branch == nullptr) continue;
+      const schedule::StageMemory& own = branch->chain.memory();
+      branch->stash = std::exchange(memory.stash_bytes, memory.stash_bytes + own.stash_bytes);
+      branch->weight_stash = std::exchange(memory.weight_stash_bytes,
+                                           memory.weight_stash_bytes + own.weight_stash_bytes);
+      branch->gradient_stash = std::exchange(
+          memory.gradient_stash_bytes, memory.gradient_stash_bytes + own.gradient_stash_bytes);
+      branch->cache =
+          std::exchange(memory.cache_bytes, memory.cache_bytes + branch->chain.cache_bytes());
+      if (own.output_last_use > LastUse::kForward) {
+        branch->kept_output = memory.weight_stash_bytes;
+        memory.weight_stash_bytes += AlignTensor(y_.bytes());
+      }
+      memory.workspace_bytes = std::max(memory.workspace_bytes, own.workspace_bytes);
+      memory.input_last_use = std::max(memory.input_last_use, own.input_last_use);
+      memory.output_gradient_last_use =
+          std::max(memory.output_gradient_last_use, own.output_gradient_last_use);
+    }
+    aside_ = memory.workspace_bytes;
+    memory.workspace_bytes += AlignTensor(aside_bytes_);
+    if (shortcut_.has_value()) {
+      sum_ = memory.workspace_bytes;
+      memory.workspace_bytes += AlignTensor(std::max(x_.bytes(), y_.bytes()));
+    }
+    if (!relu_) return;
+    // With a ReLU, the gradient that goes into the branches is not dy.
+    memory.output_last_use = LastUse::kBackwardInput;
+    stashes_dz_ = std::exchange(memory.output_gradient_last_use, LastUse::kBackwardInput) ==
+                  LastUse::kBackwardWeight;
+    int64_t& area = stashes_dz_ ? memory.gradient_stash_bytes : memory.workspace_bytes;
+    dz_ = std::exchange(area, area + AlignTensor(y_.bytes()));
+  }
+
+  // Returns whether the first inner layer adds the gradient that goes around the block.
+  bool AddsInside() const { return !shortcut_.has_value() && inner_->chain.adds_to_dx(); }
+
+  Tensor Dz(const LayerArgs& args) const {
+    if (!relu_) return args.dy;
+    return {At(stashes_dz_ ? args.gradient_stash : args.workspace, dz_), y_.dtype, y_.shape};
+  }
+  LayerArgs Inner(const LayerArgs& args, const Tensor& dz) const {
+    LayerArgs own = inner_->Args(args);
+    own.y = inner_->Output(args, y_);
+    own.dy = dz;
+    return own;
+  }
+  LayerArgs Around(const LayerArgs& args, const Tensor& dz) const {
+    LayerArgs own = shortcut_->Args(args);
+    own.y = shortcut_->Output(args, y_);
+    own.dy = dz;
+    return own;
+  }
+
+  const std::vector<LayerFactory> layers_, shortcut_layers_;
+  const bool relu_;
+  std::optional<Branch> inner_, shortcut_;
+  kernels::ElementwiseOps* add_ = nullptr;
+  std::unique_ptr<kernels::ActivationOp> relu_op_;
+  Tensor x_, y_;                         // without data
+  int64_t aside_bytes_ = 0, aside_ = 0;  // in the workspace: scratch for what runs aside
+  int64_t sum_ = 0;                      // in the workspace: the shortcut's output, and its dx
+  bool stashes_dz_ = false;              // otherwise it is in the workspace
+  int64_t dz_ = 0;
+};
+
+}  // namespace
+
+LayerFactory Residual(std::vector<LayerFactory> layers, std::vector<LayerFactory> shortcut,
+                      bool relu) {
+  return LayerOf<ResidualLayer>(std::move(layers), std::move(shortcut), relu);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,53 @@
+#include "engine/nn/layers/swiglu.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/nn/layers/last_axis.h"
+#include "kernels/ops/ops.h"
+#include "kernels/ops/swiglu.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class SwiGluLayer final : public Layer {
+ public:
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("swiglu", context));
+    if (axis.features % 2 != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("swiglu: takes samples whose last axis is even, rather than of shape ",
+                       context.input.ToString()));
+    }
+    const int64_t features = axis.features / 2;
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::SwiGluShape{axis.rows, features}));
+    LayerSpec spec;
+    spec.description = absl::StrCat("swiglu ", axis.features, " -> ", features);
+    spec.output = axis.WithFeatures(features);
+    spec.memory.input_last_use = LastUse::kBackwardInput;
+    const auto elements = static_cast<double>(axis.rows * features);
+    const double w = context.value_bytes();
+    spec.forward = {14.0 * elements, 3.0 * w * elements};
+    spec.backward_input = {20.0 * elements, 5.0 * w * elements};
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, args.y);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    if (args.dx.empty()) return absl::OkStatus();
+    return op_->BackwardInput(args.stream, args.dy, args.x, args.dx);
+  }
+
+ private:
+  std::unique_ptr<kernels::SwiGluOp> op_;
+};
+
+}  // namespace
+
+LayerFactory SwiGlu() { return LayerOf<SwiGluLayer>(); }
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,49 @@
+#ifndef STAGECOACH_ENGINE_NN_TAIL_FUSION_H_
+#define STAGECOACH_ENGINE_NN_TAIL_FUSION_H_
+
+#include "absl/status/status.h"
+#include "engine/nn/layer.h"
+
+namespace stagecoach::engine {
+
+// The operations that follow a layer in the same pass over memory: first the sum, then the ReLU.
+struct Tail {
+  Tensor addend;  // y += addend; empty: none. May be in the memory of y.
+  bool has_relu = false;
+
+  bool empty() const { return addend.empty() && !has_relu; }
+};
+
+// Describes how the gradient comes back through a tail with a ReLU.
+struct TailGradient {
+  // The ReLU's output. Empty: there was no addend, and the output need not be in memory any more.
+  Tensor y;
+  Tensor dz;  // the part of dy that passes the ReLU: written unless empty
+};
+
+// Layers that can do what follows them as they write y: saves writing and reading that once more.
+// They neither read their own output again, which is written nowhere, nor mind that y is x.
+// Internal to Sequential, the residual layer and the layers in engine/nn/layers that implement this
+// next to Layer; other layers know nothing of it. The caller decides where to fuse; the bits are
+// those of the operations apart, on either side of a cut.
+class TailFusion {
+ public:
+  virtual ~TailFusion() = default;
+
+  // Runs Layer::Forward; y is the result of the tail.
+  virtual absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) = 0;
+  // Runs Layer::Backward; dy is the gradient of the tail's ReLU output. dx may be dy if dz is
+  // empty.
+  virtual absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) = 0;
+};
+
+// Implemented next to Layer by a layer that is nothing but an activation.
+class PlainActivation {
+ public:
+  virtual ~PlainActivation() = default;
+  virtual bool is_relu() const = 0;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_NN_TAIL_FUSION_H_

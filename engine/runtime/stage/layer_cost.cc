@@ -1,0 +1,92 @@
+#include "engine/runtime/stage/layer_cost.h"
+
+#include <algorithm>
+
+#include "engine/data/feed.h"
+
+namespace stagecoach::engine {
+
+using kernels::DType;
+using partition::AlignTensor;
+
+namespace {
+
+bool HasPasses(const Model& model, const kernels::Device& device) {
+  return model.cached_positions > 0 && model.skips.empty() && device.memory_is_host();
+}
+
+}  // namespace
+
+int64_t BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows) {
+  return BytesOfTargets(loss.target, micro_batch_rows) + kResultBytesPerMicroBatch;
+}
+
+int64_t BytesOfFeed(const kernels::Device& device, const BoundaryTensors& input) {
+  return device.memory_is_host() ? 0 : input.bytes();
+}
+
+partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTensors& input,
+                                 const LossSpec& loss, int64_t micro_batch_rows,
+                                 int micro_batches) {
+  return {.feed_resident_bytes = AlignTensor(micro_batches * BytesOfFeed(device, input)),
+          .loss_workspace_bytes = loss.is_computed_by_layer ? 0  // the layer's own
+                                                            : AlignTensor(loss.workspace_bytes),
+          .loss_resident_bytes = AlignTensor(micro_batches * BytesOfLoss(loss, micro_batch_rows))};
+}
+
+schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
+                                              const Optimizer& optimizer,
+                                              schedule::ResultsPlace results) {
+  using schedule::ResultsPlace;
+  return {.ties = parameters.ties(),
+          .norm_bytes =
+              optimizer.waits_for_norm() ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
+          .result_bytes = results == ResultsPlace::kNowhere ? 0 : kResultBytesPerMicroBatch,
+          .results_before_steps = results == ResultsPlace::kBeforeSteps};
+}
+
+int64_t OutputRows(const Model& model, int64_t micro_batch_rows) {
+  return model.cached_positions > 0 ? std::min(model.cached_sequences, micro_batch_rows)
+                                    : micro_batch_rows;
+}
+
+RowPass MainPass(const Model& model, const kernels::Device& device, int64_t micro_batch_rows) {
+  const bool are_sequences = HasPasses(model, device) && micro_batch_rows == 1;
+  return {.rows = micro_batch_rows, .rows_are_sequences = are_sequences};
+}
+
+std::vector<RowPass> OtherPasses(const Model& model, const kernels::Device& device,
+                                 int64_t micro_batch_rows) {
+  std::vector<RowPass> passes;
+  if (!HasPasses(model, device) || micro_batch_rows == 1) return passes;
+  const int64_t most = OutputRows(model, micro_batch_rows);
+  for (int64_t rows = 1; rows < most; rows = rows == 1 ? 4 : 2 * rows) {
+    passes.push_back({.rows = rows, .rows_are_sequences = true});
+  }
+  passes.push_back({.rows = most, .rows_are_sequences = true});
+  // A prompt of several should not take the time of the longest.
+  for (int64_t rows = 16; model.cached_sequences > 1 && rows < micro_batch_rows; rows *= 2) {
+    passes.push_back({.rows = rows});
+  }
+  return passes;
+}
+
+int64_t BytesOfGradient(const ModelParameter& parameter) {
+  return parameter.shape.elements() * SizeOf(DType::kFloat32);
+}
+
+partition::LayerCost CostOf(const LayerSpec& spec) {
+  partition::LayerCost cost;
+  cost.name = spec.description;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    if (!parameter.update.is_average()) cost.parameters += parameter.shape.elements();
+  }
+  cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
+               spec.backward_shared.flops;
+  cost.memory = spec.memory;
+  const bool drops = spec.memory.stash_bytes + spec.memory.weight_stash_bytes > 0;
+  if (drops && !spec.takes_skip) cost.recompute_stash_bytes = kRecomputeStashBytes;
+  return cost;
+}
+
+}  // namespace stagecoach::engine

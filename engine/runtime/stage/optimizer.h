@@ -1,0 +1,78 @@
+#ifndef STAGECOACH_ENGINE_RUNTIME_STAGE_OPTIMIZER_H_
+#define STAGECOACH_ENGINE_RUNTIME_STAGE_OPTIMIZER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/tensor.h"
+#include "partition/cost/analytic.h"
+
+namespace stagecoach::engine {
+
+// Updates parameters by their gradients (kernels/ops/optimizer.h has the formulas). Regular value
+// type.
+struct Optimizer {
+  enum class Kind : uint8_t { kAdamW, kSgd };
+  Kind kind = Kind::kAdamW;
+  float weight_decay = 0.01F;                           // not applied to biases and normalizations
+  float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // AdamW
+  float momentum = 0.9F;                                // SGD
+  float clip_norm = 0.0F;  // scales gradients so that their global norm is at most this; 0: never
+  // Updates wait until all gradients are known, and change nothing if one is NaN or infinite;
+  // implied by clipping.
+  bool checks_gradients = false;
+
+  static Optimizer AdamW() { return {}; }
+  static Optimizer Sgd(float momentum = 0.9F) {
+    return {.kind = Kind::kSgd, .weight_decay = 0.0F, .momentum = momentum};
+  }
+
+  // Number of float tensors of a parameter's size kept for each parameter. They start at 0.
+  int states() const { return kind == Kind::kAdamW ? 2 : 1; }
+  // True if the norm of all gradients is computed before any update.
+  bool waits_for_norm() const { return clip_norm > 0.0F || checks_gradients; }
+  // Names a state like PyTorch's optimizers do: "exp_avg", "exp_avg_sq"; "momentum_buffer".
+  // Pre-condition: in [0, states()).
+  const char* state_name(int state) const;
+  // Returns the work of updating that many parameters, for the cost model.
+  partition::Work StepWork(int64_t parameters) const;
+
+  friend bool operator==(const Optimizer&, const Optimizer&) = default;
+};
+
+inline const char* Name(Optimizer::Kind kind) {
+  return kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd";
+}
+
+// Returns InvalidArgument if a coefficient is out of its range.
+absl::Status CheckOptimizer(const Optimizer& optimizer);
+
+// Returns true if devices of that kind update each layer as soon as its gradients are complete,
+// while the cache still has them; false if they update all of a stage's layers at the end of the
+// step, in one launch. The results are the same.
+inline bool UpdatesInBackward(const Optimizer& optimizer, kernels::DeviceKind kind) {
+  return kind == kernels::DeviceKind::kCpu && !optimizer.waits_for_norm();
+}
+
+// The inputs of one update besides the tensors.
+struct UpdateStep {
+  int64_t step = 1;  // counts from 1
+  float learning_rate = 1e-3F;
+  kernels::Tensor gradient_scale;  // (1) float32 in the device's memory, from the norm; empty: 1
+};
+
+// Updates the parameters of a group in place, in a job of the device's stream.
+absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
+                              kernels::Device& device, const kernels::ParameterGroup& group);
+
+// Performs an update of `parameters` that changes nothing, while gradients and states are 0: it
+// loads what updates need, and waits for that.
+absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,
+                          absl::Span<const kernels::ParameterTensors> parameters);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_RUNTIME_STAGE_OPTIMIZER_H_

@@ -1,0 +1,325 @@
+#include "engine/runtime/stage/stage.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/runtime/stage/fill_tensors.h"
+#include "engine/runtime/stage/layer_cost.h"
+#include "kernels/bfloat16.h"
+#include "kernels/ops/ops.h"
+#include "kernels/staging.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using partition::AlignTensor;
+using schedule::AlignBlock;
+
+// Returns whether the layers, prepared here, declare what the table says about them.
+bool Declares(const Sequential& chain, absl::Span<const ModelParameter> parameters) {
+  size_t next = 0;
+  for (int i = 0; i < chain.size(); ++i) {
+    for (const ParameterSpec& spec : chain.spec(i).parameters) {
+      if (next == parameters.size() || parameters[next].shape != spec.shape) return false;
+      ++next;
+    }
+  }
+  return next == parameters.size();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, const Model& model,
+                                                     const ParameterTable& parameters,
+                                                     const StageOptions& options) {
+  const auto first = static_cast<size_t>(options.first_layer);
+  const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
+  const auto prepare = [&](const RowPass& pass) {
+    LayerContext context = {
+        .device = device,
+        .rows = pass.rows,
+        .input = options.input,
+        .optimizer_states = options.optimizer.states(),
+        .vocabulary = options.vocabulary,
+        .feeds_cross_entropy = options.is_last && model.loss()->is_softmax_cross_entropy(),
+        .cached_positions = model.cached_positions,
+        .cached_sequences = model.cached_sequences,
+        .rows_are_sequences = pass.rows_are_sequences};
+    if (options.is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
+    return Sequential::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count), context,
+                               options.first_layer, options.skips);
+  };
+  ASSIGN_OR_RETURN(Sequential chain, prepare(MainPass(model, device, options.micro_batch_rows)));
+  const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
+  STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
+  for (const ModelParameter& parameter : own) {
+    if (!parameter.is_tied()) continue;
+    chain.ReserveWorkspace(parameter.layer - options.first_layer,
+                           partition::TieWorkspaceBytes(BytesOfGradient(parameter)));
+  }
+  std::vector<OtherChain> others;
+  for (const RowPass& pass : OtherPasses(model, device, options.micro_batch_rows)) {
+    ASSIGN_OR_RETURN(Sequential other, prepare(pass));
+    for (int i = 0; i < chain.size(); ++i) {
+      chain.ReserveWorkspace(i, other.spec(i).memory.workspace_bytes);
+    }
+    const BoundaryTensors output({other.output()}, pass.rows, device.activation_type());
+    const BoundaryTensors input({options.input}, pass.rows,
+                                InputType(device, options.vocabulary > 0));
+    others.push_back({pass, std::move(other), input, output});
+  }
+  std::unique_ptr<Stage> stage(new Stage(device, own, options, std::move(chain)));
+  stage->others_ = std::move(others);
+  if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss(model.loss));
+  RETURN_IF_ERROR(stage->PrepareFeed());
+  stage->LayOut();
+  return stage;
+}
+
+Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameters,
+             const StageOptions& options, Sequential chain)
+    : device_(device),
+      options_(options),
+      chain_(std::move(chain)),
+      input_({options.input}, options.micro_batch_rows, input_type()),
+      output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
+      parameters_(parameters),
+      blocks_(options.micro_batches, options.replication.blocks_per_replica()) {
+  for (int i = 0; i < options.micro_batches; ++i) folds_.push_back(blocks_.MergesAfter(i));
+}
+
+absl::Status Stage::PrepareLoss(const LossFactory& factory) {
+  loss_ = factory();
+  ASSIGN_OR_RETURN(
+      loss_spec_, loss_->Prepare(LossContext{device_, options_.micro_batch_rows, chain_.output()}));
+  loss_spec_.is_computed_by_layer = chain_.computes_loss();
+  ASSIGN_OR_RETURN(host_results_,
+                   device_.AllocateHost(options_.micro_batches * kResultBytesPerMicroBatch));
+  return absl::OkStatus();
+}
+
+absl::Status Stage::PrepareFeed() {
+  ASSIGN_OR_RETURN(
+      feed_, Feed::Create(device_, {.micro_batch_rows = options_.micro_batch_rows,
+                                    .micro_batches = options_.micro_batches,
+                                    .features = options_.is_first ? options_.input.elements() : 0,
+                                    .vocabulary = options_.vocabulary,
+                                    .feeds_loss = has_loss(),
+                                    .target = loss_spec_.target}));
+  return absl::OkStatus();
+}
+
+void Stage::LayOut() {
+  const partition::StagePosition position = {.is_first = options_.is_first,
+                                             .is_last = options_.is_last,
+                                             .splits_backward = options_.splits_backward,
+                                             .trains = options_.trains,
+                                             .replication = options_.replication};
+  const partition::EndMemory ends =
+      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches);
+  chain_.LayOut(position, ends, options_.recomputed);
+  for (OtherChain& other : others_) {
+    other.chain.LayOut(position, ends);
+    STAGECOACH_CHECK(other.chain.memory().workspace_bytes <= memory().workspace_bytes &&
+                         other.chain.cache_bytes() == chain_.cache_bytes(),
+                     "another pass takes more than the main one");
+  }
+}
+
+absl::Status Stage::Place(std::byte* resident, std::optional<uint64_t> seed) {
+  PlaceParameters(resident);
+  if (seed.has_value()) RETURN_IF_ERROR(InitializeParameters(*seed));
+  if (options_.trains) RETURN_IF_ERROR(GroupParameters());
+  const bool updates = options_.trains && !options_.replication.shards_optimizer;
+  if (updates && !device_.memory_is_host()) {
+    RETURN_IF_ERROR(WarmUpUpdate(options_.optimizer, device_, tensors_));
+  }
+  RETURN_IF_ERROR(RoundParameters());
+  return Finish();
+}
+
+void Stage::PlaceParameters(std::byte* resident) {
+  std::byte* values = resident;
+  std::byte* gradients = values + AlignBlock(memory().parameter_bytes);
+  std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
+  const int64_t copy_bytes = memory().parameter_bytes;
+  all_values_ = {values, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
+  const bool trains = options_.trains;
+  if (trains) all_gradients_ = {gradients, DType::kFloat32, all_values_.shape};
+  shard_states_ = states;
+  const bool has_states = trains && !options_.replication.shards_optimizer;
+  const int own_states = has_states ? options_.optimizer.states() : 0;
+  const int micro_batches = options_.micro_batches * options_.replication.replicas;
+  const float share = 1.0F / static_cast<float>(micro_batches);
+  gradients_.resize(static_cast<size_t>(options_.replication.gradient_copies()));
+  std::byte* others = states + AlignBlock(memory().optimizer_bytes);
+  const DType type = device_.activation_type();
+  const auto take = [](std::byte*& area, DType of, const Shape& shape) {
+    const Tensor tensor{area, of, shape};
+    area += AlignTensor(tensor.bytes());
+    return tensor;
+  };
+  for (const ModelParameter& parameter : parameters_) {
+    const Shape& shape = parameter.shape;
+    kernels::ParameterTensors& tensors = tensors_.emplace_back();
+    tensors.decays = parameter.decays;
+    const bool is_average = parameter.update.is_average();
+    if (is_average) tensors.average = {parameter.update.momentum, share};
+    // If nothing is trained, a value is what layers read.
+    const bool is_rounded = type != DType::kFloat32 && !is_average;
+    tensors.value = take(values, is_rounded && !trains ? type : parameter.type, shape);
+    if (trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
+    for (size_t state = 0; !is_average && state < static_cast<size_t>(own_states); ++state) {
+      tensors.states[state] = take(states, DType::kFloat32, shape);
+    }
+    if (is_rounded && trains) tensors.working = take(others, type, shape);
+    values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
+    for (size_t copy = 0; trains && copy < gradients_.size(); ++copy) {
+      gradients_[copy].push_back(
+          {static_cast<std::byte*>(tensors.gradient.data) + static_cast<int64_t>(copy) * copy_bytes,
+           DType::kFloat32, shape});
+    }
+  }
+  cache_ = others;
+  others += chain_.cache_bytes();
+  if (options_.is_first && !device_.memory_is_host()) {
+    feed_.PlaceAhead(others);
+    others += AlignTensor(options_.micro_batches * feed_.feature_bytes());
+  }
+  if (!options_.is_last) return;
+  feed_.PlaceTargets(others);
+  others += options_.micro_batches * BytesOfTargets(loss_spec_.target, options_.micro_batch_rows);
+  results_ = {others, DType::kFloat64, Shape{options_.micro_batches, 2}};
+}
+
+absl::Status Stage::InitializeParameters(uint64_t seed) {
+  std::vector<Tensor> values;
+  for (const kernels::ParameterTensors& tensors : tensors_) values.push_back(tensors.value);
+  return FillTensors(device_, values, [&](int i, const Tensor& tensor) {
+    FillFromFloats(tensor, [&](absl::Span<float> initial) {
+      FillInitial(parameters_[static_cast<size_t>(i)], seed, initial);
+    });
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Stage::GroupParameters() {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  const auto group = [&](int first, int end) {
+    return ops.CreateGroup(device_.stream(),
+                           absl::MakeConstSpan(tensors_).subspan(static_cast<size_t>(first),
+                                                                 static_cast<size_t>(end - first)));
+  };
+  const int count = chain_.first_parameter(chain_.size());
+  ASSIGN_OR_RETURN(all_parameters_, group(0, count));
+  for (int first = 0, end = 0; first < count; first = end + 1) {
+    for (end = first; end < count && !parameters_[static_cast<size_t>(end)].is_copy();) ++end;
+    if (first == end) continue;
+    ASSIGN_OR_RETURN(std::unique_ptr<kernels::ParameterGroup> counted, group(first, end));
+    counted_parameters_.push_back({std::move(counted), first, end - first});
+  }
+  return options_.updates_in_backward ? GroupByTime() : absl::OkStatus();
+}
+
+absl::Status Stage::GroupByTime() {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  std::vector<kernels::ParameterTensors> tied;
+  for (int layer = 0; layer < chain_.size(); ++layer) {
+    std::vector<kernels::ParameterTensors> own;
+    for (int i = chain_.first_parameter(layer); i < chain_.first_parameter(layer + 1); ++i) {
+      const auto index = static_cast<size_t>(i);
+      (parameters_[index].is_tied() ? tied : own).push_back(tensors_[index]);
+    }
+    ASSIGN_OR_RETURN(layer_parameters_.emplace_back(), ops.CreateGroup(device_.stream(), own));
+  }
+  if (tied.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(tied_parameters_, ops.CreateGroup(device_.stream(), tied));
+  return absl::OkStatus();
+}
+
+absl::Status Stage::Finish() { return device_.stream().Finish(); }
+
+absl::Status Stage::Update(const UpdateStep& update) {
+  return UpdateParameters(options_.optimizer, update, device_,
+                          options_.updates_in_backward ? *tied_parameters_ : *all_parameters_);
+}
+
+absl::Status Stage::SquaredNorms(const Tensor& squares) {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  for (const CountedParameters& counted : counted_parameters_) {
+    const Tensor own{squares.f64() + counted.first, DType::kFloat64, Shape{counted.count}};
+    RETURN_IF_ERROR(ops.SquaredNorms(device_.stream(), *counted.group, own));
+  }
+  return absl::OkStatus();
+}
+
+const Tensor& Stage::GradientOf(ParameterId id) const {
+  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
+  return tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].gradient;
+}
+
+absl::Status Stage::FetchResults() {
+  if (!has_loss()) return absl::OkStatus();
+  return device_.stream().CopyToHost(host_results_.data(), results_.data, results_.bytes());
+}
+
+LossResult Stage::Result(MicroBatch micro_batch) const {
+  const double* const result =
+      reinterpret_cast<const double*>(host_results_.data()) + int64_t{2} * micro_batch.value();
+  return {result[0], static_cast<int64_t>(result[1])};
+}
+
+const Tensor& Stage::ValueOf(ParameterId id) const {
+  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
+  return tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
+}
+
+absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
+  const Tensor& value = ValueOf(id);
+  std::vector<float> copy(static_cast<size_t>(value.elements()));
+  const bool is_rounded = value.dtype == DType::kBfloat16;
+  std::vector<uint16_t> rounded(is_rounded ? copy.size() : 0);
+  void* const to = is_rounded ? static_cast<void*>(rounded.data()) : copy.data();
+  RETURN_IF_ERROR(
+      kernels::Download(device_, {{.to = to, .from = value.data, .bytes = value.bytes()}}));
+  std::transform(rounded.begin(), rounded.end(), copy.begin(), kernels::FromBfloat16);
+  return copy;
+}
+
+absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values) {
+  const Tensor& value = ValueOf(id);
+  STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
+  RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, const Tensor& tensor) {
+    FillFromFloats(
+        tensor, [&](absl::Span<float> to) { std::copy(values.begin(), values.end(), to.begin()); });
+    return absl::OkStatus();
+  }));
+  RETURN_IF_ERROR(RoundParameters());
+  return Finish();
+}
+
+std::vector<TrainedPiece> Stage::TrainedPieces() const {
+  std::vector<TrainedPiece> pieces;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const ParameterId id = parameters_[i].original();
+    const bool is_copy = parameters_[i].is_copy();
+    pieces.push_back({.parameter = id, .is_copy = is_copy, .tensor = tensors_[i].value});
+    for (int state = 0; state < options_.optimizer.states(); ++state) {
+      const Tensor& tensor = tensors_[i].states[static_cast<size_t>(state)];
+      if (tensor.empty()) continue;
+      pieces.push_back({.parameter = id, .is_copy = is_copy, .state = state, .tensor = tensor});
+    }
+  }
+  return pieces;
+}
+
+absl::Status Stage::RoundParameters() {
+  if (!options_.trains) return absl::OkStatus();  // the values are what layers read
+  return device_.ops().optimizer().RoundParameters(device_.stream(), *all_parameters_);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,303 @@
+// Predict, of engine/session/session.h.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/error_class.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/comm/launch.h"
+#include "engine/comm/rendezvous.h"
+#include "engine/data/formats/arrays.h"
+#include "engine/data/formats/load.h"
+#include "engine/session/machine.h"
+#include "engine/session/process_group.h"
+#include "engine/session/recorders.h"
+#include "engine/session/saved_run.h"
+#include "engine/session/session.h"
+#include "engine/session/training.h"
+#include "engine/train/trainer.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// What the model tells apart, at each position if there are several.
+int64_t ClassesOf(const Manifest& manifest) {
+  const Shape& output = manifest.output;
+  return output.rank() == 0 ? 1 : output.dim(output.rank() - 1);
+}
+
+absl::Status CheckFitsModel(const std::string& name, const Dataset& data,
+                            const Manifest& manifest) {
+  RETURN_IF_ERROR(base::Annotate(
+      CheckFits(data.spec(), manifest.input, {}, manifest.encoding.vocabulary), name));
+  const int64_t classes = ClassesOf(manifest);
+  if (data.classes() <= classes) return absl::OkStatus();
+  return base::DataError(
+      absl::StrCat(name, ": the data has ", data.classes(), " classes; the model takes ", classes));
+}
+
+// What is to be predicted, without where to. Of a run's own data: what it tested itself with.
+absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Manifest& manifest) {
+  const DataSource source = {
+      .spec = DataOf(options.run),
+      .test_spec = options.run.test_data,
+      .test_fraction = options.run.test_fraction,
+      .label_column = options.run.label,
+      .labels = manifest.encoding.labels_are_numbers() ? LabelKind::kNumbers : LabelKind::kClasses,
+      .channels = options.run.channels,
+      .model_input = manifest.input,
+      .seed = options.run.seed,
+      .tokens = {.context = manifest.input.elements(),
+                 .vocabulary = manifest.encoding.vocabulary,
+                 .tokenizer = options.run.tokenizer}};
+  if (options.has_channels && !HoldsArrays(source.spec)) {
+    return base::DataError(absl::StrCat(
+        "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));
+  }
+  PredictionTask task;
+  const auto work = options.run.notices.BeginWork(DescribeReading(DataOf(options.run)));
+  if (!options.has_data) {
+    ASSIGN_OR_RETURN(TrainTest data, LoadData(source));
+    task.data = std::move(data.test);
+    task.encoding = std::move(data.encoding);
+    const bool is_known = manifest.encoding != DataEncoding();
+    if (is_known && !task.encoding.EncodesAs(manifest.encoding)) {
+      return base::DataError(
+          absl::StrCat(DataOf(options.run),
+                       " is not what the model was trained on: its columns, classes or "
+                       "statistics differ; to predict all that is in it now, name it with --data"));
+    }
+  } else {
+    ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, ClassesOf(manifest)));
+    task.encoding = manifest.encoding;
+  }
+  RETURN_IF_ERROR(CheckFitsModel(DataOf(options.run), *task.data, manifest));
+  if (options.has_label && !task.has_labels()) {
+    return base::DataError(
+        absl::StrCat(DataOf(options.run), " has no labels, but --label names them"));
+  }
+  return task;
+}
+
+// OK if the plan fits the machine, with the outputs of all micro-batches in host memory: where the
+// last stages put them, and in order.
+absl::Status CheckFitsHere(const RunConfig& options, const PreparedRun& run,
+                           const ModelProfile& profile) {
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
+  const int64_t values = run.plan.batch_rows() * profile.output.elements();
+  return CheckHasMemoryFor(run, {.output_bytes = 2 * values * int64_t{sizeof(float)}});
+}
+
+// With as many micro-batches at a time as memory allows, so that the pipeline is seldom empty.
+// Where "--device auto" has found too few GPUs, `options` name CPU devices from then on, so that it
+// says so once.
+absl::StatusOr<PreparedRun> PlanOver(PredictConfig& options, const Model& model, int64_t rows,
+                                     int stages) {
+  constexpr int kMostPerStage = 64;  // the pipeline is then empty for a 64th of the time
+  RunConfig run = options.run;
+  const int devices = stages * run.replicas;
+  if (!options.has_threads) {
+    run.device.threads = std::max(1, InspectMachine().processors / devices);
+  }
+  ASSIGN_OR_RETURN(const DeviceSpec device, ChooseDevices(run, devices));
+  if (device.kind == DeviceKind::kCpu) {
+    options.run.device.UseCpu();
+  }
+  PlanOptions plan = {.devices = stages,
+                      .replication = {run.replicas, run.replicas},
+                      .predicts = true,
+                      .micro_batch_rows = *options.micro_batch_rows,
+                      .device = device,
+                      .exchange = ExchangeOf(run.device, device)};
+  plan.results = ResultsOf(run, plan.replication);
+  ASSIGN_OR_RETURN(const ModelProfile profile,
+                   OnDevices(device, AnalyzeModel(model, {.micro_batch_rows = plan.micro_batch_rows,
+                                                          .optimizer = plan.optimizer,
+                                                          .device = device,
+                                                          .results = plan.results})));
+  const int64_t rows_at_once = plan.micro_batch_rows * run.replicas;
+  const int64_t needed = (rows + rows_at_once - 1) / rows_at_once;
+  int count = static_cast<int>(std::min<int64_t>(needed, int64_t{kMostPerStage} * stages));
+  if (run.micro_batches.has_value()) {
+    plan.micro_batches = *run.micro_batches;
+    RETURN_IF_ERROR(CheckReplication(plan.replication, plan.micro_batches));
+    count = 1;
+  } else {
+    plan.micro_batches = count * run.replicas;
+  }
+  while (true) {
+    absl::StatusOr<PreparedRun> prepared = PrepareRun(model, profile, plan);
+    const absl::Status fits =
+        prepared.ok() ? CheckFitsHere(run, *prepared, profile) : prepared.status();
+    if (fits.ok()) return prepared;
+    if (count == 1 || !IsLackOfMemory(fits)) return fits;
+    count = (count + 1) / 2;
+    plan.micro_batches = count * run.replicas;
+  }
+}
+
+// Over the fewest devices that have enough memory, unless their number is given.
+absl::StatusOr<PreparedRun> PlanForward(PredictConfig options, const Model& model, int64_t rows) {
+  if (options.run.devices_left.has_value()) {
+    options.run.replicas = 1;
+    return PlanOver(options, model, rows, *options.run.devices_left);
+  }
+  if (options.run.stages.has_value()) return PlanOver(options, model, rows, *options.run.stages);
+  absl::Status first;
+  for (int stages = 1; stages <= model.num_layers(); ++stages) {
+    absl::StatusOr<PreparedRun> prepared = PlanOver(options, model, rows, stages);
+    if (prepared.ok()) return prepared;
+    if (first.ok()) first = prepared.status();
+    if (!IsLackOfMemory(prepared.status())) break;
+  }
+  return first;
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const PredictConfig& options,
+                                                       PreparedRun prepared, int64_t rows,
+                                                       const ProcessGroup& group) {
+  const DeviceSpec device = prepared.device;
+  const Optimizer optimizer = prepared.optimizer;
+  return OnDevices(
+      device, Trainer::Create(std::move(prepared),
+                              {.optimizer = optimizer,
+                               .draws_parameters = false,
+                               .device = device,
+                               .exchange = ExchangeOf(options.run.device, device),
+                               .rendezvous = group.rendezvous.get(),
+                               .fingerprint = absl::StrCat("rows to predict: ", rows, "\n"),
+                               .deadline = absl::Seconds(options.run.deadline_seconds),
+                               .recorders = FindRecorders(group.launch, options.run.notices)}));
+}
+
+// What would otherwise surface after the work.
+absl::Status CheckFiles(const PredictConfig& options) {
+  for (const std::string& path : {options.outputs, options.classes}) {
+    if (path.empty()) continue;
+    RETURN_IF_ERROR(PredictionFormat::Create(path, {}).status());
+    RETURN_IF_ERROR(base::CheckWritable(path));
+  }
+  return absl::OkStatus();
+}
+
+void AddFiles(const PredictConfig& options, PredictionTask& task) {
+  using Content = PredictionLayout::Content;
+  for (const auto& [path, content] : {std::pair(&options.outputs, Content::kOutputs),
+                                      std::pair(&options.classes, Content::kClasses)}) {
+    if (!path->empty()) task.files.push_back({*path, content});
+  }
+}
+
+// Returns an error if the configuration asks for what the model does not have.
+absl::Status CheckWanted(const PredictConfig& config, const PredictHooks& hooks,
+                         const Manifest& manifest, const PredictionTask& task) {
+  if (manifest.output.rank() > 1 && !config.classes.empty()) {
+    return base::UsageError(
+        absl::StrCat("--classes: the model gives outputs of shape ", manifest.output.ToString(),
+                     " for a row, and so not one class; --outputs has them all"));
+  }
+  if (manifest.encoding.labels_are_numbers() && !config.classes.empty()) {
+    return base::UsageError("--classes: the model predicts numbers, which --outputs writes");
+  }
+  if (!task.has_labels() && config.outputs.empty() && config.classes.empty() &&
+      hooks.on_outputs == nullptr) {
+    return base::UsageError(
+        "the data has no labels to compare with: name a file for what is predicted, "
+        "with --outputs or --classes");
+  }
+  return absl::OkStatus();
+}
+
+// `group`: the processes of the run; it has no rendezvous if there is one process.
+absl::StatusOr<Prediction> PredictOnDevices(const PredictConfig& config, const PredictHooks& hooks,
+                                            const Checkpoint& checkpoint,
+                                            const ProcessGroup& group) {
+  Rendezvous* const rendezvous = group.rendezvous.get();
+  const Manifest& manifest = checkpoint.manifest();
+  ASSIGN_OR_RETURN(PredictionTask task, LoadTask(config, manifest));
+  PredictionObserver* const observer =
+      rendezvous == nullptr || rendezvous->rank() == 0 ? hooks.observer : nullptr;
+  if (rendezvous == nullptr || rendezvous->rank() == 0) AddFiles(config, task);
+  RETURN_IF_ERROR(CheckWanted(config, hooks, manifest, task));
+  ASSIGN_OR_RETURN(const Model model,
+                   MakeModel(config.run, config.run.model_text,
+                             {.input = manifest.input,
+                              .vocabulary = manifest.encoding.vocabulary,
+                              .classes = ClassesOf(manifest),
+                              .has_numbers = manifest.encoding.labels_are_numbers()}));
+  const int64_t rows = task.data->rows();
+  ASSIGN_OR_RETURN(
+      PreparedRun prepared,
+      WithFallBack(config.run.device, config.run.notices, [&](const DeviceChoice& device) {
+        PredictConfig on_device = config;
+        on_device.run.device = device;
+        return PlanForward(std::move(on_device), model, rows);
+      }));
+  if (hooks.on_planned != nullptr) hooks.on_planned();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                   CreateTrainer(config, std::move(prepared), rows, group));
+  RETURN_IF_ERROR(trainer->Restore(checkpoint.path()).status());
+  if (observer != nullptr) {
+    observer->Start(checkpoint, *trainer, task);
+    task.on_rows = [&](int64_t done) { observer->Progress(done); };
+  }
+  task.on_outputs = hooks.on_outputs;
+  task.is_stopped = [&] {
+    return config.run.wants_stop != nullptr && config.run.wants_stop() != 0;
+  };
+  absl::StatusOr<Prediction> prediction = PredictAll(*trainer, task);
+  // Before the trainer is destroyed, which parts from ranks that may still wait for this one.
+  if (!prediction.ok() && rendezvous != nullptr) {
+    rendezvous->Fail(prediction.status(),
+                     base::Deadline::After(absl::Seconds(config.run.deadline_seconds)));
+  }
+  RETURN_IF_ERROR(prediction.status());
+  ASSIGN_OR_RETURN(const std::vector<DeviceReport> devices, trainer->Devices());
+  if (observer != nullptr) observer->End(task, *prediction, devices);
+  return prediction;
+}
+
+// Finds the checkpoint and completes the configuration with what it says.
+absl::StatusOr<Checkpoint> FindModel(const PredictHooks& hooks, PredictConfig& config) {
+  RETURN_IF_ERROR(CheckFiles(config));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(config.checkpoint, config.run.notices));
+  const Manifest& manifest = checkpoint.manifest();
+  if (hooks.complete != nullptr) RETURN_IF_ERROR(hooks.complete(manifest, config));
+  config.run.model_text = manifest.model_source;
+  if (!config.micro_batch_rows.has_value()) {
+    config.micro_batch_rows = manifest.plan.plan.micro_batch_rows;
+  }
+  return checkpoint;
+}
+
+}  // namespace
+
+absl::StatusOr<Prediction> Predict(PredictConfig config, const PredictHooks& hooks) {
+  ASSIGN_OR_RETURN(const std::optional<Launch> launch, FindLaunch());
+  const absl::StatusOr<Checkpoint> checkpoint = FindModel(hooks, config);
+  if (!launch.has_value()) {
+    RETURN_IF_ERROR(checkpoint.status());
+    return PredictOnDevices(config, hooks, *checkpoint, {});
+  }
+  absl::StatusOr<Prediction> prediction = absl::UnknownError("");
+  RETURN_IF_ERROR(RunAsRank(*launch, config.run, checkpoint.status(), hooks.on_refused,
+                            [&](const RunConfig& run, const ProcessGroup& group) {
+                              PredictConfig own = config;
+                              own.run = run;
+                              prediction = PredictOnDevices(own, hooks, *checkpoint, group);
+                              return prediction.status();
+                            }));
+  return prediction;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,79 @@
+#ifndef STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_
+#define STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file_lock.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/comm/rendezvous.h"
+#include "engine/comm/vote.h"
+#include "engine/session/notices.h"
+#include "engine/session/run_config.h"
+#include "engine/train/fit.h"
+
+// What a session does about checkpoints of runs.
+namespace stagecoach::engine {
+
+// Keeps other runs out of a folder of checkpoints, in which two would remove each other's files, as
+// long as the returned lock exists. Returns nullopt if there is no such folder. FailedPrecondition
+// names the process that has the folder.
+absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string& folder,
+                                                              const Notices& notices);
+
+// Returns folders with checkpoints that the caller may have meant: in this one, beside it, or below
+// those.
+std::vector<std::string> CheckpointFoldersNear(const std::string& folder);
+
+// Opens the checkpoint at a path, or the newest one of a run. A notice names each newer one that is
+// damaged.
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path, const Notices& notices);
+
+// Returns the checkpoint that a run with this configuration would resume from: the newest whole one
+// of its folder. Returns nullopt if there is none. AlreadyExists: there are some, but the run is
+// not to resume. `is_replacement`: the process replaces another, from whose replicas it gets its
+// state.
+absl::StatusOr<std::optional<Checkpoint>> FindResumePoint(const RunConfig& config,
+                                                          bool is_replacement);
+
+// Returns "data.csv is not what it was" if the data of the run are not those that the checkpoint
+// was trained and tested on; "" if they are, or if that is not known.
+std::string DescribeOtherData(const Manifest& manifest, const RunConfig& options,
+                              const TrainingRun& run);
+
+// Decides when a run is saved whose interval is not given.
+class AutomaticSaves {
+ public:
+  // `rendezvous`: that of all processes; null if there is one. It outlives this. `restarts`: the
+  // number of restarts of the run so far.
+  AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts);
+
+  // CheckpointOptions::wanted, and its outcome.
+  absl::StatusOr<bool> Wanted();
+  void Saved(const SaveReport& save);
+
+ private:
+  bool IsDue() const { return absl::Now() - last_ >= interval_; }
+  void StartVote();
+
+  Rendezvous* const rendezvous_;
+  const absl::Duration deadline_;
+  const int restarts_;
+  std::optional<Vote> vote_;
+  absl::Time last_;
+  absl::Duration interval_;
+};
+
+// Returns what Fit is told of checkpoints, which keep `options`. `automatic` is used if the
+// interval is not given.
+CheckpointOptions CheckpointOptionsOf(const RunConfig& config, const TrainingRun& run,
+                                      std::vector<SavedOption> options, AutomaticSaves& automatic);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_

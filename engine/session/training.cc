@@ -1,0 +1,80 @@
+#include "engine/session/training.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/session/device_choice.h"
+#include "engine/session/machine.h"
+#include "engine/session/recorders.h"
+#include "engine/train/fit.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// What processes must have alike for their steps to be those of one run.
+std::string Fingerprint(const RunConfig& options, const TrainingRun& run) {
+  const auto size_of = [](const Dataset& data) {
+    return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
+  };
+  return absl::StrCat(
+      "steps: ", StepsOf(options, run),
+      "\nsteps between evaluations: ", options.evaluate_every_steps,
+      "\nwhen to stop: ", options.stop_when.has_value() ? options.stop_when->text : "never",
+      "\nseed: ", options.seed,  // which decides some data: so, before them
+      "\ndata to train on: ", size_of(*run.data.train), " ", run.data.fingerprint.train,
+      "\ndata to test: ", size_of(*run.data.test), " ", run.data.fingerprint.test, "\n");
+}
+
+}  // namespace
+
+int64_t StepsOf(const RunConfig& options, const TrainingRun& run) {
+  return options.steps.value_or(options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan));
+}
+
+int EpochsOf(const RunConfig& options, const TrainingRun& run) {
+  if (!options.steps.has_value()) return options.epochs;
+  const int64_t per_epoch = StepsPerEpoch(*run.data.train, run.prepared.plan);
+  return static_cast<int>(
+      std::min<int64_t>((*options.steps - 1) / per_epoch + 1, std::numeric_limits<int>::max()));
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const RunConfig& options,
+                                                     const TrainingRun& run,
+                                                     const ProcessGroup& group,
+                                                     const ParameterStart& start) {
+  const PreparedRun& prepared = run.prepared;
+  return OnDevices(
+      prepared.device,
+      Trainer::Create(prepared, {.optimizer = prepared.optimizer,
+                                 .learning_rate = run.learning_rate,
+                                 .seed = options.seed,
+                                 .draws_parameters = start.is_drawn,
+                                 .on_nonfinite = options.on_nonfinite.value_or(OnNonFinite::kStop),
+                                 .device = prepared.device,
+                                 .exchange = ExchangeOf(options.device, prepared.device),
+                                 .rendezvous = group.rendezvous.get(),
+                                 .fingerprint = Fingerprint(options, run) + start.fingerprint,
+                                 .deadline = LongestWait(options),
+                                 .replica_check_steps = options.replica_check_steps,
+                                 .recorders = FindRecorders(group.launch, options.notices),
+                                 .on_slow_rank = options.notices.on_notice,
+                                 .trace = WantsTraces(options)}));
+}
+
+absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
+  if (run.device.kind != DeviceKind::kCpu) return absl::OkStatus();
+  int64_t needed_bytes = 0;
+  for (const partition::RankReport& rank : run.report.ranks) {
+    needed_bytes += run.plan.replicas() * rank.peak_bytes();
+  }
+  for (const partition::StageReport& stage : run.report.stages) {
+    const int64_t trained_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
+    if (use.saves) needed_bytes += trained_bytes;
+    if (use.keeps) needed_bytes += run.plan.replicas() * trained_bytes;
+  }
+  return CheckHasMemory(needed_bytes + use.output_bytes);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,51 @@
+#ifndef STAGECOACH_ENGINE_SESSION_TRAINING_H_
+#define STAGECOACH_ENGINE_SESSION_TRAINING_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/session/process_group.h"
+#include "engine/session/run_config.h"
+#include "engine/train/prepared_run.h"
+#include "engine/train/trainer.h"
+
+// How a session trains, so that the same configuration gives the same bits in every function.
+namespace stagecoach::engine {
+
+// Returns the number of steps of a run, and of its epochs, of which the last may end early.
+int64_t StepsOf(const RunConfig& options, const TrainingRun& run);
+int EpochsOf(const RunConfig& options, const TrainingRun& run);
+
+inline absl::Duration LongestWait(const RunConfig& options) {
+  return absl::Seconds(options.deadline_seconds);
+}
+
+// The source of a trainer's parameters.
+struct ParameterStart {
+  bool is_drawn = true;     // else they are set or restored before the first step
+  std::string fingerprint;  // lines that identify what they are set to (TrainerOptions)
+};
+
+// Creates a trainer of the run. `group`: the processes of the run, whose rendezvous outlives the
+// trainer; it has none if there is one process. Errors are those of Trainer::Create; if a GPU runs
+// out of memory, the error is Unavailable.
+absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const RunConfig& options,
+                                                     const TrainingRun& run,
+                                                     const ProcessGroup& group,
+                                                     const ParameterStart& start = {});
+
+// Memory that a run needs in addition to its plan's.
+struct MemoryUse {
+  bool saves = false;        // copies of the state are written while the run continues
+  bool keeps = false;        // the state is copied when another process is lost
+  int64_t output_bytes = 0;  // gathered outputs of the last layer
+};
+// Returns ResourceExhausted if the plan is for CPU devices and this machine has less memory than
+// they need.
+absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_SESSION_TRAINING_H_

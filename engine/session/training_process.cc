@@ -1,0 +1,301 @@
+#include "engine/session/training_process.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/error_class.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/comm/vote.h"
+#include "engine/session/saved_run.h"
+#include "engine/session/training.h"
+#include "schedule/simulate/simulate.h"
+#include "schedule/traces/chrome_trace.h"
+
+namespace stagecoach::engine {
+namespace {
+
+bool IsFirstRank(const RunConfig& options) { return options.rank.value_or(0) == 0; }
+
+// What would otherwise surface late, or as the kernel's killing the process.
+absl::Status CheckRun(const RunConfig& options, const TrainingRun& run) {
+  if (!options.checkpoints.empty()) {
+    RETURN_IF_ERROR(base::Annotate(base::MakeFolders(options.checkpoints), "--checkpoint"));
+    RETURN_IF_ERROR(base::CheckWritable(absl::StrCat(options.checkpoints, "/step")));
+  }
+  for (const std::string& path : {options.trace, options.simulated_trace}) {
+    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  }
+  return CheckHasMemoryFor(run.prepared,
+                           {.saves = !options.checkpoints.empty(),
+                            .keeps = run.prepared.lowered->collectives.results_before_steps});
+}
+
+base::Deadline DeadlineOf(const RunConfig& options) {
+  return base::Deadline::After(LongestWait(options));
+}
+
+// Simulates a step at the times that were measured.
+absl::StatusOr<schedule::Trace> SimulateStep(Trainer& trainer) {
+  ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
+  const partition::LoweredPlan& lowered = *trainer.run().lowered;
+  ASSIGN_OR_RETURN(schedule::Simulation simulation,
+                   schedule::Simulate(lowered.training, costs,
+                                      {.sends = SendsOf(lowered.transfers), .keep_trace = true}));
+  return std::move(simulation.trace);
+}
+
+absl::Status WriteTraces(const RunConfig& options, Trainer& trainer) {
+  if (!WantsTraces(options) || trainer.steps() == 0) return absl::OkStatus();
+  if (!options.trace.empty()) {
+    ASSIGN_OR_RETURN(const schedule::Trace measured, trainer.LastTrace());
+    RETURN_IF_ERROR(schedule::WriteTrace(measured, options.trace));
+  }
+  if (!options.simulated_trace.empty()) {
+    ASSIGN_OR_RETURN(const schedule::Trace simulated, SimulateStep(trainer));
+    RETURN_IF_ERROR(schedule::WriteTrace(simulated, options.simulated_trace));
+  }
+  return absl::OkStatus();
+}
+
+// For a message.
+std::string DescribeTokens(const DataEncoding& encoding) {
+  if (encoding.tokens_are_bytes) return "bytes of text";
+  return absl::StrCat("tokens of ", encoding.tokenizer.empty()
+                                        ? "a tokenizer that is not known"
+                                        : absl::StrCat("the tokenizer ", encoding.tokenizer));
+}
+
+// What --init names.
+absl::StatusOr<HuggingFaceFolder> OpenInitialParameters(const RunConfig& options,
+                                                        const TrainingRun& run) {
+  ASSIGN_OR_RETURN(const HuggingFaceModel model,
+                   HuggingFaceModelOf(run.model_text, run.prepared.model.input,
+                                      run.data.train->spec().target.classes));
+  return HuggingFaceFolder::Open(options.initial_parameters, model);
+}
+
+using Compare = decltype(TrainingHooks::compare);
+
+// Compares the data alone, where the caller does not compare more.
+absl::StatusOr<std::string> CompareData(const Manifest& saved, const RunConfig& options,
+                                        const TrainingRun& run) {
+  std::string other = DescribeOtherData(saved, options, run);
+  if (other.empty() || options.data_changed) return other;
+  return base::DataError(other, absl::StatusCode::kFailedPrecondition);
+}
+
+// Returns where the run resumes: at its beginning, if there is no checkpoint.
+absl::StatusOr<DataPosition> Resume(const RunConfig& options, const TrainingRun& run,
+                                    const Compare& compare, Trainer& trainer,
+                                    TrainingObserver& observer) {
+  ASSIGN_OR_RETURN(const RestoredCheckpoint restored, trainer.Restore(options.checkpoints));
+  for (const absl::Status& status : restored.passed_over) {
+    options.notices.Tell(absl::StrCat("passes over a checkpoint: ", status.message()));
+  }
+  const DataEncoding& was = restored.manifest.encoding;
+  const DataEncoding& is = run.data.encoding;
+  const bool is_other = !was.tokenizer.empty() && was.tokenizer != is.tokenizer;
+  if (was.vocabulary != 0 && (is_other || was.tokens_are_bytes != is.tokens_are_bytes)) {
+    return base::DataError(absl::StrCat("the checkpoint was trained on ", DescribeTokens(was),
+                                        ", and ", DataOf(options), " is ", DescribeTokens(is)),
+                           absl::StatusCode::kFailedPrecondition);
+  }
+  ASSIGN_OR_RETURN(const std::string changes, compare(restored.manifest, options, run));
+  if (!changes.empty()) {
+    options.notices.Tell(
+        absl::StrCat("the results will not be those of the run that was saved: ", changes));
+  }
+  observer.Resumed(restored);
+  return restored.manifest.position;
+}
+
+// Says which classes a run does not see before it is tested with them.
+void NoteClassesOnlyTested(const TrainTest& data, const Notices& notices) {
+  const TargetSpec& target = data.train->spec().target;
+  if (target.kind != TargetSpec::Kind::kClasses || target.shape.rank() > 0) return;
+  const auto classes_of = [&](const Dataset& set) {
+    std::vector<bool> occurs(static_cast<size_t>(target.classes));
+    for (int64_t row = 0; row < set.rows(); ++row) {
+      occurs[static_cast<size_t>(set.label(row))] = true;
+    }
+    return occurs;
+  };
+  const std::vector<bool> trained = classes_of(*data.train), tested = classes_of(*data.test);
+  constexpr size_t kMostNamed = 5;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!tested[i] || trained[i]) continue;
+    names.push_back(absl::StrCat("\"", data.encoding.NameOf(static_cast<int32_t>(i)), "\""));
+  }
+  if (names.empty()) return;
+  const size_t more = names.size() - std::min(names.size(), kMostNamed);
+  names.resize(names.size() - more);
+  notices.Tell(
+      absl::StrCat("no row is trained on of the ", names.size() + more == 1 ? "class " : "classes ",
+                   absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "",
+                   ", which the test set has"));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingOutcome> TrainingProcess::Train(const RunConfig& options,
+                                                       const ProcessGroup& group) {
+  if (!run_.has_value()) RETURN_IF_ERROR(Begin(options, group));
+  const bool goes_on = trainer_ != nullptr || snapshot_.has_value() || group.launch.is_replacement;
+  if (goes_on) RETURN_IF_ERROR(PrepareRecovery(options, *group.rendezvous));
+  rendezvous_ = group.rendezvous;
+  std::optional<HuggingFaceFolder> initial;
+  ParameterStart start = {.is_drawn = !goes_on && !resumes_};
+  if (!goes_on && !resumes_ && !options.initial_parameters.empty()) {
+    ASSIGN_OR_RETURN(initial, OpenInitialParameters(options, *run_));
+    start.is_drawn = false;
+    // Hosts may have different folders of that name.
+    if (rendezvous_ != nullptr) {
+      ASSIGN_OR_RETURN(start.fingerprint, initial->Fingerprint());
+    }
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, MakeTrainer(options, *run_, group, start));
+  ASSIGN_OR_RETURN(position_, FindStart(options, goes_on, initial, *trainer));
+  trainer_ = std::move(trainer);
+  snapshot_.reset();
+  RETURN_IF_ERROR(observer_->Ready(
+      options, *run_, {.step = trainer_->steps(), .is_evaluated = position_.metrics.has_value()}));
+  if (supervisor_ != nullptr && trainer_->can_lose_processes()) {
+    supervisor_->CanGoOn().IgnoreError();  // it may have ended the run already
+  }
+  return TrainToTheEnd(options, group.launch.restarts, goes_on);
+}
+
+absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup& group) {
+  ASSIGN_OR_RETURN(run_, MakeRun(options));
+  RETURN_IF_ERROR(CheckRun(options, *run_));
+  if (group.rendezvous != nullptr && !options.plan_file.empty()) {
+    RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan.num_devices(),
+                                   absl::StrCat("--plan ", options.plan_file)));
+  }
+  if (!lock_.has_value() && IsFirstRank(options)) {  // the folder has been made just now
+    ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
+  }
+  NoteClassesOnlyTested(run_->data, options.notices);
+  return observer_->Start(options, *run_);
+}
+
+absl::Status TrainingProcess::PrepareRecovery(const RunConfig& options, Rendezvous& rendezvous) {
+  std::optional<StepProgress> own;
+  if (snapshot_.has_value()) own = {.steps = snapshot_->steps};
+  if (trainer_ != nullptr) {
+    own = {.steps = trainer_->steps(), .may_complete = trainer_->may_complete_step()};
+  }
+  ASSIGN_OR_RETURN(const int64_t steps, AgreeOnStep(rendezvous, own, LongestWait(options)));
+  if (trainer_ == nullptr) return absl::OkStatus();
+  const bool completes = trainer_->steps() < steps;
+  if (completes) RETURN_IF_ERROR(trainer_->CompleteStep());
+  ASSIGN_OR_RETURN(snapshot_, trainer_->TakeSnapshot());
+  if (!completes) snapshot_->position = position_;
+  trainer_.reset();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DataPosition> TrainingProcess::FindStart(
+    const RunConfig& options, bool goes_on, const std::optional<HuggingFaceFolder>& initial,
+    Trainer& trainer) {
+  if (goes_on) {
+    ASSIGN_OR_RETURN(DataPosition position,
+                     trainer.RestoreSnapshot(snapshot_.has_value() ? &*snapshot_ : nullptr));
+    observer_->OnRecovered(trainer.steps(), position.epoch);
+    return position;
+  }
+  if (resumes_ && !options.initial_parameters.empty()) {
+    options.notices.Tell("--init is not read: the run goes on from its checkpoint");
+  }
+  if (!resumes_) {
+    if (!initial.has_value()) return DataPosition();
+    if (!initial->dropout().empty() && IsFirstRank(options)) {
+      options.notices.Tell(absl::StrCat("the model is trained without the dropout of ",
+                                        options.initial_parameters,
+                                        "/config.json: ", initial->dropout()));
+    }
+    RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, *initial)));
+    return DataPosition();
+  }
+  return Resume(options, *run_, hooks_.compare == nullptr ? CompareData : hooks_.compare, trainer,
+                *observer_);
+}
+
+absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& options,
+                                                               int restarts, bool goes_on) {
+  Vote stop(rendezvous_.get(),
+            {.wanted = [&] { return options.wants_stop == nullptr ? 0 : options.wants_stop(); },
+             .deadline = LongestWait(options)});
+  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts);
+  CheckpointOptions checkpoints = CheckpointOptionsOf(options, *run_,
+                                                      hooks_.options_to_save == nullptr
+                                                          ? std::vector<SavedOption>()
+                                                          : hooks_.options_to_save(options, *run_),
+                                                      automatic);
+  checkpoints.on_save = [&](const SaveReport& save) {
+    automatic.Saved(save);
+    observer_->Saved(save);
+    // If another process is lost, that is the error to report.
+    if (save.path.ok() || IsOfAnotherRank(save.path.status())) return;
+    options.notices.Tell(absl::StrCat("the run goes on, but was not saved after step ", save.step,
+                                      ": ", save.path.status().message()));
+  };
+  const absl::Time begin = absl::Now();
+  TrainingOutcome outcome = {.stop_when = options.stop_when};
+  absl::StatusOr<FitResult> fit =
+      Fit(*trainer_, run_->data,
+          {.epochs = options.epochs,
+           .steps = options.steps,
+           .evaluate_every_steps = options.evaluate_every_steps,
+           .seed = options.seed,
+           .start = position_,
+           .start_is_saved = !goes_on,
+           .checkpoints = std::move(checkpoints),
+           .stop = [&] { return stop.Passes(); },
+           .stop_when =
+               [&](const Metrics& metrics) {
+                 return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
+               },
+           .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
+           .on_epoch = [&](const EpochResult& result) { observer_->Epoch(result); },
+           .on_evaluation = [&](const EpochResult& result) { observer_->Evaluation(result); },
+           .position = &position_});
+  // This must precede the trainer's end, which takes leave of ranks that may still wait for this
+  // one.
+  if (!fit.ok() && rendezvous_ != nullptr) rendezvous_->Fail(fit.status(), DeadlineOf(options));
+  if (absl::IsOutOfRange(fit.status())) {  // NaN or infinity
+    const char* const advice =
+        options.on_nonfinite.has_value()
+            ? "; try a lower --learning-rate"
+            : "; try a lower --learning-rate, or --on-nonfinite stop or skip";
+    fit = base::WithClass(
+        base::ErrorClass::kData,
+        base::WithMessage(fit.status(), absl::StrCat(fit.status().message(), advice)));
+  }
+  ASSIGN_OR_RETURN(outcome.fit, std::move(fit));
+  outcome.elapsed = absl::Now() - begin;
+  outcome.stop_reason = stop.reason();
+  ASSIGN_OR_RETURN(outcome.devices, trainer_->Devices());
+  ASSIGN_OR_RETURN(outcome.parameters_hash, trainer_->ParametersHash());
+  observer_->End(*run_, outcome);
+  RETURN_IF_ERROR(WriteTraces(options, *trainer_));
+  RETURN_IF_ERROR(outcome.fit.last_save);
+  return outcome;
+}
+
+}  // namespace stagecoach::engine

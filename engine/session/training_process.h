@@ -1,0 +1,64 @@
+#ifndef STAGECOACH_ENGINE_SESSION_TRAINING_PROCESS_H_
+#define STAGECOACH_ENGINE_SESSION_TRAINING_PROCESS_H_
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/file_lock.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/comm/rendezvous.h"
+#include "engine/comm/supervisor.h"
+#include "engine/session/process_group.h"
+#include "engine/session/run_config.h"
+#include "engine/session/training_hooks.h"
+#include "engine/train/fit.h"
+#include "engine/train/recovery/state_snapshot.h"
+#include "engine/train/trainer.h"
+
+namespace stagecoach::engine {
+
+// Trains as one process of a run, from the plan to the end. If another process of the run is lost
+// and replaced, it keeps what it has trained and continues from there.
+class TrainingProcess {
+ public:
+  // `resumes`: from a checkpoint. `lock`: that of the folder of checkpoints, if it exists already.
+  // `supervisor`: null if there is none. `hooks` and `supervisor` outlive this.
+  TrainingProcess(const TrainingHooks& hooks, bool resumes, std::optional<base::FileLock> lock,
+                  Supervisor* supervisor)
+      : hooks_(hooks), resumes_(resumes), lock_(std::move(lock)), supervisor_(supervisor) {}
+
+  // `group`: the processes of the run; it has no rendezvous if there is one process. After an
+  // error, it may be called again with the same options and another group.
+  absl::StatusOr<TrainingOutcome> Train(const RunConfig& options, const ProcessGroup& group);
+
+ private:
+  absl::Status Begin(const RunConfig& options, const ProcessGroup& group);
+  // Called if all others survive: agrees with them on a step, and keeps a snapshot of the trainer.
+  absl::Status PrepareRecovery(const RunConfig& options, Rendezvous& rendezvous);
+  // Of a new trainer, which then has the state of that position. `initial`: what a run that begins
+  // starts from, if not at random.
+  absl::StatusOr<DataPosition> FindStart(const RunConfig& options, bool goes_on,
+                                         const std::optional<HuggingFaceFolder>& initial,
+                                         Trainer& trainer);
+  absl::StatusOr<TrainingOutcome> TrainToTheEnd(const RunConfig& options, int restarts,
+                                                bool goes_on);
+
+  const TrainingHooks& hooks_;
+  TrainingObserver silent_;
+  TrainingObserver* const observer_ = hooks_.observer == nullptr ? &silent_ : hooks_.observer;
+  const bool resumes_;
+  std::optional<base::FileLock> lock_;
+  Supervisor* const supervisor_;
+  std::optional<TrainingRun> run_;
+  std::shared_ptr<Rendezvous> rendezvous_;  // outlives the trainer
+  std::unique_ptr<Trainer> trainer_;
+  DataPosition position_;                  // of the trainer
+  std::optional<StateSnapshot> snapshot_;  // of the one before, until another has it
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_SESSION_TRAINING_PROCESS_H_

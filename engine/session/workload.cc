@@ -1,0 +1,380 @@
+// What is trained, of engine/session/run_config.h: data, model, optimizer.
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error_class.h"
+#include "base/file.h"
+#include "base/line.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/data/data_fingerprint.h"
+#include "engine/data/formats/arrays.h"
+#include "engine/data/formats/load.h"
+#include "engine/data/tokenizer/folder_tokenizer.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "engine/models/model_file.h"
+#include "engine/models/presets.h"
+#include "engine/models/transformer.h"
+#include "engine/session/run_config.h"
+
+namespace stagecoach::engine {
+namespace {
+
+absl::StatusOr<Optimizer> OptimizerOf(const RunConfig& options) {
+  const bool is_sgd = options.optimizer == "sgd";
+  if (is_sgd && (options.beta1.has_value() || options.beta2.has_value())) {
+    return base::UsageError(absl::StrCat(options.beta1.has_value() ? "--beta1" : "--beta2",
+                                         " is for --optimizer adamw; sgd has --momentum"));
+  }
+  if (options.momentum.has_value() && !is_sgd) {
+    return base::UsageError("--momentum is for --optimizer sgd; adamw has --beta1 and --beta2");
+  }
+  Optimizer optimizer = is_sgd ? Optimizer::Sgd() : Optimizer::AdamW();
+  optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);
+  optimizer.beta1 = options.beta1.value_or(optimizer.beta1);
+  optimizer.beta2 = options.beta2.value_or(optimizer.beta2);
+  optimizer.momentum = options.momentum.value_or(optimizer.momentum);
+  optimizer.clip_norm = options.clip_norm;
+  optimizer.checks_gradients = options.on_nonfinite.has_value();
+  RETURN_IF_ERROR(base::WithClass(base::ErrorClass::kUsage, CheckOptimizer(optimizer)));
+  return optimizer;
+}
+
+// An error in the model's text, which is a file's, or belongs to a name.
+absl::Status InModel(const RunConfig& options, const absl::Status& status) {
+  if (status.ok()) return status;
+  const bool is_file = options.model_text.empty() && !options.model_file.empty() &&
+                       absl::IsNotFound(ModelFileNamed(options.model_file).status());
+  return base::InFile(is_file ? status : base::WithClass(base::ErrorClass::kConfiguration, status),
+                      NameOfModel(options));
+}
+
+// What the model says of tokens: nothing, if it is the default network.
+absl::StatusOr<ModelTokens> ModelTokensOf(const RunConfig& options, const std::string& model_text) {
+  if (model_text.empty()) return ModelTokens();
+  absl::StatusOr<ModelTokens> parsed = ParseModelTokens(model_text);
+  RETURN_IF_ERROR(InModel(options, parsed.status()));
+  return parsed;
+}
+
+bool TakesTokens(const ModelTokens& model) { return model.context > 0 || model.vocabulary > 0; }
+
+// The first of the flags for tokens that is given; null: none is.
+const char* FlagOfTokens(const RunConfig& options) {
+  return !options.tokenizer.empty()       ? "--tokenizer"
+         : options.context.has_value()    ? "--context"
+         : options.vocabulary.has_value() ? "--vocabulary"
+                                          : nullptr;
+}
+
+TokenOptions TokensOf(const RunConfig& options, const ModelTokens& model) {
+  TokenOptions tokens = {.tokenizer = options.tokenizer};
+  if (model.context > 0) tokens.context = model.context;
+  if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
+  tokens.context = options.context.value_or(tokens.context);
+  tokens.vocabulary = options.vocabulary.value_or(tokens.vocabulary);
+  return tokens;
+}
+
+// Checks that there are data to load.
+absl::Status CheckTokensHaveData(const RunConfig& options, const ModelTokens& model) {
+  const std::string data = DataOf(options);
+  if (HoldsTokens(data, !options.tokenizer.empty())) return absl::OkStatus();
+  if (!options.data.has_value() && TakesTokens(model)) {
+    return base::UsageError(
+        absl::StrCat(NameOfModel(options),
+                     " is a model of tokens: name a text, or a file of ids, with --data FILE"));
+  }
+  const char* const flag = FlagOfTokens(options);
+  if (flag == nullptr) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(
+      flag, " is for text and ids of tokens, which ",
+      options.data.has_value() ? data : absl::StrCat("the default, ", data, ","), " does not hold",
+      options.data.has_value() ? "" : ": name them with --data FILE"));
+}
+
+// What tokens are to a model that is planned without any.
+absl::StatusOr<ModelData> ShapesOf(const RunConfig& options, const ModelTokens& model) {
+  TokenOptions tokens = TokensOf(options, model);
+  if (!tokens.tokenizer.empty() && tokens.tokenizer != kBytesTokenizer) {
+    ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(tokens.tokenizer));
+    const int64_t known = tokenizer->vocabulary();
+    if (tokens.vocabulary == 0) tokens.vocabulary = known;
+    if (tokens.vocabulary < known) {
+      return absl::InvalidArgumentError(absl::StrCat(NameOfModel(options), " has a vocabulary of ",
+                                                     tokens.vocabulary, ", but ", tokens.tokenizer,
+                                                     " has ", known, " tokens"));
+    }
+  }
+  if (tokens.vocabulary == 0) {
+    return base::UsageError(
+        absl::StrCat(NameOfModel(options),
+                     " has the vocabulary of its data: name them with --data, or say how many "
+                     "tokens there are with --vocabulary"));
+  }
+  return ModelData{.input = Shape{tokens.context},
+                   .vocabulary = tokens.vocabulary,
+                   .classes = tokens.vocabulary};
+}
+
+absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
+                                   const Shape& model_input) {
+  if (options.label != RunConfig().label && !absl::EndsWith(DataOf(options), ".csv")) {
+    return base::UsageError(
+        absl::StrCat("--label is for a .csv file, and ", DataOf(options), " is none"));
+  }
+  if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
+      !HoldsArrays(options.test_data)) {
+    return base::UsageError(
+        absl::StrCat("--channels is for a directory of arrays (x_train.npy), and ", DataOf(options),
+                     " is none"));
+  }
+  const DataSource source = {.spec = DataOf(options),
+                             .test_spec = options.test_data,
+                             .test_fraction = options.test_fraction,
+                             .label_column = options.label,
+                             .labels = LabelsOf(options),
+                             .channels = options.channels,
+                             .model_input = model_input,
+                             .has_shapes_only = options.needs_shapes_only,
+                             .seed = options.seed,
+                             .tokens = tokens};
+  if (options.test_fraction.has_value() && !IsDivided(source)) {
+    return base::UsageError(
+        absl::StrCat("--test-fraction is for a .csv file or one of tokens, and ", source.spec,
+                     " has a test set of its own; another one is named with --test-data"));
+  }
+  const bool has_accuracy = source.labels == LabelKind::kClasses;
+  if (!has_accuracy && options.stop_when.has_value() && options.stop_when->is_accuracy()) {
+    return base::UsageError(
+        absl::StrCat("--stop-when ", options.stop_when->text,
+                     ": numbers have no accuracy: expected train_loss or test_loss"));
+  }
+  ASSIGN_OR_RETURN(TrainTest data, [&] {
+    const auto work = options.notices.BeginWork(DescribeReading(DataOf(options)));
+    absl::StatusOr<TrainTest> loaded = LoadData(source);
+    if (loaded.ok() && options.takes_fingerprint) {
+      loaded->fingerprint = FingerprintOf(*loaded);
+    }
+    return loaded;
+  }());
+  if (const int64_t rows = options.rows.value_or(0); rows > 0) {
+    if (rows > data.train->rows()) {
+      return base::DataError(absl::StrCat(DataOf(options), ": ", RowsFlag(options),
+                                          ", but there are ", data.train->rows(),
+                                          " rows to train on"));
+    }
+    ASSIGN_OR_RETURN(data.train, Subset(std::move(data.train), rows));
+  }
+  const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
+  if (options.evaluation_rows > 0) {
+    auto subset = SpreadSubset(std::move(data.test), options.evaluation_rows);
+    RETURN_IF_ERROR(
+        base::Annotate(subset.status(), absl::StrCat(TestDataOf(options), ": test rows")));
+    data.test = *std::move(subset);
+  }
+  if (!options.rows.has_value() && are_images) {
+    const int64_t rows = std::min(kDefaultImageRows, data.train->rows());
+    ASSIGN_OR_RETURN(data.train, Subset(std::move(data.train), rows));
+  }
+  return data;
+}
+
+// A sample may not have more positions than the model that --init names.
+absl::Status CheckContext(const RunConfig& options, int64_t context, const Transformer& initial) {
+  if (context <= initial.context) return absl::OkStatus();
+  return base::DataError(absl::StrCat("a context of ", context, " tokens, but the model in ",
+                                      options.initial_parameters, " has ", initial.context));
+}
+
+// Of a model that is named, and starts from another's parameters: with what these are more than its
+// layers say, the whole table of positions and the tokens with a meaning.
+absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string text) {
+  const std::string& folder = options.initial_parameters;
+  if (folder.empty() || IsStateDict(folder)) return text;
+  absl::StatusOr<Transformer> named = TransformerOf(text);
+  if (!named.ok()) return text;
+  const absl::StatusOr<HuggingFaceModel> model = ReadHuggingFaceModelFile(folder);
+  if (absl::IsNotFound(model.status())) return text;  // a run that goes on does not need it
+  RETURN_IF_ERROR(model.status());
+  const auto* const initial = std::get_if<Transformer>(&*model);
+  if (initial == nullptr || initial->family != named->family) return text;
+  RETURN_IF_ERROR(CheckContext(options, options.context.value_or(named->context), *initial));
+  named->positions = initial->positions;
+  named->context = std::min(named->context, initial->context);
+  named->end_of_text = initial->end_of_text;
+  named->begin_of_text = initial->begin_of_text;
+  return ModelFileOf(*named);
+}
+
+absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
+  if (!options.model_text.empty()) return options.model_text;
+  if (options.model_file.empty() && !options.initial_parameters.empty()) {
+    if (IsStateDict(options.initial_parameters)) {
+      return base::UsageError(
+          absl::StrCat(options.initial_parameters,
+                       " has tensors alone: name the ResNet that they are of with --model"));
+    }
+    ASSIGN_OR_RETURN(const HuggingFaceModel model,
+                     ReadHuggingFaceModelFile(options.initial_parameters));
+    if (const auto* const initial = std::get_if<Transformer>(&model)) {
+      RETURN_IF_ERROR(CheckContext(options, options.context.value_or(0), *initial));
+    }
+    return ModelFileOf(model);
+  }
+  if (options.model_file.empty()) return std::string();
+  absl::StatusOr<std::string> named = ModelFileNamed(options.model_file);
+  if (named.ok()) return WithInitial(options, *std::move(named));
+  if (!absl::IsNotFound(named.status())) return base::WithClass(base::ErrorClass::kUsage, named);
+  absl::StatusOr<std::string> text = base::ReadInput(options.model_file, kMaxModelFileBytes);
+  if (text.ok()) return WithInitial(options, *std::move(text));
+  if (!absl::IsNotFound(text.status())) return text;
+  return base::DataError(absl::StrCat(text.status().message(), "; models with a name are ",
+                                      absl::StrJoin(ModelNames(), ", ")),
+                         absl::StatusCode::kNotFound);
+}
+
+// The learning rate, or its peak.
+float PeakRateOf(const RunConfig& options) {
+  constexpr float kSgd = 0.01F;
+  constexpr float kAdamWMax = 1e-3F;
+  constexpr float kAdamWTimesWidth = 4e-5F * 2304;  // tuned on the default network
+  if (options.learning_rate.has_value()) return *options.learning_rate;
+  if (options.optimizer == "sgd") return kSgd;
+  if (NameOfModel(options) != kDefaultModel) return kAdamWMax;
+  return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
+}
+
+}  // namespace
+
+std::string DescribeReading(const std::string& data) {
+  if (absl::StartsWith(data, "synthetic:")) return absl::StrCat("makes ", data);
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(data, error);  // not of a directory or a pipe
+  if (error) return absl::StrCat("reads ", data);
+  return absl::StrCat("reads ", data, " (", base::FormatBytes(static_cast<int64_t>(bytes)), ")");
+}
+
+std::string NameOfModel(const RunConfig& options) {
+  if (!options.model_file.empty()) return options.model_file;
+  return options.initial_parameters.empty() ? kDefaultModel : options.initial_parameters;
+}
+
+absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps) {
+  const float peak = PeakRateOf(options);
+  if (options.learning_rate_schedule == "constant") {
+    if (!options.warmup_steps.has_value() && !options.min_learning_rate.has_value()) {
+      return LearningRate::Constant(peak);
+    }
+    return base::UsageError(
+        absl::StrCat(options.warmup_steps.has_value() ? "--warmup-steps" : "--min-lr",
+                     " is for --lr-schedule warmup-cosine; constant has --learning-rate alone"));
+  }
+  const auto share = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
+  const int64_t warmup_steps = options.warmup_steps.value_or(std::max<int64_t>(1, share));
+  if (warmup_steps > steps) {
+    return base::UsageError(absl::StrCat("--warmup-steps is ", warmup_steps, ", but the run has ",
+                                         steps, " steps in all"));
+  }
+  const float minimum = options.min_learning_rate.value_or(0.0F);
+  if (minimum > peak) {
+    return base::UsageError(absl::StrCat("--min-lr is ", minimum,
+                                         ", above the rate that the warm-up ends with, ", peak));
+  }
+  return LearningRate::WarmupCosine(peak, warmup_steps, steps, minimum);
+}
+
+absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& text,
+                                const ModelData& data) {
+  if (text.empty() && options.model_file.empty()) {
+    if (data.vocabulary > 0) {
+      return absl::InvalidArgumentError(
+          "the default network takes numbers, and the data has ids of tokens: name a model that "
+          "takes ids with --model");
+    }
+    ASSIGN_OR_RETURN(Model network, DefaultNetwork(data.input.elements(), data.classes,
+                                                   options.layers, options.width));
+    if (data.has_numbers) network.loss = MeanSquaredErrorOfValues();
+    return network;
+  }
+  absl::StatusOr<Model> model = ParseModel(text, data);
+  RETURN_IF_ERROR(InModel(options, model.status()));
+  if (options.loss == "cross-entropy" && !model->loss()->is_softmax_cross_entropy()) {
+    return base::UsageError(absl::StrCat("--loss cross-entropy: ", NameOfModel(options),
+                                         " has another loss of its own"));
+  }
+  return model;
+}
+
+absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options) {
+  Workload workload;
+  ASSIGN_OR_RETURN(workload.optimizer, OptimizerOf(options));
+  ASSIGN_OR_RETURN(workload.model_text, ModelTextOf(options));
+  // If the model can be read, errors of the data come first.
+  const absl::StatusOr<ModelTokens> parsed = ModelTokensOf(options, workload.model_text);
+  const ModelTokens tokens = parsed.value_or(ModelTokens());
+  RETURN_IF_ERROR(CheckTokensHaveData(options, tokens));
+  if (HoldsTokens(DataOf(options), !options.tokenizer.empty())) {
+    RETURN_IF_ERROR(parsed.status());
+  }
+  ASSIGN_OR_RETURN(workload.data, LoadRows(options, TokensOf(options, tokens),
+                                           ParseModelInput(workload.model_text)));
+  ASSIGN_OR_RETURN(workload.model, MakeModel(options, workload.model_text,
+                                             ModelData::Of(workload.data.train->spec())));
+  RETURN_IF_ERROR(base::Annotate(
+      CheckFits(workload.data.train->spec(), workload.model.input, {}, workload.model.vocabulary),
+      DataOf(options)));
+  RETURN_IF_ERROR(
+      base::Annotate(CheckFits(workload.data.test->spec(), workload.model.input,
+                               workload.data.train->spec().target, workload.model.vocabulary),
+                     TestDataOf(options)));
+  return workload;
+}
+
+absl::StatusOr<std::string> FindFolderTokenizer(const RunConfig& options, bool is_silent) {
+  const std::string& folder = options.initial_parameters;
+  if (folder.empty() || IsStateDict(folder) || !options.tokenizer.empty() ||
+      !options.data.has_value() || !HoldsText(*options.data)) {
+    return std::string();
+  }
+  const absl::StatusOr<FolderTokenizer> found = LoadFolderTokenizer(folder);
+  if (absl::IsNotFound(found.status())) return std::string();
+  RETURN_IF_ERROR(found.status());
+  if (!found->notice.empty() && !is_silent) options.notices.Tell(found->notice);
+  return found->path;
+}
+
+absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options) {
+  if (!options.data.has_value()) {
+    ASSIGN_OR_RETURN(const std::string text, ModelTextOf(options));
+    ASSIGN_OR_RETURN(const ModelTokens tokens, ModelTokensOf(options, text));
+    const bool has_flag = FlagOfTokens(options) != nullptr;
+    if (TakesTokens(tokens) || (has_flag && !text.empty())) {
+      PlannedModel planned;
+      ASSIGN_OR_RETURN(planned.optimizer, OptimizerOf(options));
+      ASSIGN_OR_RETURN(const ModelData shapes, ShapesOf(options, tokens));
+      ASSIGN_OR_RETURN(planned.model, MakeModel(options, text, shapes));
+      return planned;
+    }
+  }
+  RunConfig own = options;
+  own.needs_shapes_only = true;
+  if (own.tokenizer.empty()) {
+    ASSIGN_OR_RETURN(own.tokenizer, FindFolderTokenizer(options, /*is_silent=*/false));
+  }
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(own));
+  return PlannedModel{std::move(workload.model), workload.optimizer};
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,21 @@
+#ifndef STAGECOACH_PARTITION_COST_MODEL_OPTION_H_
+#define STAGECOACH_PARTITION_COST_MODEL_OPTION_H_
+
+#include <string>
+
+#include "partition/cost/cluster.h"
+#include "partition/cost/profile.h"
+
+namespace stagecoach::partition {
+
+// One of several ways to compute the same model, such as its kind of attention or how many devices
+// share each layer: the resulting costs of the layers and grouping of the devices.
+struct ModelOption {
+  std::string name;  // "flash attention, tensor parallelism 8"; "" for the only one
+  Profile profile;
+  Cluster cluster;
+};
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_COST_MODEL_OPTION_H_

@@ -1,0 +1,380 @@
+#include "engine/data/formats/arrays.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "engine/data/formats/load.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/engine/data/token_files.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kDataLoss;
+using absl::StatusCode::kFailedPrecondition;
+using absl::StatusCode::kInvalidArgument;
+using absl::StatusCode::kNotFound;
+using kernels::Shape;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+std::string Array(const std::string& type, const std::vector<int64_t>& shape,
+                  const std::string& elements, const std::string& fortran = "False") {
+  return NpyFile(absl::StrCat("{'descr': '", type, "', 'fortran_order': ", fortran, ", 'shape': (",
+                              absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }"),
+                 elements);
+}
+
+template <typename T>
+std::string Elements(const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// Writes two training images of 3 channels with 1 x 2 pixels, and one test image.
+std::string Images() {
+  const std::string directory = TestDirectory();
+  WriteTestFile(directory, "x_train.npy",
+                Array("|u1", {2, 3, 1, 2}, std::string("\0\xFF\0\0\0\0\xFF\xFF\0\0\0\xFF", 12)));
+  WriteTestFile(directory, "y_train.npy", Array("<i8", {2}, Elements<int64_t>({2, 0})));
+  WriteTestFile(directory, "x_test.npy", Array("|u1", {1, 3, 1, 2}, std::string(6, '\xFF')));
+  WriteTestFile(directory, "y_test.npy", Array("|u1", {1}, "\1"));
+  return directory;
+}
+
+std::string Numbers() {
+  const std::string directory = TestDirectory();
+  WriteTestFile(directory, "x_train.npy",
+                Array("<f4", {2, 3}, Elements<float>({0.5F, -1, 2, 3, 4, 5})));
+  WriteTestFile(directory, "y_train.npy", Array("<i4", {2}, Elements<int32_t>({0, 1})));
+  WriteTestFile(directory, "x_test.npy", Array("<f8", {1, 3}, Elements<double>({0.25, 7, -8})));
+  WriteTestFile(directory, "y_test.npy", Array("<u2", {1}, Elements<uint16_t>({1})));
+  return directory;
+}
+
+TEST(Arrays, PixelsAreStandardizedAsThoseOfTheTrainingSet) {
+  const std::string directory = Images();
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, LoadData({.spec = directory}));
+  EXPECT_EQ(data.train->rows(), 2);
+  EXPECT_EQ(data.train->features(), 6);
+  EXPECT_EQ(data.train->classes(), 3);
+  EXPECT_THAT(LabelsOf(*data.train), ElementsAre(2, 0));
+  EXPECT_THAT(LabelsOf(*data.test), ElementsAre(1));
+  // 4 of 12 values are white.
+  const auto white = static_cast<float>((1.0 - 1.0 / 3) / std::sqrt(2.0 / 9));
+  const auto black = static_cast<float>((0.0 - 1.0 / 3) / std::sqrt(2.0 / 9));
+  EXPECT_THAT(
+      FeaturesOf(*data.train, 0),
+      ::testing::Pointwise(::testing::FloatEq(), {black, white, black, black, black, black}));
+  EXPECT_THAT(FeaturesOf(*data.test, 0), ::testing::Each(::testing::FloatEq(white)));
+  ASSERT_EQ(data.encoding.mean.size(), 1);
+}
+
+TEST(Arrays, NumbersAreFedAsTheyAre) {
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, LoadData({.spec = Numbers()}));
+  EXPECT_THAT(FeaturesOf(*data.train, 0), ElementsAre(0.5F, -1, 2));
+  EXPECT_THAT(FeaturesOf(*data.train, 1), ElementsAre(3, 4, 5));
+  EXPECT_THAT(FeaturesOf(*data.test, 0), ElementsAre(0.25F, 7, -8));
+  EXPECT_EQ(data.encoding, DataEncoding());
+}
+
+TEST(Arrays, ArePredictedAsTheyWereTrained) {
+  const std::string directory = Images();
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, LoadArrays(directory));
+  ASSERT_OK_AND_ASSIGN(const auto samples,
+                       LoadSamples({.spec = directory}, data.encoding, data.train->classes()));
+  EXPECT_EQ(FeaturesOf(*samples, 0), FeaturesOf(*data.test, 0));
+  EXPECT_EQ(LabelsOf(*samples), LabelsOf(*data.test));
+  // Training files are missing, and then labels.
+  for (const char* name : {"x_train", "y_train", "y_test"}) {
+    ASSERT_EQ(std::remove(absl::StrCat(directory, "/", name, ".npy").c_str()), 0);
+  }
+  ASSERT_OK_AND_ASSIGN(const auto unlabeled,
+                       LoadSamples({.spec = directory}, data.encoding, data.train->classes()));
+  EXPECT_EQ(FeaturesOf(*unlabeled, 0), FeaturesOf(*data.test, 0));
+  EXPECT_EQ(unlabeled->classes(), 0);
+  EXPECT_THAT(LoadSamples({.spec = directory}, DataEncoding(), 3),
+              StatusIs(kFailedPrecondition, HasSubstr("not trained on pixels")));
+}
+
+TEST(Arrays, NumbersAreNotForAModelOfOtherData) {
+  const std::string directory = Numbers();
+  EXPECT_OK(LoadSamples({.spec = directory}, DataEncoding(), 2));
+  for (const DataEncoding& other :
+       {DataEncoding{.mean = {0.5}, .stddev = {1}}, DataEncoding{.vocabulary = 9},
+        DataEncoding{.columns = {"a", "b", "c"}}}) {
+    EXPECT_THAT(LoadSamples({.spec = directory}, other, 2),
+                StatusIs(kFailedPrecondition, HasSubstr("not trained on numbers")));
+  }
+}
+
+TEST(Arrays, HaveLabelsThatAreNumbersIfAskedTo) {
+  for (const std::string& labels : {Array("<f8", {2}, Elements<double>({1.5, -2.5})),
+                                    Array("<f4", {2}, Elements<float>({1.5F, -2.5F}))}) {
+    const std::string directory = Images();
+    WriteTestFile(directory, "y_train.npy", labels);
+    WriteTestFile(directory, "y_test.npy", Array("<i4", {1}, Elements<int32_t>({-3})));
+    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr("--loss mse")));
+    ASSERT_OK_AND_ASSIGN(const TrainTest data,
+                         LoadArrays(directory, {.labels = LabelKind::kNumbers}));
+    EXPECT_EQ(data.encoding.label_mean, -0.5);
+    EXPECT_EQ(data.encoding.label_stddev, 2.0);
+    EXPECT_EQ(data.train->number(0), 1.0F);
+    EXPECT_EQ(data.train->number(1), -1.0F);
+    EXPECT_EQ(data.test->number(0), -1.25F);
+    ASSERT_OK_AND_ASSIGN(const auto samples, LoadArraySamples(directory, data.encoding, 1));
+    EXPECT_EQ(samples->number(0), -1.25F);
+  }
+}
+
+TEST(Arrays, RefusesLabelsThatAreNoFiniteNumbers) {
+  const std::string directory = Images();
+  WriteTestFile(directory, "y_train.npy", Array("<f4", {2}, Elements<float>({1.5F, NAN})));
+  EXPECT_THAT(LoadArrays(directory, {.labels = LabelKind::kNumbers}),
+              StatusIs(kInvalidArgument, HasSubstr("y_train.npy: label of row 1 is nan")));
+}
+
+TEST(Arrays, RefusesFilesThatDoNotFitTogether) {
+  const auto expect_refused = [](const char* name, const std::string& contents,
+                                 const std::string& message) {
+    const std::string directory = Images();
+    WriteTestFile(directory, name, contents);
+    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr(message)));
+  };
+  expect_refused("y_train.npy", Array("|u1", {3}, std::string("\0\1\2", 3)), "holds 2 samples but");
+  expect_refused("x_test.npy", Array("|u1", {1, 3, 2, 1}, std::string(6, 'x')),
+                 "test samples are pixels of shape (3, 2, 1), expected pixels of shape (3, 1, 2)");
+  expect_refused("x_test.npy", Array("<f4", {1, 3, 1, 2}, std::string(24, '\0')),
+                 "test samples are numbers of shape");
+  expect_refused("y_test.npy", Array("|u1", {1}, "\3"), "label of row 0 is 3, expected 0 to 2");
+  expect_refused("y_train.npy", Array("|u1", {2}, std::string(2, '\0')), "fewer than 2 classes");
+  const std::string missing = Images();
+  ASSERT_EQ(std::remove((missing + "/y_test.npy").c_str()), 0);
+  EXPECT_THAT(LoadArrays(missing), StatusIs(kNotFound, HasSubstr("y_test.npy")));
+  EXPECT_OK(LoadArrays(missing, {.sets = Sets::kTraining}));
+}
+
+TEST(Arrays, RefusesOtherSamples) {
+  const auto expect_refused = [](const std::string& contents, absl::StatusCode code,
+                                 const std::string& message) {
+    const std::string directory = Images();
+    WriteTestFile(directory, "x_train.npy", contents);
+    EXPECT_THAT(LoadArrays(directory),
+                StatusIs(code, AllOf(HasSubstr("x_train.npy"), HasSubstr(message))));
+  };
+  const std::string twelve(12, 'x');
+  expect_refused(Array("|u1", {12}, twelve), kInvalidArgument, "an array of shape (12,), expected");
+  expect_refused(Array("|u1", {2, 3, 1, 2, 1}, twelve), kInvalidArgument, "(2, 3, 1, 2, 1)");
+  expect_refused(Array("|u1", {0, 3, 1, 2}, ""), kInvalidArgument, "at least one element");
+  expect_refused(Array("|u1", {2, 3, 1, 2}, twelve, "True"), kInvalidArgument, "Fortran's order");
+  expect_refused(Array("<i2", {1, 6}, twelve), kInvalidArgument, "an array of \"<i2\"");
+  expect_refused(Array(">f4", {1, 3}, twelve), kInvalidArgument, "an array of \">f4\"");
+  expect_refused(Array("|u1", {2, 3, 1, 2}, twelve + "x"), kDataLoss, "has trailing bytes");
+  expect_refused(Array("|u1", {2, 3, 1, 3}, twelve), kDataLoss, "is truncated");
+  // The products do not fit in 64 bits, and one wraps to the right number of bytes.
+  constexpr int64_t kHalf = int64_t{1} << 32;
+  expect_refused(Array("|u1", {kHalf, kHalf}, ""), kDataLoss, "is truncated");
+  expect_refused(Array("<f8", {int64_t{1} << 61, 3}, ""), kDataLoss, "is truncated");
+}
+
+// Writes two samples of that shape, with two labels, for training and for testing.
+std::string TwoSamples(const std::vector<int64_t>& shape, const std::vector<float>& elements) {
+  const std::string directory = TestDirectory();
+  std::vector<int64_t> extents = {2};
+  extents.insert(extents.end(), shape.begin(), shape.end());
+  for (const char* set : {"train", "test"}) {
+    WriteTestFile(directory, absl::StrCat("x_", set, ".npy"),
+                  Array("<f4", extents, Elements(elements)));
+    WriteTestFile(directory, absl::StrCat("y_", set, ".npy"),
+                  Array("|u1", {2}, std::string("\0\1", 2)));
+  }
+  return directory;
+}
+
+// There are three channels of two by two pixels; each value is 100 * channel + 10 * row + column.
+TEST(Arrays, BothOrdersOfChannelsAreReadIntoTheSameSamples) {
+  using enum ChannelOrder;
+  const std::vector<float> first = {0, 1,  10, 11, 100, 101, 110, 111, 200, 201, 210, 211,
+                                    0, -1, -2, -3, -4,  -5,  -6,  -7,  -8,  -9,  -10, -11};
+  const std::vector<float> last = {0, 100, 200, 1,  101, 201, 10, 110, 210, 11, 111, 211,
+                                   0, -4,  -8,  -1, -5,  -9,  -2, -6,  -10, -3, -7,  -11};
+  struct Case {
+    std::optional<ChannelOrder> channels;
+    std::vector<int64_t> shape;
+    std::vector<float> elements;
+  };
+  for (const auto& [channels, shape, elements] : std::vector<Case>{
+           {{}, {3, 2, 2}, first}, {kFirst, {3, 2, 2}, first}, {kLast, {2, 2, 3}, last}}) {
+    const DataSource source = {.spec = TwoSamples(shape, elements), .channels = channels};
+    ASSERT_OK_AND_ASSIGN(const auto data, LoadData(source));
+    ASSERT_OK_AND_ASSIGN(const auto samples, LoadSamples(source, {}, 2));
+    for (const auto& set : {data.train, data.test, samples}) {
+      EXPECT_EQ(set->spec().inputs.front().shape, (Shape{3, 2, 2}));
+      std::vector<float> read = FeaturesOf(*set, 0);
+      for (const float value : FeaturesOf(*set, 1)) read.push_back(value);
+      EXPECT_EQ(read, first);
+    }
+  }
+  EXPECT_THAT(LoadArrays(Numbers(), {.channels = kLast}),
+              StatusIs(kInvalidArgument, HasSubstr("(samples, height, width, channels)")));
+}
+
+TEST(Arrays, ChannelsAreWhereTheFlagOrTheModelSaysOtherwiseFirst) {
+  using enum ChannelOrder;
+  constexpr char kEither[] = "--channels first or --channels last",
+                 kLastOnly[] = "--channels last reads";
+  struct Case {
+    std::vector<int64_t> sample;
+    std::optional<ChannelOrder> channels;
+    Shape model_input, shape;  // of the data; [] if they are refused
+    std::string refusal;
+  };
+  for (const auto& [sample, channels, model_input, shape, refusal] : std::vector<Case>{
+           // These are signals, as from sensors, and small patches.
+           {{9, 128, 1}, {}, {}, {9, 128, 1}, ""},
+           {{9, 128, 1}, {}, {9, 128, 1}, {9, 128, 1}, ""},
+           {{9, 128, 1}, {}, {1152}, {9, 128, 1}, ""},
+           {{9, 128, 1}, {}, {1, 9, 128}, {}, kLastOnly},
+           {{9, 128, 1}, kLast, {}, {1, 9, 128}, ""},
+           {{4, 3, 3}, {}, {}, {4, 3, 3}, ""},
+           {{4, 3, 3}, kLast, {4, 3, 3}, {3, 4, 3}, ""},
+           {{15, 400, 3}, {}, {}, {15, 400, 3}, ""},
+           {{64, 15, 1}, {}, {}, {64, 15, 1}, ""},
+           {{7, 7, 1}, {}, {}, {7, 7, 1}, ""},
+           // These look like images whose channels come last.
+           {{8, 8, 1}, {}, {}, {}, kEither},
+           {{16, 17, 3}, {}, {}, {}, kEither},
+           {{64, 16, 1}, {}, {}, {}, kEither},
+           {{64, 16, 1}, {}, {1024}, {}, kEither},
+           {{64, 16, 1}, {}, {1, 8, 8}, {}, kEither},
+           {{64, 16, 1}, {}, {1, 64, 16}, {}, kLastOnly},
+           {{64, 16, 1}, {}, {64, 16, 1}, {64, 16, 1}, ""},
+           {{64, 16, 1}, kFirst, {}, {64, 16, 1}, ""},
+           {{64, 16, 1}, kFirst, {1, 64, 16}, {64, 16, 1}, ""},
+           {{64, 16, 1}, kLast, {64, 16, 1}, {1, 64, 16}, ""},
+           // Shapes with few channels either way, or neither way, are read as documented.
+           {{3, 16, 3}, {}, {}, {3, 16, 3}, ""},
+           {{1, 32, 1}, {}, {}, {1, 32, 1}, ""},
+           {{5, 6, 2}, {}, {}, {5, 6, 2}, ""},
+           {{16, 17, 4}, {}, {}, {16, 17, 4}, ""},
+           {{5, 6, 2}, {}, {2, 5, 6}, {}, kLastOnly},
+           {{5, 6, 2}, {}, {2, 6, 5}, {5, 6, 2}, ""},
+           {{3, 3, 3}, {}, {3, 3, 3}, {3, 3, 3}, ""},
+       }) {
+    const auto elements = static_cast<size_t>(2 * sample[0] * sample[1] * sample[2]);
+    const DataSource source = {.spec = TwoSamples(sample, std::vector<float>(elements)),
+                               .channels = channels,
+                               .model_input = model_input};
+    SCOPED_TRACE(absl::StrCat(absl::StrJoin(sample, "x"), ", the model takes ",
+                              model_input.ToString(), ", expected ", shape.ToString()));
+    const auto data = LoadData(source);
+    if (!refusal.empty()) {
+      EXPECT_THAT(data, StatusIs(kInvalidArgument, HasSubstr(refusal)));
+      EXPECT_THAT(LoadSamples(source, {}, 2), StatusIs(kInvalidArgument, HasSubstr(refusal)));
+      continue;
+    }
+    ASSERT_OK(data);
+    ASSERT_OK_AND_ASSIGN(const auto samples, LoadSamples(source, {}, 2));
+    for (const auto& set : {data->train, data->test, samples}) {
+      EXPECT_EQ(set->spec().inputs.front().shape, shape);
+    }
+  }
+}
+
+TEST(Arrays, RefusesNumbersThatAreNotFinite) {
+  for (const double bad : {std::nan(""), 1e300}) {
+    const std::string directory = Numbers();
+    WriteTestFile(directory, "x_test.npy", Array("<f8", {1, 3}, Elements<double>({0, bad, 0})));
+    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr("finite number")));
+  }
+}
+
+TEST(Arrays, RefusesOtherLabels) {
+  const auto expect_refused = [](const std::string& contents, absl::StatusCode code,
+                                 const std::string& message) {
+    const std::string directory = Images();
+    WriteTestFile(directory, "y_train.npy", contents);
+    EXPECT_THAT(LoadArrays(directory),
+                StatusIs(code, AllOf(HasSubstr("y_train.npy"), HasSubstr(message))));
+  };
+  expect_refused(Array("|u1", {2, 1}, "xx"), kInvalidArgument, "(2, 1), expected one label");
+  expect_refused(Array("<f4", {2}, std::string(8, '\0')), kInvalidArgument, "integers");
+  expect_refused(Array("|i1", {2}, std::string("\1\xFF")), kInvalidArgument,
+                 "label of row 1 is -1");
+  expect_refused(Array("<i8", {2}, Elements<int64_t>({kMaxArrayClasses, 0})), kInvalidArgument,
+                 "label of row 0 is 1048576, expected 0 to 1048575");
+  expect_refused(Array("<u8", {2}, std::string(16, '\xFF')), kInvalidArgument,
+                 "label of row 0 is 18446744073709551615");
+  expect_refused(Array("<i2", {2}, "xxx"), kDataLoss, "is truncated");
+}
+
+// A damaged file is refused by its name, or is still a data set.
+TEST(Arrays, DamagedFilesAreReadOrRefused) {
+  const std::string directory = Images();
+  int read = 0, refused = 0;
+  for (const std::string name : {"x_train.npy", "y_test.npy"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string whole, base::ReadFile(directory + "/" + name, 1000));
+    const auto load = [&](const std::string& contents) {
+      WriteTestFile(directory, name, contents);
+      const absl::Status status = LoadArrays(directory).status();
+      ++(status.ok() ? read : refused);
+      if (!status.ok()) {
+        EXPECT_THAT(status.message(), HasSubstr(directory));
+        EXPECT_THAT(status.message(), ::testing::Not(HasSubstr("\n")));
+      }
+      return status;
+    };
+    for (size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_FALSE(load(whole.substr(0, size)).ok()) << name << " cut to " << size;
+    }
+    for (size_t i = 0; i < whole.size() * 8; ++i) {
+      std::string flipped = whole;
+      flipped[i / 8] = static_cast<char>(flipped[i / 8] ^ 1 << i % 8);
+      (void)load(flipped);
+    }
+    EXPECT_OK(load(whole));
+  }
+  EXPECT_GT(read, 90);  // pixels are 96 bits
+  EXPECT_GT(refused, 1000);
+}
+
+// A sparse file takes no room on the disk.
+TEST(Arrays, RefusesAFileAboveTheLimit) {
+  const std::string directory = Images();
+  std::filesystem::resize_file(directory + "/x_train.npy", kMaxArrayBytes + 1);
+  EXPECT_THAT(LoadData({.spec = directory}),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("x_train.npy"), HasSubstr("the limit"))));
+}
+
+TEST(Arrays, SayWhatImagesTheyAre) {
+  const auto image_of = [](const std::vector<int64_t>& extents) {
+    const std::string directory = Images();
+    std::vector<int64_t> shape = {2};
+    shape.insert(shape.end(), extents.begin(), extents.end());
+    WriteTestFile(directory, "x_train.npy", Array("|u1", shape, "abcdefghijkl"));
+    shape[0] = 1;
+    WriteTestFile(directory, "x_test.npy", Array("|u1", shape, "abcdef"));
+    return LoadArrays(directory).value().train->spec().inputs.front().shape;
+  };
+  EXPECT_EQ(image_of({3, 1, 2}), (Shape{3, 1, 2}));
+  EXPECT_EQ(image_of({3, 2}), (Shape{1, 3, 2}));
+  EXPECT_EQ(image_of({6}), Shape{6});
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

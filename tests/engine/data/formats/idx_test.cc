@@ -1,0 +1,317 @@
+#include "engine/data/formats/idx.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kDataLoss;
+using absl::StatusCode::kInvalidArgument;
+using absl::StatusCode::kNotFound;
+using absl::StatusCode::kResourceExhausted;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+std::string RandomBytes(uint64_t stream, int64_t count) {
+  const base::RandomStream random(1, stream);
+  std::string bytes(count, '\0');
+  for (int64_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(random.Below(i, 256));
+  return bytes;
+}
+
+TEST(IdxImages, RoundTripPlainAndCompressed) {
+  const std::string directory = TestDirectory();
+  const base::RandomStream random(2, 0);
+  for (int i = 0; i < 20; ++i) {
+    const uint32_t count = static_cast<uint32_t>(random.Below(3 * i, 9));
+    const uint32_t height = static_cast<uint32_t>(random.Below(3 * i + 1, 9));
+    const uint32_t width = static_cast<uint32_t>(random.Below(3 * i + 2, 9));
+    const std::string pixels = RandomBytes(i, int64_t{count} * height * width);
+    const std::string file = IdxFile({count, height, width}, pixels);
+    for (const std::string& contents : {file, Gzip(file)}) {
+      const auto images = ReadIdxImages(WriteTestFile(directory, "images", contents));
+      ASSERT_OK(images);
+      EXPECT_EQ(images->count, count);
+      EXPECT_EQ(images->height, height);
+      EXPECT_EQ(images->width, width);
+      EXPECT_EQ(std::string(images->pixels.begin(), images->pixels.end()), pixels);
+    }
+  }
+}
+
+TEST(IdxLabels, RoundTrip) {
+  const std::string path = WriteTestFile(TestDirectory(), "labels", IdxFile({3}, "\x01\xff\x07"));
+  const auto labels = ReadIdxLabels(path);
+  ASSERT_OK(labels);
+  EXPECT_THAT(*labels, ElementsAre(1, 255, 7));
+}
+
+// Writes `contents` to a file and reads it as images.
+absl::Status ReadAsImages(const std::string& contents, int64_t max_bytes = kMaxIdxBytes) {
+  return ReadIdxImages(WriteTestFile(TestDirectory(), "images", contents), max_bytes).status();
+}
+
+TEST(IdxImages, NameAMissingFile) {
+  EXPECT_THAT(ReadIdxImages("/no/such/file"), StatusIs(kNotFound, HasSubstr("/no/such/file")));
+}
+
+TEST(IdxImages, NameTheFileInErrors) {
+  EXPECT_THAT(ReadAsImages("GIF89a"),
+              StatusIs(kInvalidArgument, HasSubstr("NameTheFileInErrors/images: ")));
+}
+
+TEST(IdxImages, RefuseAWrongMagicNumber) {
+  EXPECT_THAT(ReadAsImages("GIF89a"),
+              StatusIs(kInvalidArgument, HasSubstr("starts with the bytes 47 49, expected 00 00")));
+}
+
+TEST(IdxImages, RefuseAnElementTypeOtherThanUint8) {
+  std::string file = IdxFile({1, 1, 1}, "x");
+  file[2] = 0x0d;
+  EXPECT_THAT(
+      ReadAsImages(file),
+      StatusIs(kInvalidArgument, HasSubstr("IDX element type 0x0d, expected 0x08 (uint8)")));
+}
+
+TEST(IdxImages, RefuseALabelsFile) {
+  EXPECT_THAT(ReadAsImages(IdxFile({1}, "x")),
+              StatusIs(kInvalidArgument, HasSubstr("1 dimensions, expected 3")));
+}
+
+TEST(IdxLabels, RefuseAnImagesFile) {
+  const std::string path = WriteTestFile(TestDirectory(), "labels", IdxFile({1, 1, 1}, "x"));
+  EXPECT_THAT(ReadIdxLabels(path),
+              StatusIs(kInvalidArgument, HasSubstr("3 dimensions, expected 1")));
+}
+
+TEST(IdxImages, RefuseEveryTruncation) {
+  const std::string file = IdxFile({2, 2, 2}, "abcdefgh");
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_THAT(ReadAsImages(file.substr(0, size)), StatusIs(kDataLoss, HasSubstr("truncated")))
+        << size;
+  }
+}
+
+TEST(IdxImages, SayHowManyBytesATruncatedFileLacks) {
+  EXPECT_THAT(ReadAsImages(IdxFile({2, 2, 2}, "abcdefg")),
+              StatusIs(kDataLoss, HasSubstr("7 bytes after the header, expected 8 (2 x 2 x 2)")));
+}
+
+TEST(IdxImages, RefuseTrailingBytes) {
+  EXPECT_THAT(
+      ReadAsImages(IdxFile({2, 2, 2}, "abcdefghi")),
+      StatusIs(
+          kDataLoss,
+          HasSubstr("9 bytes after the header, expected 8 (2 x 2 x 2): the file has trailing")));
+}
+
+TEST(IdxImages, RefuseATruncatedGzipFile) {
+  const std::string compressed = Gzip(IdxFile({2, 2, 2}, "abcdefgh"));
+  EXPECT_FALSE(ReadAsImages(compressed.substr(0, compressed.size() - 1)).ok());
+}
+
+TEST(IdxImages, RefuseSizesWhoseProductOverflows) {
+  EXPECT_THAT(
+      ReadAsImages(IdxFile({0xffffffff, 0xffffffff, 0xffffffff}, "x")),
+      StatusIs(kInvalidArgument,
+               HasSubstr("declares 4294967295 x 4294967295 x 4294967295 elements, more than the "
+                         "limit of 1073741824 bytes")));
+}
+
+TEST(IdxImages, RefuseSizesAboveTheLimit) {
+  EXPECT_THAT(
+      ReadAsImages(IdxFile({1, 1, 101}, "x"), 100),
+      StatusIs(kInvalidArgument, HasSubstr("1 x 1 x 101 elements, more than the limit of 100")));
+}
+
+TEST(IdxImages, RefuseAFileAboveTheLimit) {
+  EXPECT_THAT(ReadAsImages(IdxFile({1, 1, 5}, "abcde"), 20),
+              StatusIs(kResourceExhausted, HasSubstr("20")));
+}
+
+TEST(IdxImages, AcceptAFileOfExactlyTheLimit) {
+  EXPECT_OK(ReadAsImages(IdxFile({1, 1, 4}, "abcd"), 20));
+}
+
+TEST(IdxImages, SurviveRandomDamage) {
+  const std::string file = IdxFile({3, 2, 2}, "abcdefghijkl");
+  const std::string directory = TestDirectory();
+  const base::RandomStream random(3, 0);
+  for (int i = 0; i < 200; ++i) {
+    std::string damaged = file;
+    damaged[random.Below(2 * i, damaged.size())] = static_cast<char>(random.Below(2 * i + 1, 256));
+    const auto images = ReadIdxImages(WriteTestFile(directory, "images", damaged));
+    if (images.ok()) {
+      EXPECT_EQ(images->count * images->height * images->width, 12);
+      EXPECT_EQ(images->pixels.size(), 12u);
+    }
+  }
+}
+
+// A directory of three training and two test images of 1 x 2 pixels in two classes.
+class IdxDirectory : public ::testing::Test {
+ protected:
+  IdxDirectory() {
+    Write("train-images-idx3-ubyte", IdxFile({3, 1, 2}, std::string("\0\xff\0\xff\0\xff", 6)));
+    Write("train-labels-idx1-ubyte", IdxFile({3}, std::string("\0\1\0", 3)));
+    Write("t10k-images-idx3-ubyte", IdxFile({2, 1, 2}, std::string("\0\0\xff\xff", 4)));
+    Write("t10k-labels-idx1-ubyte", IdxFile({2}, std::string("\1\0", 2)));
+  }
+
+  void Write(const std::string& name, const std::string& contents) {
+    WriteTestFile(directory_, name, contents);
+  }
+
+  const std::string directory_ = TestDirectory();
+};
+
+TEST_F(IdxDirectory, LoadsImagesAndLabels) {
+  const auto data = LoadIdxDirectory(directory_);
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->features(), 2);
+  EXPECT_EQ(data->train->classes(), 2);
+  EXPECT_THAT(LabelsOf(*data->train), ElementsAre(0, 1, 0));
+  EXPECT_THAT(LabelsOf(*data->test), ElementsAre(1, 0));
+}
+
+TEST_F(IdxDirectory, StandardizesBothSetsByTheTrainingPixels) {
+  const auto data = LoadIdxDirectory(directory_);
+  ASSERT_OK(data);
+  EXPECT_THAT(FeaturesOf(*data->train, 0), ElementsAre(-1, 1));
+  EXPECT_THAT(FeaturesOf(*data->test, 0), ElementsAre(-1, -1));
+  EXPECT_THAT(FeaturesOf(*data->test, 1), ElementsAre(1, 1));
+}
+
+TEST_F(IdxDirectory, TakesCompressedFilesWherePlainOnesAreMissing) {
+  std::filesystem::remove(absl::StrCat(directory_, "/t10k-labels-idx1-ubyte"));
+  Write("t10k-labels-idx1-ubyte.gz", Gzip(IdxFile({2}, std::string("\0\0", 2))));
+  const auto data = LoadIdxDirectory(directory_);
+  ASSERT_OK(data);
+  EXPECT_THAT(LabelsOf(*data->test), ElementsAre(0, 0));
+}
+
+TEST_F(IdxDirectory, GivesItsTestImagesToPredictWithOrWithoutLabels) {
+  const TrainTest data = LoadIdxDirectory(directory_).value();
+  const auto load = [&](const std::string& path) {
+    return LoadIdxImages(path, data.encoding, /*classes=*/2);
+  };
+  const std::string images = absl::StrCat(directory_, "/t10k-images-idx3-ubyte");
+  const std::string labels = absl::StrCat(directory_, "/t10k-labels-idx1-ubyte");
+  EXPECT_THAT(LabelsOf(*load(directory_).value()), ElementsAre(1, 0));
+  std::filesystem::remove(labels);
+  for (const std::string& path : {directory_, images}) {
+    const auto unlabeled = load(path).value();
+    ASSERT_EQ(unlabeled->rows(), 2);
+    EXPECT_EQ(unlabeled->spec().target, TargetSpec{});
+    for (int64_t row = 0; row < 2; ++row) {
+      EXPECT_EQ(FeaturesOf(*unlabeled, row), FeaturesOf(*data.test, row));
+    }
+  }
+  Write("t10k-labels-idx1-ubyte", IdxFile({2}, std::string("\1\2", 2)));
+  EXPECT_THAT(load(directory_), StatusIs(kInvalidArgument, HasSubstr("is 2, expected 0 to 1")));
+  Write("t10k-labels-idx1-ubyte", IdxFile({3}, std::string("\1\0\0", 3)));
+  EXPECT_THAT(load(directory_), StatusIs(kInvalidArgument, HasSubstr("expected as many")));
+  EXPECT_THAT(load(absl::StrCat(directory_, "/none")), StatusIs(kNotFound, HasSubstr("none")));
+}
+
+TEST_F(IdxDirectory, NamesAMissingFile) {
+  for (const std::string name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                 "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    const std::string path = absl::StrCat(directory_, "/", name);
+    std::filesystem::rename(path, path + ".away");
+    EXPECT_THAT(LoadIdxDirectory(directory_),
+                StatusIs(kNotFound, HasSubstr(absl::StrCat(directory_, ": neither ", name, " nor ",
+                                                           name, ".gz is there"))));
+    std::filesystem::rename(path + ".away", path);
+  }
+}
+
+TEST_F(IdxDirectory, NamesAMissingDirectory) {
+  EXPECT_THAT(LoadIdxDirectory(directory_ + "/gone"),
+              StatusIs(kNotFound, HasSubstr(directory_ + "/gone: no such directory")));
+}
+
+TEST_F(IdxDirectory, RefusesAFile) {
+  const std::string path = directory_ + "/t10k-labels-idx1-ubyte";
+  EXPECT_THAT(LoadIdxDirectory(path),
+              StatusIs(kInvalidArgument, HasSubstr(path + ": is not a directory")));
+}
+
+TEST_F(IdxDirectory, RefusesMoreImagesThanLabels) {
+  Write("train-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
+  const auto data = LoadIdxDirectory(directory_);
+  EXPECT_THAT(data,
+              StatusIs(kInvalidArgument, HasSubstr("train-images-idx3-ubyte holds 3 images")));
+  EXPECT_THAT(data,
+              StatusIs(kInvalidArgument, HasSubstr("train-labels-idx1-ubyte holds 2 labels")));
+}
+
+TEST_F(IdxDirectory, RefusesTestImagesOfAnotherSize) {
+  Write("t10k-images-idx3-ubyte", IdxFile({2, 2, 1}, "abcd"));
+  EXPECT_THAT(LoadIdxDirectory(directory_),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("test images are 2 x 1, expected 1 x 2 as in the training set")));
+}
+
+TEST_F(IdxDirectory, RefusesATestLabelThatTrainingNeverShows) {
+  Write("t10k-labels-idx1-ubyte", IdxFile({2}, std::string("\0\2", 2)));
+  EXPECT_THAT(
+      LoadIdxDirectory(directory_),
+      StatusIs(kInvalidArgument, HasSubstr("test set: label of row 1 is 2, expected 0 to 1")));
+}
+
+TEST_F(IdxDirectory, RefusesASingleClass) {
+  Write("train-labels-idx1-ubyte", IdxFile({3}, std::string("\0\0\0", 3)));
+  EXPECT_THAT(LoadIdxDirectory(directory_),
+              StatusIs(kInvalidArgument, HasSubstr("training set: fewer than 2 classes")));
+}
+
+TEST_F(IdxDirectory, RefusesImagesOfASingleShade) {
+  Write("train-images-idx3-ubyte", IdxFile({3, 1, 2}, "aaaaaa"));
+  EXPECT_THAT(LoadIdxDirectory(directory_),
+              StatusIs(kInvalidArgument, HasSubstr("single shade cannot be standardized")));
+}
+
+TEST_F(IdxDirectory, RefusesASetWithoutImages) {
+  Write("t10k-images-idx3-ubyte", IdxFile({0, 1, 2}, ""));
+  Write("t10k-labels-idx1-ubyte", IdxFile({0}, ""));
+  EXPECT_THAT(
+      LoadIdxDirectory(directory_),
+      StatusIs(kInvalidArgument, HasSubstr("0 images of 1 x 2, expected at least one pixel")));
+}
+
+TEST(FashionMnist, MissingDirectoryNamesThePackage) {
+  if (std::filesystem::exists(kFashionMnistDirectory)) {
+    GTEST_SKIP() << kFashionMnistDirectory << " is installed";
+  }
+  EXPECT_THAT(LoadIdxDirectory(kFashionMnistDirectory),
+              StatusIs(kNotFound, HasSubstr("apt-get install dataset-fashion-mnist")));
+}
+
+TEST(FashionMnist, HasItsKnownShapeAndStatistics) {
+  if (!std::filesystem::exists(kFashionMnistDirectory)) {
+    GTEST_SKIP() << kFashionMnistDirectory << " is not installed";
+  }
+  const auto data = LoadIdxDirectory(kFashionMnistDirectory);
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->rows(), 60000);
+  EXPECT_EQ(data->test->rows(), 10000);
+  EXPECT_EQ(data->train->features(), 784);
+  EXPECT_EQ(data->train->classes(), 10);
+  const auto* images = dynamic_cast<const ImageDataset*>(data->train.get());
+  ASSERT_NE(images, nullptr);
+  EXPECT_NEAR(images->mean(), 0.2860, 5e-5);
+  EXPECT_NEAR(images->stddev(), 0.3530, 5e-5);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,240 @@
+#include "engine/data/formats/load.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kInvalidArgument;
+using absl::StatusCode::kNotFound;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+DataSource Source(const std::string& spec) {
+  DataSource source;
+  source.spec = spec;
+  return source;
+}
+
+TEST(LoadData, MakesASyntheticSet) {
+  const auto data = LoadData(Source("synthetic:30x4x3"));
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->rows(), 30);
+  EXPECT_EQ(data->train->features(), 4);
+  EXPECT_EQ(data->train->classes(), 3);
+}
+
+TEST(LoadData, SeedsTheSyntheticSet) {
+  DataSource source = Source("synthetic:30x4x3");
+  const auto zero = LoadData(source);
+  source.seed = 1;
+  const auto one = LoadData(source);
+  EXPECT_NE(FeaturesOf(*zero->train, 0), FeaturesOf(*one->train, 0));
+}
+
+TEST(LoadData, RefusesABadSyntheticSpec) {
+  EXPECT_THAT(LoadData(Source("synthetic:30x4")),
+              StatusIs(kInvalidArgument, HasSubstr("\"30x4\", expected ROWSxFEATURESxCLASSES")));
+}
+
+TEST(LoadData, ReadsACsvFileByItsLabelColumn) {
+  DataSource source = Source(WriteTestFile(TestDirectory(), "a.csv", "x,kind\n1,a\n2,b\n3,a\n"));
+  source.label_column = "kind";
+  const auto data = LoadData(source);
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->rows() + data->test->rows(), 3);
+}
+
+TEST(LoadData, NamesAMissingCsvFile) {
+  EXPECT_THAT(LoadData(Source("/no/such.csv")), StatusIs(kNotFound, HasSubstr("/no/such.csv")));
+}
+
+TEST(LoadData, ReadsADirectoryOfIdxFiles) {
+  const std::string directory = TestDirectory();
+  for (const std::string set : {"train", "t10k"}) {
+    WriteTestFile(directory, set + "-images-idx3-ubyte", IdxFile({2, 1, 1}, "ab"));
+    WriteTestFile(directory, set + "-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
+  }
+  const auto data = LoadData(Source(directory));
+  ASSERT_OK(data);
+  EXPECT_THAT(LabelsOf(*data->test), ElementsAre(0, 1));
+}
+
+TEST(LoadData, NamesAMissingDirectory) {
+  EXPECT_THAT(LoadData(Source("/no/such/directory")),
+              StatusIs(kNotFound, HasSubstr("/no/such/directory: no such file or directory")));
+}
+
+TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
+  EXPECT_THAT(
+      LoadData(Source("")),
+      StatusIs(
+          kInvalidArgument,
+          HasSubstr("expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, ")));
+}
+
+TEST(LoadData, NamesTheFileThatMayBeMeant) {
+  const std::string folder = TestDirectory();
+  WriteTestFile(folder, "num.csv", "x,label\n1,a\n2,b\n");
+  EXPECT_THAT(LoadData(Source(folder + "/num.cvs")),
+              StatusIs(kNotFound, HasSubstr("/num.cvs: no such file or directory; did you mean "
+                                            "num.csv?")));
+}
+
+TEST(LoadData, ListsTheFormsForWhatIsInNone) {
+  const std::string folder = TestDirectory();
+  WriteTestFile(folder, "cat.png", "\x89PNG");
+  WriteTestFile(folder, "dog.png", "\x89PNG");
+  for (const char* name : {"", "/cat.png", "/a.jsonl", "/a.txt.gz", "/a.npz", "/a.md"}) {
+    const std::string data = folder + name;
+    if (*name != '\0') WriteTestFile(folder, name + 1, std::string(20, 'x'));
+    EXPECT_THAT(LoadData(Source(data)),
+                StatusIs(kInvalidArgument,
+                         AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
+                                                          "IDX, CIFAR-10 or .npy files"))));
+  }
+  const DataEncoding of_images = {.mean = {0}, .stddev = {1}};
+  EXPECT_THAT(LoadSamples(Source(folder), of_images, 2),
+              StatusIs(kInvalidArgument, HasSubstr("known form, expected")));
+  EXPECT_THAT(LoadSamples(Source(folder + "/cat.png"), of_images, 2),
+              StatusIs(kInvalidArgument, HasSubstr("other forms are a directory of IDX")));
+}
+
+// A sparse file takes no room on the disk.
+TEST(LoadData, ReportsAFileAboveTheLimitAsBadContent) {
+  const std::string path = WriteTestFile(TestDirectory(), "a.csv", "x,label\n");
+  std::filesystem::resize_file(path, (uint64_t{2} << 30) + 1);
+  EXPECT_THAT(LoadData(Source(path)), StatusIs(kInvalidArgument, HasSubstr("a.csv")));
+  std::filesystem::remove(path);
+}
+
+TEST(LoadData, KeepsTheFirstTrainingRowsOnRequest) {
+  DataSource source = Source("synthetic:30x4x3");
+  const auto all = LoadData(source);
+  source.train_rows = 10;
+  const auto some = LoadData(source);
+  ASSERT_OK(some);
+  EXPECT_EQ(some->train->rows(), 10);
+  EXPECT_EQ(some->test->rows(), 6);
+  for (int64_t row = 0; row < 10; ++row) {
+    EXPECT_EQ(FeaturesOf(*some->train, row), FeaturesOf(*all->train, row));
+  }
+}
+
+TEST(LoadData, RefusesMoreTrainingRowsThanThereAre) {
+  DataSource source = Source("synthetic:30x4x3");
+  source.train_rows = 31;
+  EXPECT_THAT(LoadData(source),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("synthetic:30x4x3: training rows: asked for 31 rows of a "
+                                 "set that has 30")));
+}
+
+TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
+  DataSource source = Source("synthetic:30x4x3");
+  source.train_rows = -1;
+  EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
+}
+
+// Both sets use the classes and statistics of one training set, which is then the whole file.
+TEST(LoadData, HasNumbersAsLabelsOnlyWhereTheyMayBe) {
+  EXPECT_THAT(LoadData({.spec = "synthetic:20x3x2", .labels = LabelKind::kNumbers}),
+              StatusIs(kInvalidArgument, HasSubstr("synthetic:20x3x2: has classes")));
+  const DataEncoding encoding = {.label_stddev = 2.0};
+  EXPECT_THAT(LoadSamples({.spec = "synthetic:20x3x2"}, encoding, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it predicts numbers")));
+}
+
+TEST(LoadData, TakesATestSetFromAnotherFile) {
+  const std::string folder = TestDirectory();
+  DataSource source = Source(WriteTestFile(folder, "a.csv", "x,label\n1,a\n3,b\n1,a\n3,b\n5,c\n"));
+  source.test_spec = WriteTestFile(folder, "b.csv", "label,x\nc,3\na,1\n");
+  const auto data = LoadData(source);
+  ASSERT_OK(data);
+  EXPECT_THAT(LabelsOf(*data->train), ElementsAre(0, 1, 0, 1, 2));
+  EXPECT_THAT(LabelsOf(*data->test), ElementsAre(2, 0));
+  EXPECT_EQ(FeaturesOf(*data->test, 0), FeaturesOf(*data->train, 1));
+  source.test_spec = WriteTestFile(folder, "c.csv", "x\n1\n");
+  EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("c.csv: has no labels")));
+}
+
+TEST(LoadData, NeedsNoTestFilesInADirectoryThatIsTestedWithAnother) {
+  const std::string folder = TestDirectory();
+  std::filesystem::create_directories(folder + "/train");
+  std::filesystem::create_directories(folder + "/test");
+  const auto write = [](const std::string& path, const std::string& set) {
+    WriteTestFile(path, set + "-images-idx3-ubyte", IdxFile({2, 1, 1}, "ab"));
+    WriteTestFile(path, set + "-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
+  };
+  write(folder + "/train", "train");
+  write(folder + "/test", "t10k");
+  DataSource source = Source(folder + "/train");
+  EXPECT_THAT(LoadData(source), StatusIs(kNotFound, HasSubstr("t10k")));
+  source.test_spec = folder + "/test";
+  EXPECT_OK(LoadData(source));
+}
+
+TEST(LoadData, HoldsBackTheShareOfAFileThatIsAskedFor) {
+  const std::string folder = TestDirectory();
+  std::string table = "x,label\n";
+  for (int row = 0; row < 10; ++row) absl::StrAppend(&table, row, ",", row % 2, "\n");
+  DataSource csv = Source(WriteTestFile(folder, "a.csv", table));
+  DataSource text = Source(WriteTestFile(folder, "a.txt", std::string(100, 'x')));
+  text.tokens.context = 1;
+  EXPECT_EQ(LoadData(csv)->test->rows(), 2);
+  EXPECT_EQ(LoadData(text)->test->rows(), 9);
+  csv.test_fraction = text.test_fraction = 0.4;
+  EXPECT_EQ(LoadData(csv)->test->rows(), 4);
+  EXPECT_EQ(LoadData(text)->test->rows(), 39);
+  for (const double fraction : {0.0, 1.0}) {
+    csv.test_fraction = text.test_fraction = fraction;
+    for (const DataSource& source : {csv, text}) {
+      EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("test fraction")));
+    }
+  }
+  EXPECT_TRUE(IsDivided(csv));
+  EXPECT_TRUE(IsDivided(text));
+  EXPECT_FALSE(IsDivided(Source(folder)));
+  EXPECT_FALSE(IsDivided(Source("synthetic:30x4x3")));
+}
+
+TEST(LoadSamples, GivesTheTestSetOfSyntheticData) {
+  const DataSource source = Source("synthetic:30x4x3");
+  const TrainTest data = LoadData(source).value();
+  const auto samples = LoadSamples(source, data.encoding, 3).value();
+  ASSERT_EQ(samples->rows(), data.test->rows());
+  EXPECT_EQ(FeaturesOf(*samples, 0), FeaturesOf(*data.test, 0));
+}
+
+// Without the statistics that standardized them, they would be other samples.
+TEST(LoadSamples, RefusesDataOfAnotherKindThanTheModelKnows) {
+  const DataEncoding none, table = {.mean = {0}, .stddev = {1}, .columns = {"x"}},
+                           images = {.mean = {0}, .stddev = {1}};
+  const std::string folder = TestDirectory();
+  const std::string csv = WriteTestFile(folder, "a.csv", "x,label\n1,0\n2,1\n");
+  const auto refused = [](const std::string& kind) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not trained on " + kind));
+  };
+  for (const DataEncoding& other : {table, images}) {
+    EXPECT_THAT(LoadSamples(Source("synthetic:30x4x3"), other, 3), refused("synthetic data"));
+  }
+  for (const DataEncoding& other : {none, images}) {
+    EXPECT_THAT(LoadSamples(Source(csv), other, 2), refused("a table"));
+  }
+  for (const DataEncoding& other : {none, table}) {
+    EXPECT_THAT(LoadSamples(Source(folder), other, 2), refused("images"));
+  }
+  EXPECT_OK(LoadSamples(Source(csv), table, 2));
+  EXPECT_THAT(LoadSamples(Source("/no/such.csv"), table, 2), StatusIs(kNotFound));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

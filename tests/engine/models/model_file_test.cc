@@ -1,0 +1,432 @@
+#include "engine/models/model_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/nn/sequential.h"
+#include "engine/runtime/stage/profile.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using stagecoach::testing::StatusIs;
+using stagecoach::testing::TestDevice;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kFeatures = 20;
+constexpr int64_t kClasses = 3;
+
+// Returns the layers' descriptions.
+std::vector<std::string> Describe(const Model& model) {
+  auto profile = AnalyzeModel(model, {});
+  if (!profile.ok()) return {profile.status().ToString()};
+  std::vector<std::string> names;
+  for (const partition::LayerCost& layer : profile->layers) names.push_back(layer.name);
+  return names;
+}
+
+std::string NameOfLoss(const Model& model) {
+  auto profile = AnalyzeModel(model, {});
+  return profile.ok() ? profile->loss_spec.description : profile.status().ToString();
+}
+
+void ExpectInvalid(const std::string& toml, const ::testing::Matcher<std::string>& message) {
+  EXPECT_THAT(ParseModel(toml, kFeatures, kClasses),
+              StatusIs(absl::StatusCode::kInvalidArgument, message));
+}
+
+const char kHead[] = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
+
+TEST(ModelFile, ReadsEveryLayerTypeInOrder) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+[[layer]]
+type = "linear"
+outputs = 8
+activation = "relu"
+
+[[layer]]
+type = "residual"
+layers = [{ type = "layer_norm", epsilon = 1e-3 },
+          { type = "linear", outputs = 8, activation = "gelu" }]
+
+[[layer]]
+type = "linear"
+outputs = "classes"
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("linear 20 -> 8, relu",
+                          AllOf(StartsWith("residual("), HasSubstr("linear 8 -> 8, gelu")),
+                          "linear 8 -> 3"));
+}
+
+// Returns the layers' descriptions where the data are ids.
+std::vector<std::string> DescribeOfIds(const Model& model) {
+  TestDevice device;
+  std::vector<std::string> names;
+  const absl::Status status = device.Run([&](kernels::Stream&) -> absl::Status {
+    const LayerContext context{.device = device.device(),
+                               .rows = 2,
+                               .input = model.input,
+                               .vocabulary = 11,
+                               .feeds_cross_entropy = true};
+    ASSIGN_OR_RETURN(const Sequential chain, Sequential::Prepare(model.layers, context, 0));
+    for (int i = 0; i < chain.size(); ++i) names.push_back(chain.spec(i).description);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return {status.ToString()};
+  return names;
+}
+
+TEST(ModelFile, ReadsTheLayersOfATransformer) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+layer = [
+  { type = "embedding", vocabulary = 11, features = 8, positions = true },
+  { type = "dropout", rate = 0.125 },
+  { type = "residual", layers = [
+      { type = "linear", outputs = 16 },
+      { type = "attention", heads = 2, kv_heads = 1, rotary_base = 10000.0 },
+      { type = "rms_norm", epsilon = 1e-6 },
+      { type = "linear", outputs = 12, bias = false },
+      { type = "swiglu" },
+      { type = "linear", outputs = 8, bias = false, activation = "gelu_exact" } ] },
+  { type = "linear", outputs = 12 },
+  { type = "swiglu", repeat = 2 },
+  { type = "tanh" },
+  { type = "sigmoid" },
+  { type = "gelu" },
+  { type = "gelu_exact" },
+]
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(
+      DescribeOfIds(model),
+      ElementsAre("embedding 11 -> 8, 20 positions", "dropout 0.125",
+                  "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary 10000; rms norm "
+                  "8, epsilon 1e-06; linear 8 -> 12, no bias; swiglu 12 -> 6; "
+                  "linear 6 -> 8, gelu_exact, no bias)",
+                  "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3", "tanh", "sigmoid", "gelu",
+                  "gelu_exact"));
+}
+
+TEST(ModelFile, AHeadGivesTheClassesOfTheData) {
+  ASSERT_OK_AND_ASSIGN(const Model model,
+                       ParseModel("[[layer]]\ntype = \"embedding\"\nvocabulary = 11\nfeatures = 8\n"
+                                  "[[layer]]\ntype = \"head\"\ndeviation = 0.5\n",
+                                  kFeatures, kClasses));
+  EXPECT_THAT(DescribeOfIds(model),
+              ElementsAre("embedding 11 -> 8", absl::StrCat("head 8 -> ", kClasses)));
+  ExpectInvalid("[[layer]]\ntype = \"head\"\ndeviation = -1.0\n", HasSubstr("layer[0].deviation"));
+}
+
+TEST(ModelFile, AnEmbeddingIsOfTheDataUnlessItSaysOtherwise) {
+  ASSERT_OK_AND_ASSIGN(
+      const Model model,
+      ParseModel("[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = 3\n"
+                 "token_deviation = 0.5\n",
+                 kFeatures, kClasses));
+  TestDevice device;
+  ASSERT_OK_AND_ASSIGN(
+      const LayerSpec spec,
+      model.layers[0]()->Prepare({.device = device.device(), .rows = 2, .input = model.input}));
+  EXPECT_EQ(spec.description, "embedding 3 -> 3");
+  EXPECT_EQ(spec.parameters[0].init, Init::Normal(0.0F, 0.5F));
+}
+
+TEST(ModelFile, OptionsOfTransformersHaveTheirRanges) {
+  ExpectInvalid("[[layer]]\ntype = \"dropout\"\nrate = 1.0\n", HasSubstr("layer[0].rate"));
+  ExpectInvalid("[[layer]]\ntype = \"dropout\"\n", HasSubstr("\"rate\" is missing"));
+  ExpectInvalid("[[layer]]\ntype = \"embedding\"\nvocabulary = \"words\"\nfeatures = 3\n",
+                HasSubstr("expected a number or \"classes\""));
+  ExpectInvalid("[[layer]]\ntype = \"embedding\"\nvocabulary = 3\nfeatures = 0\n",
+                HasSubstr("layer[0].features"));
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nbias = 1\n",
+                HasSubstr("layer[0].bias"));
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 4\n[[layer]]\ntype = \"swiglu\"\n",
+                HasSubstr("give 2"));
+}
+
+// Attention has as many outputs as the queries have, which is less than its input.
+TEST(ModelFile, AttentionKeepsWhatItsQueriesHave) {
+  ExpectInvalid(
+      "[[layer]]\ntype = \"linear\"\noutputs = 16\n"
+      "[[layer]]\ntype = \"attention\"\nheads = 2\n",
+      HasSubstr("give 4"));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"linear\"\noutputs = 16\n"
+      "[[layer]]\ntype = \"attention\"\nheads = 2\nkv_heads = 1\n",
+      HasSubstr("give 8"));
+  ExpectInvalid("[[layer]]\ntype = \"attention\"\n", HasSubstr("\"heads\" is missing"));
+  ExpectInvalid("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_base = -1.0\n",
+                HasSubstr("layer[0].rotary_base"));
+  ExpectInvalid("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_base = 0.5\n",
+                HasSubstr("expected at least 1, or 0"));
+}
+
+// AnalyzeModel decides whether it fits.
+TEST(ModelFile, ALayerThatDoesNotFitIsNotTakenForTheLast) {
+  EXPECT_OK(ParseModel(std::string("[[layer]]\ntype = \"linear\"\noutputs = 4\n"
+                                   "[[layer]]\ntype = \"attention\"\nheads = 12\n") +
+                           kHead,
+                       kFeatures, kClasses));
+}
+
+TEST(ModelFile, ContextAndVocabularyAreForTokens) {
+  ExpectInvalid(std::string("context = 8\n") + kHead,
+                HasSubstr("$.context: is for a model of tokens, but the data has numbers"));
+  ExpectInvalid(std::string("vocabulary = 8\n") + kHead, HasSubstr("$.vocabulary: is for"));
+}
+
+TEST(ModelFile, TakesTheInputFromTheData) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(kHead, kFeatures, kClasses));
+  EXPECT_EQ(model.input, Shape{kFeatures});
+}
+
+TEST(ModelFile, LossIsCrossEntropyUnlessNamed) {
+  ASSERT_OK_AND_ASSIGN(const Model usual, ParseModel(kHead, kFeatures, kClasses));
+  EXPECT_EQ(NameOfLoss(usual), "softmax cross-entropy of 3 classes");
+  ASSERT_OK_AND_ASSIGN(
+      const Model squared,
+      ParseModel(std::string("loss = \"mean_squared_error\"\n") + kHead, kFeatures, kClasses));
+  EXPECT_EQ(NameOfLoss(squared), "mean squared error of 3 classes");
+}
+
+TEST(ModelFile, SkipsReadLayersByName) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+layer = [
+  { type = "linear", outputs = 8, name = "outer" },
+  { type = "linear", outputs = 8, repeat = 2, name = "inner" },
+  { type = "linear", outputs = 8 },
+  { type = "add_skip", from = "inner" },
+  { type = "concat_skip", from = "outer" },
+  { type = "swiglu" },
+  { type = "linear", outputs = "classes" },
+]
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(model.skips, ElementsAre(Skip{2, 4}, Skip{0, 5}));
+  EXPECT_EQ(AnalyzeModel(model, {}).value().inputs[6], Shape{16});
+}
+
+TEST(ModelFile, AConcatenationIsAsWideAsBoth) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+layer = [{ type = "linear", outputs = 2, name = "two" }, { type = "linear", outputs = 1 },
+         { type = "concat_skip", from = "two" }]
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(model.skips, ElementsAre(Skip{0, 2}));
+}
+
+TEST(ModelFile, ErrorsOfSkipsSayWhere) {
+  const auto with = [](const char* second) {
+    return absl::StrCat("[[layer]]\ntype = \"linear\"\noutputs = 3\nname = \"a\"\n", "[[layer]]\n",
+                        second, "\n");
+  };
+  ExpectInvalid(with("type = \"add_skip\""), HasSubstr("\"from\" is missing"));
+  ExpectInvalid(with("type = \"add_skip\"\nfrom = \"b\""),
+                HasSubstr("layer[1].from: no layer before this one is called \"b\", those with a "
+                          "name are [a]"));
+  ExpectInvalid(with("type = \"add_skip\"\nfrom = \"\""), HasSubstr("layer[1].from: expected"));
+  ExpectInvalid(with("type = \"relu\"\nname = \"a\""), HasSubstr("layer[1].name: an earlier"));
+  ExpectInvalid(with("type = \"add_skip\"\nfrom = \"a\"\nrepeat = 2"),
+                HasSubstr("layer[1].repeat"));
+  ExpectInvalid(with("type = \"residual\"\nlayers = [{ type = \"add_skip\", from = \"a\" }]"),
+                HasSubstr("layers[0].from: a skip is between layers of the model"));
+}
+
+TEST(ModelFile, RepeatsLayers) {
+  ASSERT_OK_AND_ASSIGN(
+      const Model model,
+      ParseModel(std::string("[[layer]]\ntype = \"linear\"\noutputs = 5\nrepeat = 3\n") + kHead,
+                 kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("linear 20 -> 5", "linear 5 -> 5", "linear 5 -> 5", "linear 5 -> 3"));
+}
+
+TEST(ModelFile, RepeatsSequences) {
+  ASSERT_OK_AND_ASSIGN(const Model model,
+                       ParseModel(std::string("[[layer]]\ntype = \"sequence\"\nrepeat = 2\n"
+                                              "layers = [{ type = \"linear\", outputs = 8 },\n"
+                                              "          { type = \"swiglu\", repeat = 2 }]\n") +
+                                      kHead,
+                                  kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("linear 20 -> 8", "swiglu 8 -> 4", "swiglu 4 -> 2", "linear 2 -> 8",
+                          "swiglu 8 -> 4", "swiglu 4 -> 2", "linear 2 -> 3"));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"sequence\"\nrepeat = 2\n"
+      "layers = [{ type = \"linear\", outputs = 8 }, { type = \"swiglu\", repeat = 2 }]\n",
+      HasSubstr("give 2"));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"sequence\"\nrepeat = 200\n"
+      "layers = [{ type = \"linear\", outputs = 8, repeat = 60 }]\n",
+      HasSubstr("12000 layers"));
+}
+
+TEST(ModelFile, RepeatsInsideResidual) {
+  ASSERT_OK_AND_ASSIGN(
+      const Model model,
+      ParseModel(std::string("[[layer]]\ntype = \"residual\"\n"
+                             "layers = [{ type = \"linear\", outputs = 20, repeat = 2 }]\n") +
+                     kHead,
+                 kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("residual(linear 20 -> 20; linear 20 -> 20)", "linear 20 -> 3"));
+}
+
+TEST(ModelFile, UnknownLayerNamesLineAndNearest) {
+  ExpectInvalid(std::string(kHead) + "\n[[layer]]\ntype = \"liner\"\noutputs = 4\n",
+                AllOf(StartsWith("6:1: $.layer[1].type: "), HasSubstr("\"liner\""),
+                      HasSubstr("did you mean \"linear\"?")));
+}
+
+TEST(ModelFile, UnknownInnerLayerNamesItsPlace) {
+  ExpectInvalid(
+      "[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"pooling\" }]\n",
+      AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
+            HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
+                      "swiglu, dropout")));
+}
+
+TEST(ModelFile, UnknownKeyNamesNearest) {
+  ExpectInvalid(
+      "[[layer]]\ntype = \"linear\"\noutputs = 3\nactivatoin = \"relu\"\n",
+      AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"), HasSubstr("\"activation\"")));
+}
+
+TEST(ModelFile, UnknownTopLevelKeyIsRefused) {
+  ExpectInvalid(std::string("layers = 3\n") + kHead, HasSubstr("layers"));
+}
+
+TEST(ModelFile, UnknownActivationListsTheKnownOnes) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivation = \"swish\"\n",
+                HasSubstr("none, relu, gelu, gelu_exact, tanh, sigmoid"));
+}
+
+TEST(ModelFile, UnknownLossNamesNearest) {
+  ExpectInvalid(std::string("loss = \"mean_square_error\"\n") + kHead,
+                HasSubstr("did you mean \"mean_squared_error\"?"));
+}
+
+TEST(ModelFile, OfNumbersGivesOneOutputAndItsSquaredError) {
+  const ModelData data = {.input = Shape{3}, .classes = 1, .has_numbers = true};
+  const std::string one = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
+  for (const char* loss : {"", "loss = \"mean_squared_error\"\n"}) {
+    ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(loss + one, data));
+    EXPECT_FALSE(model.loss()->is_softmax_cross_entropy());
+    ASSERT_OK_AND_ASSIGN(const auto profile, AnalyzeModel(model, {.micro_batch_rows = 4}));
+    EXPECT_EQ(profile.loss_spec.target, TargetSpec{TargetSpec::Kind::kValues});
+  }
+  EXPECT_THAT(ParseModel("loss = \"softmax_cross_entropy\"\n" + one, data),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("labels are numbers: expected \"mean_squared_error\"")));
+  EXPECT_THAT(ParseModel("[[layer]]\ntype = \"linear\"\noutputs = 2\n", data),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must give one output, the")));
+}
+
+TEST(ModelFile, SyntaxErrorHasLineAndColumn) {
+  ExpectInvalid("[[layer]]\ntype = \n", StartsWith("2:"));
+}
+
+TEST(ModelFile, OutputsMustBePositive) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 0\n", HasSubstr("layer[0].outputs"));
+}
+
+TEST(ModelFile, OutputsMayBeNoOtherWord) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = \"features\"\n",
+                HasSubstr("expected a number or \"classes\""));
+}
+
+TEST(ModelFile, MustEndWithOneOutputForEachClass) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 4\n",
+                AllOf(HasSubstr("3 classes"), HasSubstr("give 4")));
+}
+
+TEST(ModelFile, NeedsALayer) {
+  ExpectInvalid("layer = []\n", HasSubstr("last layer"));
+  ExpectInvalid("", HasSubstr("\"layer\" is missing"));
+}
+
+TEST(ModelFile, LayersInAnInlineArrayHaveTheirLine) {
+  ExpectInvalid("layer = [\n{ type = \"liner\" }]\n", StartsWith("2:3: $.layer[0].type: "));
+}
+
+TEST(ModelFile, RepetitionIsLimitedInAll) {
+  const std::string norms = "[[layer]]\ntype = \"layer_norm\"\nrepeat = 6000\n";
+  EXPECT_OK(ParseModel(norms + kHead, kFeatures, kClasses));
+  ExpectInvalid(norms + norms + kHead, HasSubstr("at most 10000"));
+}
+
+TEST(ModelFile, RepetitionMultipliesThroughResiduals) {
+  const auto nested = [](int repeat) {
+    return "[[layer]]\ntype = \"residual\"\nrepeat = " + std::to_string(repeat) +
+           "\nlayers = [{ type = \"layer_norm\", repeat = 99 }]\n" + kHead;
+  };
+  EXPECT_OK(ParseModel(nested(99), kFeatures, kClasses));
+  ExpectInvalid(nested(100), AllOf(HasSubstr("layer[1]"), HasSubstr("10001")));
+}
+
+TEST(ModelFile, ErrorsInFilesNameThem) {
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "model.toml";
+  std::ofstream(path) << "[[layer]]\ntype = \"liner\"\n";
+  EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path + ":2:1: ")));
+  std::filesystem::remove(path);
+  EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+}
+
+constexpr char kTokens[] = "context = 64\nvocabulary = 300\n";
+
+TEST(ModelFile, SaysWhatTokensItIsFor) {
+  ASSERT_OK_AND_ASSIGN(const ModelTokens none, ParseModelTokens(kHead));
+  EXPECT_EQ(none.context, 0);
+  EXPECT_EQ(none.vocabulary, 0);
+  ASSERT_OK_AND_ASSIGN(const ModelTokens both, ParseModelTokens(std::string(kTokens) + kHead));
+  EXPECT_EQ(both.context, 64);
+  EXPECT_EQ(both.vocabulary, 300);
+  for (const char* bad : {"context = 0", "context = \"x\"", "vocabulary = 1"}) {
+    const std::string toml = absl::StrCat("\n", bad, "\n", kHead);
+    EXPECT_THAT(ParseModelTokens(toml),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2:1: $.")));
+    ExpectInvalid(toml, HasSubstr("2:1: $."));
+  }
+}
+
+TEST(ModelFile, SaysWhatShapeItTakesOrLeavesItToTheData) {
+  EXPECT_EQ(ParseModelInput(absl::StrCat("input = [9, 128, 1]\n", kHead)), (Shape{9, 128, 1}));
+  for (const char* input : {"", "input = \"image\"\n", "input = [0, 2]\n", "input = [1.5]\n",
+                            "input = [1, 2, 3, 4, 5]\n", "input = \n"}) {
+    EXPECT_EQ(ParseModelInput(absl::StrCat(input, kHead)), Shape()) << input;
+  }
+}
+
+TEST(ModelFile, IsForIdsWhereTheDataHasThem) {
+  const SampleSpec spec = {
+      .inputs = {{.type = kernels::DType::kInt32, .shape = Shape{5}, .vocabulary = 9}},
+      .target = {.kind = TargetSpec::Kind::kClasses, .shape = Shape{5}, .classes = 9}};
+  // The file's statement about tokens decides which data are loaded, and binds no other data.
+  ASSERT_OK_AND_ASSIGN(const Model model,
+                       ParseModel(std::string(kTokens) + kHead, ModelData::Of(spec)));
+  EXPECT_EQ(model.input, Shape{5});
+  EXPECT_TRUE(model.takes_ids());
+  EXPECT_EQ(model.vocabulary, 9);
+  ASSERT_OK_AND_ASSIGN(const Model other, ParseModel(kHead, kFeatures, kClasses));
+  EXPECT_FALSE(other.takes_ids());
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

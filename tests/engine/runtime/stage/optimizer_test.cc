@@ -1,0 +1,132 @@
+#include "engine/runtime/stage/optimizer.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::Shape;
+using kernels::Tensor;
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestDevice;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(CheckOptimizer, TakesTheDefaults) {
+  EXPECT_OK(CheckOptimizer(Optimizer::AdamW()));
+  EXPECT_OK(CheckOptimizer(Optimizer::Sgd()));
+}
+
+TEST(CheckOptimizer, TakesZeroWhereThatHasAMeaning) {
+  Optimizer optimizer;
+  optimizer.weight_decay = 0.0F;
+  optimizer.beta1 = optimizer.beta2 = 0.0F;
+  optimizer.momentum = 0.0F;
+  optimizer.clip_norm = 0.0F;
+  EXPECT_OK(CheckOptimizer(optimizer));
+}
+
+struct BadCoefficient {
+  const char* name;
+  float Optimizer::*field;
+  float value;
+  const char* message;
+};
+
+class CheckOptimizerRefuses : public ::testing::TestWithParam<BadCoefficient> {};
+
+TEST_P(CheckOptimizerRefuses, WhatIsOutOfRange) {
+  Optimizer optimizer;
+  optimizer.*GetParam().field = GetParam().value;
+  EXPECT_THAT(CheckOptimizer(optimizer),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(GetParam().message)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Coefficients, CheckOptimizerRefuses,
+    ::testing::Values(
+        BadCoefficient{"NegativeDecay", &Optimizer::weight_decay, -0.1F, "weight decay is -0.1"},
+        BadCoefficient{"NanDecay", &Optimizer::weight_decay, kNan, "weight decay is nan"},
+        BadCoefficient{"InfiniteDecay", &Optimizer::weight_decay, kInfinity, "weight decay is inf"},
+        BadCoefficient{"NegativeBeta1", &Optimizer::beta1, -0.1F, "beta1 is -0.1"},
+        BadCoefficient{"Beta1OfOne", &Optimizer::beta1, 1.0F, "beta1 is 1"},
+        BadCoefficient{"NanBeta1", &Optimizer::beta1, kNan, "beta1 is nan"},
+        BadCoefficient{"NegativeBeta2", &Optimizer::beta2, -0.1F, "beta2 is -0.1"},
+        BadCoefficient{"Beta2OfOne", &Optimizer::beta2, 1.0F, "beta2 is 1"},
+        BadCoefficient{"EpsilonOfZero", &Optimizer::epsilon, 0.0F, "epsilon is 0"},
+        BadCoefficient{"NanEpsilon", &Optimizer::epsilon, kNan, "epsilon is nan"},
+        BadCoefficient{"NegativeMomentum", &Optimizer::momentum, -0.1F, "momentum is -0.1"},
+        BadCoefficient{"MomentumOfOne", &Optimizer::momentum, 1.0F, "momentum is 1"},
+        BadCoefficient{"NegativeClipNorm", &Optimizer::clip_norm, -1.0F, "clip norm is -1"},
+        BadCoefficient{"InfiniteClipNorm", &Optimizer::clip_norm, kInfinity, "clip norm is inf"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+// Returns two parameters after one update with gradients of 1 and -1 at a learning rate of 0.5.
+std::vector<double> UpdateOnce(const Optimizer& optimizer, bool decays, float gradient_scale) {
+  TestDevice device;
+  const Shape shape{2};
+  const Tensor parameter = device.Operand(shape, {2.0F, 4.0F});
+  const Tensor gradient = device.Operand(shape, {1.0F, -1.0F});
+  const auto zeros = [&] { return device.Operand(shape, {0.0F, 0.0F}); };
+  const Tensor scale = device.Operand(Shape{1}, {gradient_scale});
+  EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto group,
+                     device.ops().optimizer().CreateGroup(stream, {{.value = parameter,
+                                                                    .gradient = gradient,
+                                                                    .states = {zeros(), zeros()},
+                                                                    .decays = decays}}));
+    return UpdateParameters(optimizer, {.step = 1, .learning_rate = 0.5F, .gradient_scale = scale},
+                            device.device(), *group);
+  }));
+  return TestDevice::Values(parameter);
+}
+
+TEST(UpdateParameters, FollowsTheGradient) {
+  EXPECT_THAT(UpdateOnce(Optimizer::Sgd(), true, 1.0F), ElementsAre(1.5, 4.5));
+}
+
+TEST(UpdateParameters, ScalesTheGradient) {
+  EXPECT_THAT(UpdateOnce(Optimizer::Sgd(), true, 0.5F), ElementsAre(1.75, 4.25));
+}
+
+TEST(UpdateParameters, DecaysOnlyWhatShouldDecay) {
+  Optimizer optimizer = Optimizer::Sgd();
+  optimizer.weight_decay = 0.25F;
+  EXPECT_THAT(UpdateOnce(optimizer, true, 1.0F), ElementsAre(1.25, 4.0));
+  EXPECT_THAT(UpdateOnce(optimizer, false, 1.0F), ElementsAre(1.5, 4.5));
+}
+
+// The first step of AdamW is as long as the learning rate, whatever the gradient.
+TEST(UpdateParameters, AdamWAtFirstStepsByTheLearningRate) {
+  Optimizer optimizer = Optimizer::AdamW();
+  optimizer.weight_decay = 0.0F;
+  const std::vector<double> updated = UpdateOnce(optimizer, true, 1.0F);
+  EXPECT_NEAR(updated[0], 1.5, 1e-6);
+  EXPECT_NEAR(updated[1], 4.5, 1e-6);
+}
+
+TEST(OptimizerStates, AreTwoForAdamWAndOneForSgd) {
+  EXPECT_EQ(Optimizer::AdamW().states(), 2);
+  EXPECT_EQ(Optimizer::Sgd().states(), 1);
+}
+
+// gradient, parameter and states: all read, all but the gradient written.
+TEST(OptimizerStates, CountInTheWorkOfAStep) {
+  EXPECT_DOUBLE_EQ(Optimizer::AdamW().StepWork(10).bytes, 10 * 28.0);
+  EXPECT_DOUBLE_EQ(Optimizer::Sgd().StepWork(10).bytes, 10 * 20.0);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

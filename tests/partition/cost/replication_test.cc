@@ -1,0 +1,169 @@
+#include "partition/cost/replication.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::HasSubstr;
+
+TEST(Replication, KeepsASumOfTheBlockAtHandAndOfEachSubtreeThatWaits) {
+  EXPECT_EQ(Replication().gradient_copies(), 1);
+  EXPECT_EQ((Replication{1, 2}).gradient_copies(), 2);
+  EXPECT_EQ((Replication{1, 4}).gradient_copies(), 3);
+  EXPECT_EQ((Replication{2, 2}).gradient_copies(), 1);
+  EXPECT_EQ((Replication{2, 4}).gradient_copies(), 2);
+  EXPECT_EQ((Replication{4, 64}).gradient_copies(), 5);
+}
+
+TEST(CheckReplication, AcceptsPowersOfTwoThatDivideEvenly) {
+  EXPECT_OK(CheckReplication({1, 1}, 7));
+  EXPECT_OK(CheckReplication({1, 4}, 12));
+  EXPECT_OK(CheckReplication({4, 4}, 4));
+  EXPECT_OK(CheckReplication({4096, 4096}, 8192));
+}
+
+TEST(CheckReplication, SaysWhatToChange) {
+  const struct {
+    Replication replication;
+    int64_t micro_batches;
+    const char* message;
+  } refusals[] = {
+      {{0, 1},
+       8,
+       "0 replicas: must be a power of two up to 4096, so that gradients are summed in "
+       "one binary tree"},
+      {{3, 3},
+       9,
+       "3 replicas: must be a power of two up to 4096, so that gradients are summed in "
+       "one binary tree"},
+      {{8192, 8192},
+       8192,
+       "8192 replicas: must be a power of two up to 4096, so that gradients "
+       "are summed in one binary tree"},
+      {{2, 6}, 12, "6 gradient blocks: must be a power of two, to be summed in a binary tree"},
+      {{1, -4}, 12, "-4 gradient blocks: must be a power of two, to be summed in a binary tree"},
+      {{4, 2},
+       8,
+       "2 gradient blocks for 4 replicas: use a multiple of the replicas, so that each "
+       "has whole blocks"},
+      {{2, 2},
+       7,
+       "7 micro-batches cannot be divided evenly into 2 gradient blocks, one for each "
+       "replica: use a multiple of 2"},
+      {{2, 8},
+       12,
+       "12 micro-batches cannot be divided evenly into 8 gradient blocks: use a "
+       "multiple of 8"},
+      {{1, 4, true},
+       8,
+       "a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
+       "shard it"},
+      {{1, 4, false, ReductionKind::kRing},
+       8,
+       "a ring of 1 replica: use more replicas, or sum gradients in a tree"},
+      {{2, 4, true, ReductionKind::kRing},
+       8,
+       "a ring gives every replica all sums, but with a sharded optimizer each updates its shard: "
+       "sum gradients in a tree, or do not shard it"},
+  };
+  for (const auto& refusal : refusals) {
+    EXPECT_THAT(CheckReplication(refusal.replication, refusal.micro_batches),
+                StatusIs(absl::StatusCode::kInvalidArgument, refusal.message));
+  }
+}
+
+TEST(ShardBytes, AreAlignedAndCoverAll) {
+  EXPECT_EQ(ShardBytes(1024, 1), 1024);
+  EXPECT_EQ(ShardBytes(1024, 4), 256);
+  EXPECT_EQ(ShardBytes(1024 + kTensorAlignment, 4), 256 + kTensorAlignment);
+  EXPECT_EQ(ShardBytes(0, 4), 0);
+}
+
+TEST(ShardOf, DividesEachPartAmongTheReplicas) {
+  constexpr int64_t kBytes = 2 * kReductionPartBytes + 5 * kTensorAlignment;
+  EXPECT_EQ(ReductionParts(kBytes, {}), 3);
+  EXPECT_EQ(ReductionParts(kBytes, {.part_bytes = kTensorAlignment}), kBytes / kTensorAlignment);
+  EXPECT_EQ(ReductionParts(2 * kReductionPartBytes, {}), 2);
+  EXPECT_EQ(ReductionParts(0, {}), 0);
+  EXPECT_EQ(ShardOf(kBytes, 0, 1, {.replicas = 4}),
+            (ByteRange{kReductionPartBytes / 4, kReductionPartBytes / 2}));
+  for (const int replicas : {1, 2, 4, 8}) {
+    int64_t next = 0;
+    for (int64_t part = 0; part < 3; ++part) {
+      for (int replica = 0; replica < replicas; ++replica) {
+        const ByteRange shard = ShardOf(kBytes, part, replica, {.replicas = replicas});
+        EXPECT_EQ(shard.begin, next) << part << " " << replica << " of " << replicas;
+        EXPECT_EQ(shard.bytes() % kTensorAlignment, 0);
+        next = shard.end;
+      }
+      EXPECT_EQ(next, std::min((part + 1) * kReductionPartBytes, kBytes));
+    }
+  }
+}
+
+TEST(WithPartsFor, TransfersInGroupsHasLargeOnes) {
+  const Replication two = {.replicas = 2, .gradient_blocks = 2};
+  EXPECT_EQ(WithPartsFor(schedule::Transfers::kSeparate, two), two);
+  EXPECT_EQ(WithPartsFor(schedule::Transfers::kGrouped, two).part_bytes,
+            kGroupedReductionPartBytes);
+  EXPECT_EQ(WithPartsFor(schedule::Transfers::kGrouped, {}), Replication{});
+}
+
+TEST(CheckReplication, RefusesPartsThatAreNotAligned) {
+  for (const int64_t bytes : {int64_t{0}, kTensorAlignment / 2, kTensorAlignment + 1}) {
+    EXPECT_THAT(CheckReplication({.replicas = 2, .gradient_blocks = 2, .part_bytes = bytes}, 2),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a multiple of 64")));
+  }
+}
+
+// Two states, and 100 bytes of something else.
+TEST(OptimizerBytes, AreThoseOfTheLargestShards) {
+  constexpr int64_t kBytes = kReductionPartBytes + 3 * kTensorAlignment;
+  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, 0, {2, 2}), 2 * kBytes + 100);
+  constexpr int64_t kShards = kReductionPartBytes / 2 + 2 * kTensorAlignment;
+  EXPECT_EQ(OptimizerBytes(2 * kBytes, kBytes, 0, {2, 2, true}), 2 * kShards);
+  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, 0, {2, 2, true}),
+            2 * kShards + kTensorAlignment);
+  EXPECT_EQ(OptimizerBytes(0, 0, 0, {2, 2, true}), 0);
+  // Averages among the parameters have no states, but leave gaps among the states of a shard.
+  constexpr int64_t kAveraged = 5 * kTensorAlignment;
+  EXPECT_EQ(OptimizerBytes(2 * (kBytes - kAveraged), kBytes, kAveraged, {2, 2, true}), 2 * kShards);
+}
+
+// One shard from each other replica; of two parts at once, if there are two.
+TEST(ReductionBytes, AreThoseOfTwoPartsFromAllOthers) {
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 1}), 0);
+  EXPECT_EQ(ReductionBytes(0, {.replicas = 4}), 0);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2}), 512);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 4}), 3 * 256);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes, {.replicas = 4}), 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, {.replicas = 4}),
+            2 * 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, {.replicas = 2}), kReductionPartBytes);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2, .part_bytes = 256}), 256);
+  EXPECT_EQ(ReductionBytes(1024, {2, 2, false, ReductionKind::kRing}), 0);
+}
+
+TEST(RingBytes, AreTwiceTheShardsOfTheOthers) {
+  EXPECT_EQ(RingBytes(1024, 1), 0);
+  EXPECT_EQ(RingBytes(1024, 2), 1024);
+  EXPECT_EQ(RingBytes(1024, 4), 2 * 3 * 256);
+}
+
+TEST(ReductionKind, HasNames) {
+  for (const ReductionKind kind : {ReductionKind::kTree, ReductionKind::kRing}) {
+    EXPECT_EQ(ParseReductionKind(Name(kind)).value(), kind);
+  }
+  EXPECT_THAT(ParseReductionKind("star"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   "\"star\": expected \"tree\" or \"ring\""));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

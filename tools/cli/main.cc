@@ -1,3 +1,0 @@
-#include "tools/cli/program.h"
-
-int main(int argc, char** argv) { return stagecoach::tools::RunProgram(argc, argv); }

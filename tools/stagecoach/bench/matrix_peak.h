@@ -1,0 +1,19 @@
+#ifndef STAGECOACH_TOOLS_STAGECOACH_BENCH_MATRIX_PEAK_H_
+#define STAGECOACH_TOOLS_STAGECOACH_BENCH_MATRIX_PEAK_H_
+
+#include "absl/status/statusor.h"
+#include "engine/runtime/device/device_spec.h"
+
+namespace stagecoach::tools {
+
+// Returns the most floating-point operations per second that matrix products can approach on
+// `devices` devices at once, a multiply-add counting 2; measured now, in the precision of the spec.
+// CPU devices: what their cores, or those that exist, reach in registers (RegisterPeakFlops; 0: not
+// known). GPUs: what the first reaches in a product of three square matrices large enough to fill
+// it, times the number of GPUs. Errors: those of MakeDevice, and ResourceExhausted if the product
+// has no room.
+absl::StatusOr<double> MatrixPeakFlops(const engine::DeviceSpec& spec, int devices);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_STAGECOACH_BENCH_MATRIX_PEAK_H_

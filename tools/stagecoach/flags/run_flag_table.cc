@@ -1,0 +1,601 @@
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/data/formats/arrays.h"
+#include "engine/data/formats/csv.h"
+#include "engine/data/formats/load.h"
+#include "engine/data/synthetic.h"
+#include "engine/data/tokens/token_info.h"
+#include "engine/data/tokens/tokens.h"
+#include "kernels/cpu/cpu_device.h"
+#include "tools/stagecoach/values/flag_values.h"
+#include "tools/stagecoach/values/flags.h"
+// The table of the flags of runs: a row per flag, which makes it long.
+#include "tools/stagecoach/flags/run_flags.h"
+#include "tools/stagecoach/values/schedule_option.h"
+#include "tools/stagecoach/values/stop_condition_option.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int kMaxGpu = 1023;
+constexpr int64_t kMostCount = std::numeric_limits<int64_t>::max();
+
+absl::StatusOr<std::string> ParseText(const std::string& text) { return text; }
+
+absl::StatusOr<std::string> ParseData(const std::string& spec) {
+  RETURN_IF_ERROR(ParseFile(spec).status());
+  absl::string_view rest = spec;
+  if (absl::ConsumePrefix(&rest, "synthetic:")) {
+    RETURN_IF_ERROR(engine::ParseSyntheticSpec(rest).status());
+  }
+  return spec;
+}
+
+absl::StatusOr<std::string> ParseModelName(const std::string& name) {
+  if (name.empty()) return absl::InvalidArgumentError("expected a name, or a .toml file");
+  return name == "default" ? "" : name;
+}
+
+absl::StatusOr<double> ParseTestFraction(const std::string& text) {
+  absl::StatusOr<double> fraction = ParseNumber(text, {.min = 0.0, .max = 1.0, .above_min = true});
+  if (!fraction.ok() || *fraction < 1.0) return fraction;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" leaves nothing to train on, expected a number below 1"));
+}
+
+// What `parse` makes of a text, or nothing for the word that leaves it open.
+template <typename T, typename Parse>
+auto OrWord(const char* word, T of_word, Parse parse) {
+  return [=](const std::string& text) -> absl::StatusOr<T> {
+    if (text == word) return of_word;
+    auto value = parse(text);
+    if (value.ok()) return T(*std::move(value));
+    return absl::InvalidArgumentError(
+        absl::StrCat(value.status().message(), ", or \"", word, "\""));
+  };
+}
+
+absl::StatusOr<std::optional<engine::StopCondition>> ParseStopWhen(const std::string& text) {
+  if (text == "never") return std::optional<engine::StopCondition>();
+  ASSIGN_OR_RETURN(engine::StopCondition condition, ParseStopCondition(text));
+  return std::optional<engine::StopCondition>(std::move(condition));
+}
+
+absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
+  return ParseList(text, IntIn(0, kMaxGpu));
+}
+
+// One of the names, for the value that it stands for.
+template <typename T>
+auto NamesOf(std::vector<std::pair<std::string, T>> values) {
+  return [values = std::move(values)](const std::string& name) -> absl::StatusOr<T> {
+    std::vector<std::string> names;
+    for (const auto& [known, value] : values) {
+      if (known == name) return value;
+      names.push_back(known);
+    }
+    return ParseChoice(name, names).status();
+  };
+}
+
+auto ParseRows() { return OrWord<int64_t>("all", 0, CountIn(1, kMostCount)); }
+
+using Set = std::function<absl::Status(const std::string&, engine::RunConfig&)>;
+
+// A field of engine::RunConfig, read by `parse`, which returns an absl::StatusOr.
+template <typename Field, typename Parse>
+Set Reads(Field engine::RunConfig::*field, Parse parse) {
+  return [=](const std::string& text, engine::RunConfig& options) -> absl::Status {
+    ASSIGN_OR_RETURN(auto value, parse(text));
+    options.*field = static_cast<Field>(std::move(value));
+    return absl::OkStatus();
+  };
+}
+
+// The same of its DeviceChoice.
+template <typename Field, typename Parse>
+Set Reads(Field engine::DeviceChoice::*field, Parse parse) {
+  return [=](const std::string& text, engine::RunConfig& options) -> absl::Status {
+    ASSIGN_OR_RETURN(auto value, parse(text));
+    options.device.*field = static_cast<Field>(std::move(value));
+    return absl::OkStatus();
+  };
+}
+
+Set Switches(bool engine::RunConfig::*field) {
+  return [=](const std::string& /*text*/, engine::RunConfig& options) {
+    options.*field = true;
+    return absl::OkStatus();
+  };
+}
+
+RunFlag Flag(std::string name, std::string placeholder, std::string help, Set set,
+             FlagRules rules = {}) {
+  return {std::move(name), std::move(placeholder), std::move(help), std::move(set),
+          std::move(rules)};
+}
+
+using O = engine::RunConfig;
+using Effect = std::optional<std::string>;
+
+// Values in effect that follow from the options or the run alone, always or if `condition` holds.
+template <typename Value>
+auto OfOptions(Value value) {
+  return [value](const O& options, const engine::TrainingRun& /*run*/) {
+    return Effect(value(options));
+  };
+}
+template <typename Value>
+auto OfRun(Value value) {
+  return
+      [value](const O& /*options*/, const engine::TrainingRun& run) { return Effect(value(run)); };
+}
+template <typename Value>
+auto OfOptions(bool (*condition)(const O&), Value value) {
+  return [=](const O& options, const engine::TrainingRun& /*run*/) {
+    return condition(options) ? Effect(value(options)) : std::nullopt;
+  };
+}
+template <typename Value>
+auto OfRun(bool (*condition)(const engine::TrainingRun&), Value value) {
+  return [=](const O& /*options*/, const engine::TrainingRun& run) {
+    return condition(run) ? Effect(value(run)) : std::nullopt;
+  };
+}
+
+// The shortest text that reads as this number.
+template <typename Number>
+std::string Text(Number value) {
+  char text[32];
+  return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
+}
+
+const engine::TensorSpec& InputOf(const engine::TrainingRun& run) {
+  return run.data.train->spec().inputs.front();
+}
+bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
+bool IsSgd(const engine::TrainingRun& run) {
+  return run.prepared.optimizer.kind == engine::Optimizer::Kind::kSgd;
+}
+bool IsAdamW(const engine::TrainingRun& run) { return !IsSgd(run); }
+bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
+bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
+bool IsWarmupCosine(const engine::TrainingRun& run) {
+  return run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine;
+}
+
+// The file by which the data are tokens, which they may name themselves;
+// nullopt: it is not known.
+Effect TokenizerOf(const engine::RunConfig& options) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
+  const absl::StatusOr<std::optional<engine::TokenInfo>> info =
+      engine::ReadTokenInfo(DataOf(options));
+  const bool is_named = info.ok() && info->has_value() && !(*info)->tokenizer.empty();
+  return is_named ? Effect((*info)->tokenizer) : std::nullopt;
+}
+
+constexpr NumberRange kNotNegative = {.min = 0.0, .max = 1e6};
+constexpr NumberRange kPositive = {.min = 0.0, .max = 1e6, .above_min = true};
+constexpr NumberRange kDecay = {.min = 0.0, .max = 1.0};
+
+// What --plan excludes: all that it settles, but for "--recompute plan".
+std::vector<std::string> SettledByPlan(const std::vector<RunFlag>& flags) {
+  std::vector<std::string> settled;
+  for (const RunFlag& flag : flags) {
+    if (flag.rules.is_of_plan && flag.name != "--recompute") settled.push_back(flag.name);
+  }
+  return settled;
+}
+
+std::vector<RunFlag> DataFlags() {
+  const O defaults;
+  return {Flag("--data", "SPEC",
+               "IDX, npy, csv, text, ids, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]",
+               Reads(&O::data, ParseData),
+               {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
+          Flag("--label", "NAME", Describe("Label column of a .csv file", defaults.label),
+               Reads(&O::label, ParseText),
+               {.in_effect = OfOptions([](const O& options) { return options.label; })}),
+          Flag("--channels", "first|last",
+               Describe("Position of the channel axis in arrays of images", "first"),
+               Reads(&O::channels,
+                     NamesOf<engine::ChannelOrder>({{"first", engine::ChannelOrder::kFirst},
+                                                    {"last", engine::ChannelOrder::kLast}})),
+               {.saving = FlagSaving::kOnlyGiven,
+                .in_effect = OfOptions([](const O& options) -> Effect {
+                  return engine::HoldsArrays(DataOf(options))
+                             ? Effect(options.channels == engine::ChannelOrder::kLast ? "last"
+                                                                                      : "first")
+                             : std::nullopt;
+                })}),
+          Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
+               Reads(&O::loss, Choice({"cross-entropy", "mse"})),
+               {.in_effect =
+                    OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+          Flag("--context", "TOKENS",
+               absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
+               Reads(&O::context, CountIn(1, kMaxContext)),
+               {.in_effect = OfRun(TakesIds,
+                                   [](const engine::TrainingRun& run) {
+                                     return absl::StrCat(InputOf(run).shape.elements());
+                                   })}),
+          Flag("--vocabulary", "N", "Vocabulary size [the model's, or the tokens that occur]",
+               Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary)),
+               {.in_effect = OfRun(TakesIds,
+                                   [](const engine::TrainingRun& run) {
+                                     return absl::StrCat(InputOf(run).vocabulary);
+                                   })}),
+          Flag("--tokenizer", "FILE",
+               "Tokenizer for text: a .json or .model file, or bytes [--init's, or bytes]",
+               Reads(&O::tokenizer, ParseFile),
+               {.saving = FlagSaving::kOnlyGiven,
+                .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
+                  return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
+                }})};
+}
+
+std::vector<RunFlag> TestDataFlags() {
+  return {
+      Flag("--test-data", "SPEC",
+           "Separate test set; then all of --data is trained on [part of --data]",
+           Reads(&O::test_data, ParseData), {.in_effect = OfOptions([](const O& options) -> Effect {
+                                               return !options.test_data.empty()
+                                                          ? Effect(options.test_data)
+                                                          : std::nullopt;
+                                             })}),
+      Flag("--test-fraction", "X",
+           absl::StrCat("Share of a file held out as the test set [csv ",
+                        engine::kDefaultCsvTestFraction, ", tokens ", engine::kDefaultTestFraction,
+                        "]"),
+           Reads(&O::test_fraction, ParseTestFraction),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))
+                                                       : std::nullopt;
+            }),
+            .excludes = {"--test-data"}}),
+      Flag("--train-samples", "N|all",
+           absl::StrCat("Number of training samples to use [images ",
+                        base::FormatCount(engine::kDefaultImageRows), ", otherwise all]"),
+           Reads(&O::rows, ParseRows()), {.in_effect = OfRun([](const engine::TrainingRun& run) {
+                                            return absl::StrCat(run.data.train->rows());
+                                          })})};
+}
+
+std::vector<RunFlag> ModelFlags() {
+  const O defaults;
+  return {
+      Flag("--model", "NAME|FILE",
+           "default, gpt2-124m, llama, resnet18, ..., or a .toml file [default]",
+           Reads(&O::model_file, ParseModelName),
+           {.in_effect = OfOptions([](const O& options) { return NameOfModel(options); })}),
+      Flag("--init", "PATH", "Start from a Hugging Face folder or a torchvision .safetensors file",
+           Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--layers", "N",
+           Describe("Number of layers of the default network", absl::StrCat(defaults.layers)),
+           Reads(&O::layers, CountIn(2, kMaxLayers)),
+           {.in_effect = OfOptions(IsOfDefaultNetwork,
+                                   [](const O& options) { return absl::StrCat(options.layers); })}),
+      Flag("--width", "N",
+           Describe("Hidden size of the default network", absl::StrCat(defaults.width)),
+           Reads(&O::width, CountIn(1, kMaxWidth)),
+           {.in_effect = OfOptions(IsOfDefaultNetwork,
+                                   [](const O& options) { return absl::StrCat(options.width); })})};
+}
+
+std::vector<RunFlag> PipelineFlags() {
+  const O defaults;
+  return {
+      Flag("--devices", "N",
+           Describe("Devices to split the model over", absl::StrCat(engine::kDefaultStages)),
+           Reads(&O::stages, CountIn(1, kMaxStages)), {.alias = "--stages", .is_of_plan = true}),
+      Flag("--replicas", "N", "Data-parallel copies of the model: 1, 2, 4, ... [1]",
+           Reads(&O::replicas, CountIn(1, kMaxStages)), {.is_of_plan = true}),
+      Flag("--gradient-blocks", "N",
+           "Parts of a batch whose gradients are summed in a binary tree [replicas]",
+           Reads(&O::gradient_blocks, CountIn(1, kMaxInt)),
+           {.in_effect = OfRun([](const engine::TrainingRun& run) {
+              return absl::StrCat(run.prepared.plan.replication.gradient_blocks);
+            }),
+            .is_of_plan = true}),
+      Flag("--shard-optimizer", "", "Shard the optimizer state over the replicas (ZeRO-1)",
+           Switches(&O::shards_optimizer), {.is_of_plan = true}),
+      Flag("--reduction", "tree|ring",
+           "Gradient sum: fixed tree, or the library's all-reduce (other bits) [tree]",
+           Reads(&O::reduction, partition::ParseReductionKind),
+           {.in_effect = OfRun([](const engine::TrainingRun& run) {
+              return partition::Name(run.prepared.plan.replication.reduction);
+            }),
+            .is_of_plan = true}),
+      Flag("--schedule", "NAME|FILE",
+           "Pipeline schedule: a name (see simulate --help) or a file [the fastest]",
+           Reads(&O::schedule, ParseScheduleOption), {.is_of_plan = true}),
+      Flag("--chunks", "N", "Virtual stages (model chunks) per device [the schedule's default]",
+           Reads(&O::chunks, CountIn(1, kMaxStages)), {.is_of_plan = true}),
+      Flag("--global-batch-size", "N",
+           Describe("Samples per optimizer step, over all replicas", absl::StrCat(defaults.batch)),
+           Reads(&O::batch, CountIn(1, kMaxBatch)),
+           {.in_effect = OfRun([](const engine::TrainingRun& run) {
+              return absl::StrCat(run.prepared.plan.batch_rows());
+            }),
+            .is_of_plan = true}),
+      // A count below 1 is a configuration that cannot be run, as one that does
+      // not divide the batch.
+      Flag("--micro-batches", "N",
+           Describe("Micro-batches per step that stream through the stages",
+                    absl::StrCat(engine::kDefaultMicroBatches)),
+           Reads(&O::micro_batches, CountIn(-kMaxInt, kMaxInt)),
+           {.in_effect = OfRun([](const engine::TrainingRun& run) {
+              return absl::StrCat(run.prepared.plan.micro_batches());
+            }),
+            .is_of_plan = true}),
+      Flag("--recompute", "NAME",
+           "Activation checkpointing (recompute): none, attention, full, plan [plan]",
+           Reads(&O::recompute,
+                 NamesOf<engine::Recompute>({{"none", engine::Recompute::kNone},
+                                             {"attention", engine::Recompute::kAttention},
+                                             {"full", engine::Recompute::kFull},
+                                             {"plan", engine::Recompute::kPlanned}})),
+           {.is_of_plan = true})};
+}
+
+std::vector<RunFlag> DeviceFlags() {
+  const O defaults;
+  return {
+      Flag("--device", "KIND", "cpu, cuda, or auto: cuda if there is a GPU for every stage [cpu]",
+           Reads(&engine::DeviceChoice::kind, Choice({"cpu", "cuda", "auto"}))),
+      Flag("--threads-per-device", "N",
+           Describe("Cores per CPU device", absl::StrCat(defaults.device.threads)),
+           Reads(&engine::DeviceChoice::threads,
+                 CountIn(1, kernels::CpuDeviceOptions::kMaxThreads))),
+      Flag("--precision", "NAME",
+           "fp32, bf16, or tf32 on CUDA devices (docs/data-and-models.md) [fp32]",
+           Reads(&engine::DeviceChoice::precision, Choice({"fp32", "tf32", "bf16"})),
+           {.in_effect = OfRun([](const engine::TrainingRun& run) {
+              return kernels::PrecisionName(run.prepared.device.precision);
+            })}),
+      Flag("--gpus", "I,J,...", "GPU of each device; devices may share one [0,1,2,...]",
+           Reads(&engine::DeviceChoice::gpus, ParseGpus),
+           {.belongs_to = {"--device", "--devices"}}),
+      Flag("--exchange", "NAME",
+           "Transport between GPUs: nccl, copies, or auto: nccl if possible [auto]",
+           Reads(&engine::DeviceChoice::exchange, Choice({"auto", "copies", "nccl"})),
+           {.belongs_to = {"--device"}}),
+      Flag("--tuning", "FILE",
+           "File that caches the choice of GPU algorithms, or none [in ~/.cache]",
+           Reads(&engine::DeviceChoice::tuning, ParseText), {.saving = FlagSaving::kNever})};
+}
+
+std::vector<RunFlag> PlanFlags() {
+  const O defaults;
+  return {
+      Flag("--device-memory", "SIZE", "Memory limit per device, such as 600MB or 1.5GiB [none]",
+           Reads(&O::device_memory_bytes, ParseMemory)),
+      Flag("--profile", "NAME",
+           Describe("Layer times used to balance stages: analytic or measured", defaults.profile),
+           Reads(&O::profile, Choice({"analytic", "measured"})), {.is_of_plan = true})};
+}
+
+std::vector<RunFlag> PlanFileFlag(const std::vector<RunFlag>& before) {
+  return {Flag("--plan", "FILE", "Use the plan saved in a file", Reads(&O::plan_file, ParseText),
+               {.saving = FlagSaving::kNever, .excludes = SettledByPlan(before)})};
+}
+
+std::vector<RunFlag> OptimizerFlags() {
+  const O defaults;
+  return {Flag("--optimizer", "NAME", Describe("adamw or sgd", defaults.optimizer),
+               Reads(&O::optimizer, Choice({"adamw", "sgd"})),
+               {.in_effect = OfOptions([](const O& options) { return options.optimizer; })}),
+          Flag("--clip-norm", "X", "Maximum gradient norm [no clipping]",
+               Reads(&O::clip_norm, NumberIn({.min = 0.0, .max = 1e30, .above_min = true})),
+               {.in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
+                  return run.prepared.optimizer.clip_norm > 0
+                             ? Effect(Text(run.prepared.optimizer.clip_norm))
+                             : std::nullopt;
+                })}),
+          Flag("--on-nonfinite", "stop|skip",
+               "Stop or skip a step with NaN or infinite gradients [only check the loss]",
+               Reads(&O::on_nonfinite,
+                     NamesOf<engine::OnNonFinite>({{"stop", engine::OnNonFinite::kStop},
+                                                   {"skip", engine::OnNonFinite::kSkip}})))};
+}
+
+std::vector<RunFlag> LearningRateFlags() {
+  const O defaults;
+  return {
+      Flag("--learning-rate", "X", "Learning rate, or its peak [sgd 0.01, adamw 0.09 / width]",
+           Reads(&O::learning_rate, NumberIn(kPositive)),
+           {.in_effect = OfRun(
+                [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
+      Flag("--lr-schedule", "NAME",
+           Describe("constant or warmup-cosine", defaults.learning_rate_schedule),
+           Reads(&O::learning_rate_schedule, Choice({"constant", "warmup-cosine"})),
+           {.in_effect =
+                OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
+      Flag("--warmup-steps", "N", "Warm-up steps of warmup-cosine [a tenth of all]",
+           Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
+           {.in_effect = OfRun(IsWarmupCosine,
+                               [](const engine::TrainingRun& run) {
+                                 return absl::StrCat(run.learning_rate.warmup_steps);
+                               })}),
+      Flag("--min-lr", "X", "Final learning rate of warmup-cosine [0]",
+           Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
+           {.in_effect = OfRun(
+                IsWarmupCosine,
+                [](const engine::TrainingRun& run) { return Text(run.learning_rate.minimum); })}),
+      Flag("--weight-decay", "X", "Weight decay; biases are not decayed [adamw 0.01, sgd 0]",
+           Reads(&O::weight_decay, NumberIn(kNotNegative)),
+           {.in_effect = OfRun([](const engine::TrainingRun& run) {
+              return Text(run.prepared.optimizer.weight_decay);
+            })}),
+      Flag("--beta1", "X", "AdamW: decay rate of the first moment [0.9]",
+           Reads(&O::beta1, NumberIn(kDecay)),
+           {.in_effect = OfRun(
+                IsAdamW,
+                [](const engine::TrainingRun& run) { return Text(run.prepared.optimizer.beta1); }),
+            .belongs_to = {"--optimizer"}}),
+      Flag("--beta2", "X", "AdamW: decay rate of the second moment [0.999]",
+           Reads(&O::beta2, NumberIn(kDecay)),
+           {.in_effect = OfRun(
+                IsAdamW,
+                [](const engine::TrainingRun& run) { return Text(run.prepared.optimizer.beta2); }),
+            .belongs_to = {"--optimizer"}}),
+      Flag("--momentum", "X", "SGD momentum [0.9]", Reads(&O::momentum, NumberIn(kDecay)),
+           {.in_effect = OfRun(IsSgd,
+                               [](const engine::TrainingRun& run) {
+                                 return Text(run.prepared.optimizer.momentum);
+                               }),
+            .belongs_to = {"--optimizer"}})};
+}
+
+std::vector<RunFlag> RunFlagsOfPlans() {
+  const O defaults;
+  return {
+      Flag("--seed", "N", Describe("Random seed", absl::StrCat(defaults.seed)),
+           Reads(&O::seed, CountIn(0, kMostCount)),
+           {.in_effect = OfOptions([](const O& options) { return absl::StrCat(options.seed); })}),
+      Flag("--json", "", "Print JSON, one object per line", Switches(&O::json),
+           {.saving = FlagSaving::kNever})};
+}
+
+std::vector<RunFlag> LengthFlags() {
+  const O defaults;
+  return {Flag("--epochs", "N",
+               Describe("Passes over the training data", absl::StrCat(defaults.epochs)),
+               Reads(&O::epochs, CountIn(1, 1'000'000)),
+               {.in_effect = OfOptions([](const O& options) -> Effect {
+                  return !options.steps.has_value() ? Effect(absl::StrCat(options.epochs))
+                                                    : std::nullopt;
+                })}),
+          Flag("--steps", "N", "Total number of optimizer steps, instead of --epochs",
+               Reads(&O::steps, CountIn(1, kMaxSteps)),
+               {.in_effect = OfOptions([](const O& options) -> Effect {
+                  return options.steps.has_value() ? Effect(absl::StrCat(*options.steps))
+                                                   : std::nullopt;
+                }),
+                .excludes = {"--epochs"}}),
+          Flag("--eval-every", "STEPS", "Also evaluate every N steps [after each epoch]",
+               Reads(&O::evaluate_every_steps, CountIn(1, kMaxSteps))),
+          Flag("--eval-rows", "N|all",
+               "Test samples per evaluation, spread evenly over the test set [all]",
+               Reads(&O::evaluation_rows, ParseRows())),
+          Flag("--stop-when", "CONDITION",
+               "Stop when an evaluation meets it, such as test_accuracy>0.9 [never]",
+               Reads(&O::stop_when, ParseStopWhen)),
+          Flag("--log-every", "STEPS", "Print loss, learning rate and speed every N steps [never]",
+               Reads(&O::log_every_steps, CountIn(1, kMaxSteps))),
+          Flag("--explain", "", "First print the shapes of every layer for one batch",
+               Switches(&O::explain), {.saving = FlagSaving::kNever})};
+}
+
+std::vector<RunFlag> CheckpointFlags() {
+  const O defaults;
+  return {
+      Flag("--checkpoint", "DIR",
+           "Save checkpoints in this folder, in the background [no checkpoints]",
+           Reads(&O::checkpoints, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--resume", "",
+           "Resume from its newest checkpoint; flags not given keep their saved values",
+           Switches(&O::resume), {.saving = FlagSaving::kNever, .needs = "--checkpoint"}),
+      Flag("--data-changed", "", "Resume although the data have changed since the checkpoint",
+           Switches(&O::data_changed), {.saving = FlagSaving::kNever, .needs = "--checkpoint"}),
+      Flag("--checkpoint-every", "STEPS|auto",
+           "Steps between checkpoints; auto weighs cost against risk [auto]",
+           Reads(&O::every_steps,
+                 OrWord<std::optional<int64_t>>("auto", std::nullopt, CountIn(1, kMaxSteps))),
+           {.saving = FlagSaving::kNever, .needs = "--checkpoint"}),
+      Flag("--keep-checkpoints", "N",
+           Describe("Number of newest checkpoints to keep, besides the best",
+                    absl::StrCat(defaults.kept_checkpoints)),
+           Reads(&O::kept_checkpoints, CountIn(1, kMaxInt)),
+           {.saving = FlagSaving::kNever, .needs = "--checkpoint"}),
+      Flag("--keep-every", "STEPS", "Also keep every checkpoint at a multiple of N steps [none]",
+           Reads(&O::kept_every_steps, CountIn(1, kMaxSteps)),
+           {.saving = FlagSaving::kNever, .needs = "--checkpoint"})};
+}
+
+std::vector<RunFlag> ReportFlags() {
+  const O defaults;
+  return {
+      Flag("--metrics", "FILE", "Write steps and evaluations as JSON lines; a resumed run appends",
+           Reads(&O::metrics, ParseFile), {.saving = FlagSaving::kNever, .is_output = true}),
+      Flag("--tensorboard", "DIR", "Write steps and evaluations for TensorBoard into this folder",
+           Reads(&O::tensorboard, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--trace", "FILE", "Write a trace of the last step's actions",
+           Reads(&O::trace, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
+      Flag("--simulated-trace", "FILE",
+           "Write a trace of the last step, simulated from its measured times",
+           Reads(&O::simulated_trace, ParseOutput),
+           {.saving = FlagSaving::kNever, .is_output = true}),
+      Flag("--check-replicas", "STEPS",
+           Describe("Steps between comparisons of replicas' parameters; 0: never",
+                    absl::StrCat(defaults.replica_check_steps)),
+           Reads(&O::replica_check_steps, CountIn(0, 1'000'000'000)), {.needs = "--replicas"}),
+      Flag("--timeout", "SECONDS",
+           Describe("Abort if a device waits longer than this for another",
+                    absl::StrCat(defaults.deadline_seconds)),
+           Reads(&O::deadline_seconds, NumberIn(kPositive)))};
+}
+
+std::vector<RunFlag> MakeTable() {
+  std::vector<RunFlag> table;
+  const auto add = [&table](const char* group, FlagScope scope, std::vector<RunFlag> flags) {
+    for (RunFlag& flag : flags) {
+      flag.group = group;
+      flag.scope = scope;
+      table.push_back(std::move(flag));
+    }
+  };
+  add("Data", FlagScope::kModel, DataFlags());
+  add("Data", FlagScope::kTraining, TestDataFlags());
+  add("Model", FlagScope::kModel, ModelFlags());
+  add("Pipeline", FlagScope::kPlan, PipelineFlags());
+  add("Devices", FlagScope::kModel, DeviceFlags());
+  add("Pipeline", FlagScope::kPlan, PlanFlags());
+  add("Pipeline", FlagScope::kTraining, PlanFileFlag(table));
+  add("Optimizer", FlagScope::kModel, OptimizerFlags());
+  add("Optimizer", FlagScope::kTraining, LearningRateFlags());
+  add("Run", FlagScope::kPlan, RunFlagsOfPlans());
+  add("Run", FlagScope::kTraining, LengthFlags());
+  add("Checkpoints", FlagScope::kTraining, CheckpointFlags());
+  add("Run", FlagScope::kTraining, ReportFlags());
+  return table;
+}
+
+}  // namespace
+
+absl::Span<const RunFlag> RunFlags() {
+  static const std::vector<RunFlag>* const table = new std::vector<RunFlag>(MakeTable());
+  return *table;
+}
+
+const RunFlag* FindRunFlag(std::string_view name) {
+  const absl::Span<const RunFlag> flags = RunFlags();
+  const auto found = std::find_if(flags.begin(), flags.end(),
+                                  [&](const RunFlag& flag) { return flag.name == name; });
+  return found == flags.end() ? nullptr : &*found;
+}
+
+std::string PresentName(const std::string& name) {
+  static constexpr std::pair<std::string_view, std::string_view> kEarlier[] = {
+      {"--batch", "--global-batch-size"}, {"--microbatches", "--micro-batches"},
+      {"--rows", "--train-samples"},      {"--every", "--checkpoint-every"},
+      {"--keep", "--keep-checkpoints"},   {"--deadline", "--timeout"}};
+  for (const auto& [earlier, present] : kEarlier) {
+    if (name == earlier) return std::string(present);
+  }
+  return name;
+}
+
+}  // namespace stagecoach::tools

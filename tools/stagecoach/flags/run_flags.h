@@ -1,0 +1,101 @@
+#ifndef STAGECOACH_TOOLS_STAGECOACH_FLAGS_RUN_FLAGS_H_
+#define STAGECOACH_TOOLS_STAGECOACH_FLAGS_RUN_FLAGS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/session/run_config.h"
+#include "tools/stagecoach/flags/cli11_fwd.h"
+
+// The one table of the flags that fill engine::RunConfig. A new flag is a field there
+// and a row here.
+namespace stagecoach::tools {
+
+// What a checkpoint keeps of a flag, and what a run takes from it that is
+// resumed.
+enum class FlagSaving : uint8_t {
+  kNever,      // nothing: it is about this invocation alone, or names a file that is
+               // written
+  kAlways,     // its value in effect, if it has one, or else its text, if it was
+               // given
+  kOnlyGiven,  // the same, but it is taken only if it was given: other data may
+               // have another
+};
+
+// What a flag decides: each includes those before it.
+enum class FlagScope : uint8_t {
+  kModel,     // what a profile is of: data, model, optimizer and devices
+  kPlan,      // how the model is cut
+  kTraining,  // a run
+};
+
+// What is special about a flag.
+struct FlagRules {
+  FlagSaving saving = FlagSaving::kAlways;
+  // Of a flag that decides the results: its value in effect, given or not, which is compared when a
+  // run is resumed; nullopt: it decides nothing in this run. Null: it never does.
+  std::function<std::optional<std::string>(const engine::RunConfig& options,
+                                           const engine::TrainingRun& run)>
+      in_effect = {};
+  std::string alias = {};  // another name
+  bool is_output = false;  // names a file that is written
+  // A plan settles it, and a resumed run with another plan does not take it from the checkpoint.
+  bool is_of_plan = false;
+  // It is not taken from a checkpoint where these have another value than the run had: "--beta1"
+  // belongs to "--optimizer".
+  std::vector<std::string> belongs_to = {};
+  std::string needs = {};                  // it is refused without this flag
+  std::vector<std::string> excludes = {};  // it is refused beside these
+};
+
+struct RunFlag {
+  bool is_switch() const { return placeholder.empty(); }
+  // Whether it is about the data that are read, and so explains that they differ.
+  bool is_of_data() const { return group == "Data" || name == "--seed"; }
+
+  std::string name;         // "--devices"
+  std::string placeholder;  // of its value, for --help; "": it is a switch
+  std::string help;
+  // Reads the value, of a switch any text. InvalidArgument: it is none, and what was expected.
+  std::function<absl::Status(const std::string& value, engine::RunConfig& options)> set;
+  FlagRules rules = {};
+  std::string group = {};  // in --help
+  FlagScope scope = FlagScope::kTraining;
+};
+
+// All of them, in the order of --help.
+absl::Span<const RunFlag> RunFlags();
+
+// The one of this name; null: there is none.
+const RunFlag* FindRunFlag(std::string_view name);
+
+// Returns the present name of a flag: that of the last release, in a checkpoint or a script, stays
+// valid for one release. Other names are returned as they are.
+std::string PresentName(const std::string& name);
+
+// A flag as a command has it: its help, or its group in --help, may be the
+// command's own.
+struct FlagUse {
+  const char* name;
+  std::string help = {};   // "": the table's
+  std::string group = {};  // "": the table's
+};
+
+// Adds these flags, in this order, to a command, after those that they need or
+// exclude. `options` must outlive the parse.
+void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const FlagUse> uses);
+
+// All flags of a scope, and of those within it.
+void AddModelFlags(CLI::App& app, engine::RunConfig& options);
+void AddPlanFlags(CLI::App& app, engine::RunConfig& options);
+void AddTrainFlags(CLI::App& app, engine::RunConfig& options);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_STAGECOACH_FLAGS_RUN_FLAGS_H_

@@ -1,0 +1,180 @@
+#include "tools/stagecoach/generate/generate_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/error_class.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/line.h"
+#include "base/status_macros.h"
+#include "engine/session/device_choice.h"
+#include "engine/session/generation_model.h"
+#include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/run_flags.h"
+#include "tools/stagecoach/generate/generation.h"
+#include "tools/stagecoach/values/flags.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int64_t kMaxPromptBytes = int64_t{1} << 24;
+constexpr int64_t kMostTogether = 4096;
+
+// A default, as the help shows it.
+template <typename T>
+std::string WithDefault(const char* text, const T& value) {
+  return absl::StrCat(text, " [", value, "]");
+}
+
+// A line that is a prompt, or, of a file of JSON, an object that has it.
+absl::StatusOr<std::string> ParsePrompt(absl::string_view line, bool is_json) {
+  if (!is_json) return std::string(line);
+  ASSIGN_OR_RETURN(const nlohmann::json document, base::ParseJson(line));
+  ASSIGN_OR_RETURN(base::ObjectReader reader, base::ObjectReader::Create(document));
+  return reader.RequiredString("prompt");
+}
+
+absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string contents, base::ReadInput(path, kMaxPromptBytes));
+  std::vector<std::string> prompts;
+  int64_t number = 0;
+  for (absl::string_view line : absl::StrSplit(contents, '\n')) {
+    ++number;
+    line = absl::StripSuffix(line, "\r");
+    if (line.empty()) continue;
+    absl::StatusOr<std::string> prompt = ParsePrompt(line, absl::EndsWith(path, ".jsonl"));
+    RETURN_IF_ERROR(
+        base::InFile(base::Annotate(prompt.status(), absl::StrCat("line ", number)), path));
+    prompts.push_back(*std::move(prompt));
+  }
+  if (!prompts.empty()) return prompts;
+  return base::DataError(absl::StrCat(base::InputName(path), ": there is no prompt"));
+}
+
+absl::StatusOr<std::vector<std::string>> PromptsOf(const GenerateOptions& options) {
+  if (options.prompt.has_value()) return std::vector<std::string>{*options.prompt};
+  if (!options.prompts.empty()) return ReadPrompts(options.prompts);
+  ASSIGN_OR_RETURN(std::string prompt, base::ReadInput(options.prompt_file, kMaxPromptBytes));
+  return std::vector<std::string>{std::move(prompt)};
+}
+
+absl::Status CheckGenerateFlags(const GenerateOptions& options) {
+  if (options.checkpoint.empty() == options.initial_parameters.empty()) {
+    return base::UsageError("name the model, with either --checkpoint or --init");
+  }
+  const int sources = static_cast<int>(options.prompt.has_value()) +
+                      static_cast<int>(!options.prompt_file.empty()) +
+                      static_cast<int>(!options.prompts.empty());
+  if (sources != 1) {
+    return base::UsageError(
+        "give the text to go on from, with one of --prompt, --prompt-file and --prompts");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> Generate(const GenerateOptions& options) {
+  RETURN_IF_ERROR(CheckGenerateFlags(options));
+  ASSIGN_OR_RETURN(const std::vector<std::string> prompts, PromptsOf(options));
+  ASSIGN_OR_RETURN(
+      const engine::GenerationModel model,
+      options.checkpoint.empty()
+          ? engine::OpenHuggingFaceModel(options.initial_parameters, options.tokenizer,
+                                         options.run.notices)
+          : engine::OpenSavedModel(options.checkpoint, options.tokenizer, options.run.notices));
+  return GenerateTexts(options, model, prompts);
+}
+
+void AddChoiceFlags(CLI::App& app, GenerateOptions& options) {
+  const std::string group = "Choice";
+  const auto count = [](int64_t min, int64_t max) {
+    return [=](const std::string& text) { return ParseCount(text, min, max); };
+  };
+  const auto number = [](const NumberRange& range) {
+    return [=](const std::string& text) { return ParseNumber(text, range); };
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  engine::TokenChoice& choice = options.choice;
+  AddFlag(app, "--tokens", "N", options.tokens,
+          WithDefault("Maximum number of tokens to generate", options.tokens), count(1, kMost))
+      ->group(group);
+  const auto add_stops = [&options](const std::vector<std::string>& stops) {
+    if (std::find(stops.begin(), stops.end(), "") != stops.end()) {
+      throw CLI::ValidationError("--stop", "expected a text that is not empty");
+    }
+    options.stops = stops;
+  };
+  app.add_option_function<std::vector<std::string>>("--stop", add_stops,
+                                                    "Stop before this text; may be repeated")
+      ->option_text("TEXT")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->group(group);
+  AddFlag(
+      app, "--temperature", "X", choice.temperature,
+      WithDefault("Sampling temperature; 0 always takes the likeliest token", choice.temperature),
+      number({.min = 0.0, .max = 1e6}))
+      ->group(group);
+  AddFlag(app, "--top-k", "N", choice.top_k,
+          WithDefault("Top-k sampling; 0 disables it", choice.top_k), count(0, kMost))
+      ->group(group);
+  AddFlag(app, "--top-p", "X", choice.top_p,
+          WithDefault("Nucleus (top-p) sampling; 1 disables it", choice.top_p),
+          number({.min = 0.0, .max = 1.0}))
+      ->group(group);
+  AddFlag(app, "--seed", "N", choice.seed, WithDefault("Random seed", choice.seed), count(0, kMost))
+      ->group(group);
+}
+
+void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
+  AddFlag(app, "--checkpoint", "DIR", options.checkpoint,
+          "A checkpoint, or a run's folder for its newest", ParseFolder);
+  AddFlag(app, "--init", "DIR", options.initial_parameters,
+          "Instead: a Hugging Face folder of GPT-2 or Llama", ParseFolder);
+  AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
+          "The model's tokenizer, or bytes [the run's, or the folder's]", ParseFile);
+  app.add_option("--prompt", options.prompt, "Text to continue")->option_text("TEXT");
+  AddFlag(app, "--prompt-file", "FILE", options.prompt_file,
+          "Instead: a file with the text, or - for standard input", ParseInput);
+  AddFlag(app, "--prompts", "FILE", options.prompts,
+          "Instead: a file with one prompt per line; in a .jsonl file, its \"prompt\"", ParseInput);
+  AddFlag(app, "--batch-prompts", "N", options.together,
+          "Number of prompts to decode together on CPU devices; 1: one at a time [16 per device]",
+          [](const std::string& text) { return ParseCount(text, 1, kMostTogether); });
+  AddChoiceFlags(app, options);
+  engine::RunConfig& run = options.run;
+  run.device.threads = 0;
+  AddRunFlags(app, run,
+              {{"--devices", "Devices to split the model over [1]"},
+               {"--device"},
+               {"--threads-per-device", "Cores per CPU device [all: one works at a time]"},
+               {"--precision"},
+               {"--gpus"},
+               {"--exchange"},
+               {"--tuning"},
+               {"--device-memory"},
+               {"--timeout"},
+               {"--json"}});
+}
+
+}  // namespace
+
+Command AddGenerateCommand(CLI::App& app) {
+  CLI::App* flags = app.add_subcommand("generate", "Continue a text, token by token");
+  const auto options = std::make_shared<GenerateOptions>();
+  AddGenerateFlags(*flags, *options);
+  return {flags, [options] { return Generate(*options); }};
+}
+
+}  // namespace stagecoach::tools

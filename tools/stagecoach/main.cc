@@ -1,0 +1,3 @@
+#include "tools/stagecoach/program.h"
+
+int main(int argc, char** argv) { return stagecoach::tools::RunProgram(argc, argv); }

@@ -1,0 +1,24 @@
+#ifndef STAGECOACH_TOOLS_STAGECOACH_TRAIN_RUN_EVENTS_H_
+#define STAGECOACH_TOOLS_STAGECOACH_TRAIN_RUN_EVENTS_H_
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/train/fit.h"
+#include "tools/stagecoach/train/report.h"
+
+// Events of a run as JSON: the lines of `train --json` and of its metrics file.
+namespace stagecoach::tools {
+
+// Returns the event of a step, for its own batch alone: "loss" before the update, "learning_rate"
+// and the speed over the epoch so far; "skipped", the reason, replaces the loss of a step that
+// changed nothing.
+nlohmann::ordered_json StepEvent(const engine::FitProgress& progress, const Measures& measures);
+
+// Returns the event of an evaluation. `name` is "epoch", or "evaluation" within one. NaN and
+// infinity become null.
+nlohmann::ordered_json EvaluationEvent(const char* name, const engine::EpochResult& result,
+                                       const Measures& measures);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_STAGECOACH_TRAIN_RUN_EVENTS_H_

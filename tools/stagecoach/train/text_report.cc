@@ -1,0 +1,283 @@
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "base/text_table.h"
+#include "base/units.h"
+#include "base/utf8.h"
+#include "tools/stagecoach/terminal/bars.h"
+#include "tools/stagecoach/terminal/explanation.h"
+#include "tools/stagecoach/terminal/terminal.h"
+#include "tools/stagecoach/train/epoch_table.h"
+#include "tools/stagecoach/train/report.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using Align = base::TextTable::Align;
+
+constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
+
+std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
+  return absl::StrCat(base::FormatCount(count), " ", count == 1 ? one : many);
+}
+
+// Returns what the device did, without its stage.
+std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
+  return {base::FormatBytes(device.measured_peak_bytes),
+          base::FormatBytes(device.predicted_peak_bytes), absl::StrCat(device.peak_stashed),
+          base::FormatBytes(device.measured_stash_bytes), base::FormatPercent(device.busy)};
+}
+
+std::string DeviceTable(const partition::PlanReport& plan,
+                        const std::vector<engine::DeviceReport>& devices) {
+  const std::vector<base::TextTable::Column> columns = {
+      {"device", Align::kLeft},      {"stage", Align::kRight}, {"layers", Align::kLeft},
+      {"parameters", Align::kRight}, {"peak", Align::kRight},  {"predicted", Align::kRight},
+      {"stashed", Align::kRight},    {"stash", Align::kRight}, {"busy", Align::kRight}};
+  base::TextTable table(columns);
+  const size_t replicas = devices.size() / plan.ranks.size();
+  for (size_t device_index = 0; device_index < devices.size(); ++device_index) {
+    const engine::DeviceReport& device = devices[device_index];
+    const std::vector<std::string> measured = MeasuredCells(device);
+    const std::vector<schedule::StageId>& ids = plan.ranks[device_index / replicas].stages;
+    for (const schedule::StageId id : ids) {
+      const partition::StageReport& stage = plan.of(id);
+      const bool is_first = id == ids.front();
+      std::vector<std::string> cells = {is_first ? device.device : "", absl::StrCat(id.value()),
+                                        absl::StrCat(stage.first_layer, "-", stage.last_layer),
+                                        base::FormatCount(stage.parameters)};
+      if (is_first) cells.insert(cells.end(), measured.begin(), measured.end());
+      cells.resize(columns.size());
+      table.AddRow(std::move(cells));
+    }
+  }
+  return table.ToString(base::TextTable::kPageColumns);
+}
+
+// Returns how much of the GPUs is in use, with a blank line; "" if there are none.
+std::string AcceleratorTable(const std::vector<engine::DeviceReport>& devices) {
+  base::TextTable table({{"memory of the GPU", Align::kLeft},
+                         {"allocated", Align::kRight},
+                         {"context", Align::kRight},
+                         {"libraries", Align::kRight}});
+  bool has_rows = false;
+  for (const engine::DeviceReport& device : devices) {
+    const kernels::AcceleratorMemory& memory = device.accelerator;
+    if (memory == kernels::AcceleratorMemory()) continue;
+    has_rows = true;
+    table.AddRow({device.device, base::FormatBytes(memory.allocated_bytes),
+                  base::FormatBytes(memory.context_bytes),
+                  base::FormatBytes(memory.library_bytes)});
+  }
+  return has_rows ? table.ToString(base::TextTable::kPageColumns) + "\n" : "";
+}
+
+// Returns a line for each device that did not issue all work as graphs; "" if there is none.
+std::string DescribePlainIssues(const std::vector<engine::DeviceReport>& devices) {
+  std::string lines;
+  for (const engine::DeviceReport& device : devices) {
+    if (device.plain_issues == 0) continue;
+    absl::StrAppend(&lines, device.device, ": ", base::FormatCount(device.plain_issues), " of ",
+                    Counted(device.plain_issues + device.graph_issues, "action", "actions"),
+                    " took more than one call, for want of a CUDA graph: ", device.why_plain, "\n");
+  }
+  return lines;
+}
+
+std::string DescribeData(const engine::TrainTest& data, const Measures& measures) {
+  const engine::Dataset& train = *data.train;
+  const auto counts = [&](absl::string_view rows) {
+    return absl::StrCat(base::FormatCount(train.rows()), rows, " to train on, ",
+                        base::FormatCount(data.test->rows()), " to test; ");
+  };
+  if (measures.tokens > 0) {
+    const std::string tokens = Counted(measures.tokens, "token", "tokens");
+    return absl::StrCat(counts(absl::StrCat(" rows of ", tokens)), "a vocabulary of ",
+                        base::FormatCount(train.spec().inputs.front().vocabulary));
+  }
+  return absl::StrCat(
+      counts(" rows"), Counted(train.features(), "feature", "features"), ", ",
+      measures.has_rmse() ? "a number to predict" : Counted(train.classes(), "class", "classes"));
+}
+
+// Data, model and plan in a few lines and a table.
+std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures) {
+  int64_t parameters = 0;
+  for (const partition::StageReport& stage : run.prepared.report.stages)
+    parameters += stage.parameters;
+  const partition::Plan& plan = run.prepared.plan;
+  const int blocks = plan.replication.gradient_blocks;
+  const int64_t left_over = run.rows_left_over();
+  return absl::StrCat(
+      "data   ", DescribeData(run.data, measures),
+      left_over == 0
+          ? ""
+          : absl::StrCat("\n       each epoch leaves out ", Counted(left_over, "row", "rows"),
+                         left_over == 1 ? ", which makes no batch: another one each time"
+                                        : ", which make no whole batch: others each time"),
+      "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
+      base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
+      Counted(plan.num_stages(), "stage", "stages"),
+      plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
+      plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
+      plan.replication.reduction == partition::ReductionKind::kRing
+          ? " that sum in a ring (the results depend on their number)"
+          : "",
+      "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
+      Counted(plan.micro_batch_rows, "row", "rows"),
+      blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "",
+      plan.recomputed.empty() ? ""
+                              : absl::StrCat("; ",
+                                             Counted(std::ssize(plan.recomputed),
+                                                     "layer repeats its", "layers repeat their"),
+                                             " forward pass to save memory"),
+      run.choice.empty() ? "" : absl::StrCat("\n       ", run.choice), "\n\n",
+      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
+}
+
+std::string DescribeStep(const Explanation& explanation) {
+  base::TextTable table({{"step"}, {"shapes"}, {"what happens"}});
+  for (const Explanation::Row& row : explanation.rows) {
+    table.AddRow({row.step, row.shapes, row.note});
+  }
+  return absl::StrCat(explanation.summary, "\n\n", table.ToString());
+}
+
+// Whether the run has met its condition.
+std::string DescribeStop(const engine::TrainingOutcome& outcome) {
+  const engine::StopCondition& condition = *outcome.stop_when;
+  const std::optional<engine::Metrics>& metrics = outcome.fit.metrics;
+  return absl::StrCat(
+      "--stop-when ", condition.text, outcome.fit.condition_met ? " is met" : " is not met",
+      metrics.has_value() ? absl::StrFormat(": it is %.4f", condition.ValueIn(*metrics)) : "");
+}
+
+class TextReport final : public engine::TrainingObserver {
+ public:
+  TextReport(int epochs, const ReportOptions& options) : epochs_(epochs), options_(options) {}
+  ~TextReport() override { RedrawLine(""); }  // An error would otherwise follow it.
+
+  absl::Status Start(const engine::RunConfig& /*config*/, const engine::TrainingRun& run) override {
+    const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
+    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
+    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(run, measures_)));
+    if (options_.explains)
+      absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
+    const int columns = TerminalColumns();
+    table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
+                   columns == 0 ? base::TextTable::kPageColumns : columns);
+    absl::PrintF("%s", table_->Header());
+    RedrawLine("preparing the devices");
+    std::fflush(stdout);
+    return absl::OkStatus();
+  }
+
+  void Step(const engine::FitProgress& progress) override {
+    if (!progress.step_result.skipped_for.empty()) {
+      RedrawLine("");
+      absl::PrintF("       skipped step %s of epoch %d: %s\n", base::FormatCount(progress.step),
+                   progress.epoch, progress.step_result.skipped_for);
+    }
+    if (options_.Logs(progress.run_step)) PrintStep(progress);
+    const absl::Time now = absl::Now();
+    if (TerminalColumns() == 0) {
+      if (options_.log_every_steps > 0 || !pace_.IsDue(progress, now)) return;
+      absl::PrintF("       %s\n", PlainProgress(progress, epochs_, measures_.tokens));
+      std::fflush(stdout);
+      return;
+    }
+    if (now - drawn_ < kRedrawInterval && progress.step < progress.steps) return;
+    drawn_ = now;
+    // The last column stays empty: a cursor after it would be on the next line.
+    RedrawLine(ProgressLine(progress, epochs_, TerminalColumns() - 1, measures_.tokens));
+  }
+
+  void Epoch(const engine::EpochResult& result) override {
+    PrintRow(absl::StrCat(result.epoch), result);
+  }
+
+  void Evaluation(const engine::EpochResult& result) override {
+    PrintRow(absl::StrFormat("%.2f", result.epoch - 1 + result.share), result);
+  }
+
+  void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
+    RedrawLine("");
+    const engine::DataPosition& position = checkpoint.manifest.position;
+    absl::PrintF("       goes on after step %s, in epoch %d: %s\n",
+                 base::FormatCount(checkpoint.manifest.step), position.epoch, checkpoint.path);
+    std::fflush(stdout);
+  }
+
+  void OnRecovered(int64_t steps, int epoch) override {
+    RedrawLine("");
+    absl::PrintF("       goes on after step %s, in epoch %d: with what other replicas have\n",
+                 base::FormatCount(steps), epoch);
+    std::fflush(stdout);
+  }
+
+  void Saved(const engine::SaveReport& save) override {
+    if (save.path.ok()) saved_ = *save.path;
+    RedrawLine("");  // An error is printed next; progress is drawn again with the next step.
+  }
+
+  void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
+    RedrawLine("");
+    absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
+    absl::PrintF("%s", AcceleratorTable(outcome.devices));
+    absl::PrintF("%s", DescribePlainIssues(outcome.devices));
+    absl::PrintF(
+        "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
+        Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),
+        base::FormatDuration(outcome.elapsed));
+    if (outcome.fit.skipped_steps > 0) {
+      absl::PrintF("skipped %s with numbers that are not finite\n",
+                   Counted(outcome.fit.skipped_steps, "step", "steps"));
+    }
+    if (outcome.stop_when.has_value()) absl::PrintF("%s\n", DescribeStop(outcome));
+    if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
+    absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
+    absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
+    std::fflush(stdout);
+  }
+
+ private:
+  void PrintStep(const engine::FitProgress& progress) const {
+    RedrawLine("");
+    const bool is_skipped = !progress.step_result.skipped_for.empty();
+    absl::PrintF("       step %s: %s, learning rate %.3g, %s samples/s\n",
+                 base::FormatCount(progress.run_step),
+                 is_skipped ? "skipped" : absl::StrFormat("loss %.4f", progress.step_result.loss),
+                 progress.step_result.learning_rate,
+                 base::FormatCount(std::llround(progress.samples_per_second)));
+    std::fflush(stdout);
+  }
+
+  void PrintRow(const std::string& epochs, const engine::EpochResult& result) const {
+    RedrawLine("");
+    absl::PrintF("%s", table_->Row(epochs, result));
+    std::fflush(stdout);
+  }
+
+  const int epochs_;
+  const ReportOptions options_;
+  Measures measures_;
+  std::optional<EpochTable> table_;  // once it has started
+  std::string saved_;                // the last checkpoint
+  absl::Time drawn_ = absl::InfinitePast();
+  ProgressPace pace_ = ProgressPace(absl::Now());
+};
+
+}  // namespace
+
+std::unique_ptr<engine::TrainingObserver> MakeTextReport(int epochs, const ReportOptions& options) {
+  return std::make_unique<TextReport>(epochs, options);
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,89 @@
+#include "tools/stagecoach/train/training_output.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "engine/session/training.h"
+#include "tools/stagecoach/terminal/stop_signal.h"
+#include "tools/stagecoach/train/metrics_file.h"
+#include "tools/stagecoach/train/report.h"
+#include "tools/stagecoach/train/tensorboard_log.h"
+
+namespace stagecoach::tools {
+namespace {
+
+bool IsFirstRank(const engine::RunConfig& config) { return config.rank.value_or(0) == 0; }
+
+std::unique_ptr<engine::TrainingObserver> ReportFor(const engine::RunConfig& config,
+                                                    const engine::TrainingRun& run) {
+  if (!IsFirstRank(config)) return std::make_unique<engine::TrainingObserver>();
+  const ReportOptions report = {.explains = config.explain,
+                                .log_every_steps = config.log_every_steps};
+  return config.json ? MakeJsonReport(report) : MakeTextReport(EpochsOf(config, run), report);
+}
+
+}  // namespace
+
+absl::Status TrainingOutput::Start(const engine::RunConfig& config,
+                                   const engine::TrainingRun& run) {
+  if (IsFirstRank(config) && !config.metrics.empty()) {
+    RETURN_IF_ERROR(base::CheckWritable(config.metrics));
+  }
+  report_ = ReportFor(config, run);
+  StopOnSignals();
+  StopOnHangUps();
+  return report_->Start(config, run);
+}
+
+absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine::TrainingRun& run,
+                                   const engine::TrainingStart& start) {
+  if (!IsFirstRank(config) || !logs_.empty()) return absl::OkStatus();
+  const RunLog::Options log = {
+      .every_steps = std::max<int64_t>(1, config.log_every_steps),
+      .measures = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding)};
+  std::optional<RunLog::Start> from;
+  if (start.step > 0) from = {.step = start.step, .is_evaluated = start.is_evaluated};
+  if (!config.metrics.empty()) {
+    ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(config.metrics, log, from));
+  }
+  if (!config.tensorboard.empty()) {
+    ASSIGN_OR_RETURN(logs_.emplace_back(), TensorBoardLog::Open(config.tensorboard, log, from));
+  }
+  return absl::OkStatus();
+}
+
+void TrainingOutput::Step(const engine::FitProgress& progress) {
+  report_->Step(progress);
+  for (const auto& log : logs_) log->Step(progress);
+}
+
+void TrainingOutput::Epoch(const engine::EpochResult& result) {
+  report_->Epoch(result);
+  for (const auto& log : logs_) log->Epoch(result);
+}
+
+void TrainingOutput::Evaluation(const engine::EpochResult& result) {
+  report_->Evaluation(result);
+  for (const auto& log : logs_) log->Evaluation(result);
+}
+
+void TrainingOutput::Resumed(const engine::RestoredCheckpoint& checkpoint) {
+  report_->Resumed(checkpoint);
+}
+
+void TrainingOutput::OnRecovered(int64_t steps, int epoch) { report_->OnRecovered(steps, epoch); }
+
+void TrainingOutput::Saved(const engine::SaveReport& save) { report_->Saved(save); }
+
+void TrainingOutput::End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) {
+  report_->End(run, outcome);
+}
+
+bool TrainingOutput::is_logged() const {
+  return std::all_of(logs_.begin(), logs_.end(),
+                     [](const auto& log) { return log->status().ok(); });
+}
+
+}  // namespace stagecoach::tools
