@@ -44,14 +44,20 @@ bool WaitForStopOf(pid_t thread) {
   return waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status);
 }
 
-// Returns whether a rank is in the middle of an action of its own: if a rank hangs within a
-// collective that all have entered, the others cannot tell which one it is.
+// Returns whether a rank is in the middle of an action of its own that FindHang tells: if a rank
+// hangs within a collective that all have entered, the others cannot tell which one it is, and the
+// first action of a kind may take any time.
 bool IsAtWork(const std::string& rings, size_t rank) {
   const auto records = engine::ReadRecorders(rings);
   if (!records.ok() || records->size() <= rank) return false;
   const std::vector<engine::FlightEvent>& actions = (*records)[rank].actions;
-  return actions.size() > 100 && actions.back().is_open() &&
-         !schedule::IsCollective(actions.back().what.action.op);
+  if (actions.size() <= 100) return false;
+  const engine::FlightEvent& last = actions.back();
+  const bool is_known = std::any_of(actions.begin(), actions.end(), [&](const auto& action) {
+    return !action.is_open() && action.trains == last.trains &&
+           action.what.action.op == last.what.action.op;
+  });
+  return last.is_open() && is_known && !schedule::IsCollective(last.what.action.op);
 }
 
 // Holds all threads of a process as a debugger does, which its parent does not notice, once
