@@ -15,11 +15,11 @@
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
+#include "engine/models/hugging_face.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -21,9 +21,9 @@
 #include "base/line.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
-#include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/stored_matrix.h"
+#include "engine/models/hugging_face.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -224,8 +224,7 @@ absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
   if (transformer == nullptr || !transformer->is_tied || head == tensors.end()) {
     return absl::OkStatus();
   }
-  const char* const table_name =
-      transformer->family == TransformerFamily::kGpt2 ? "wte.weight" : "embed_tokens.weight";
+  const std::string table_name = HuggingFaceTokenTable(*transformer);
   const StoredTensor& own = head->second;
   const StoredTensor& table = tensors.find(table_name)->second;
   if (own.entry.shape == table.entry.shape && own.entry.type == table.entry.type) {

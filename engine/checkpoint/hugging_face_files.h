@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/hugging_face_model.h"
+#include "engine/models/hugging_face_model.h"
 #include "engine/models/transformer.h"
 #include "kernels/tensor.h"
 

@@ -55,8 +55,12 @@ namespace stagecoach::engine {
 //                                                           # many as its table has
 //   { type = "sequence", layers = [...] }                   # these, one after the other, between
 //                                                           # which a cut may fall: to be repeated
-//   { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0 }  # layers/attention.h; heads
-//                                                           # has no default, kv_heads is as heads
+//   { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0,
+//     rotary_scaling = { factor = 8.0, original_context = 8192, low_turns = 1.0, high_turns = 4.0 }
+//     }
+//                                                           # layers/attention.h; heads has no
+//                                                           # default, kv_heads is as heads;
+//                                                           without # a scaling there is none
 //   { type = "rms_norm", epsilon = 1e-5 }                   # layers/layer_norm.h
 //   { type = "swiglu" }                                     # layers/swiglu.h
 //   { type = "dropout", rate = 0.1 }                        # layers/dropout.h; no default

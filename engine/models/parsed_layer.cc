@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
@@ -61,6 +62,18 @@ absl::Status ParseNorm(LayerFactory (*norm)(float), ObjectReader& reader, Parsed
   return absl::OkStatus();
 }
 
+absl::StatusOr<kernels::RotaryScaling> ParseRotaryScaling(ObjectReader reader) {
+  kernels::RotaryScaling scaling;
+  ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor", {.min = 1.0, .max = 1e6}));
+  ASSIGN_OR_RETURN(scaling.original_positions,
+                   reader.OptionalInt64("original_context", 0, kCounts));
+  ASSIGN_OR_RETURN(scaling.low_turns, reader.OptionalDouble("low_turns", scaling.low_turns));
+  ASSIGN_OR_RETURN(scaling.high_turns, reader.OptionalDouble("high_turns", scaling.high_turns));
+  RETURN_IF_ERROR(reader.Finish());
+  if (IsRotaryScaling(scaling)) return scaling;
+  return reader.Error("low_turns", "expected a positive number below high_turns");
+}
+
 int64_t RootOf(int64_t square) {
   const auto root = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(square))));
   return root * root == square ? root : 0;
@@ -108,6 +121,10 @@ absl::Status ParseAttention(ObjectReader& reader, ParsedLayer& layer) {
     return reader.Error("rotary_base", "expected at least 1, or 0 for no rotary embedding");
   }
   options.rotary_base = static_cast<float>(base);
+  if (reader.Has("rotary_scaling")) {
+    ASSIGN_OR_RETURN(ObjectReader scaling, reader.RequiredObject("rotary_scaling"));
+    ASSIGN_OR_RETURN(options.rotary_scaling, ParseRotaryScaling(std::move(scaling)));
+  }
   layer.factories = {Attention(options)};
   layer.output_of = [options](const Shape& input) {
     const int64_t heads = LastAxisOf(input) / (options.heads + 2 * options.kv_heads);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -43,11 +44,60 @@ Transformer Llama() {
           .is_tied = false};
 }
 
-std::array<NamedModel, 4> PublishedModels() {
-  return {{{"gpt2-124m", Gpt2(12, 768, 12)},
-           {"gpt2-355m", Gpt2(24, 1024, 16)},
-           {"gpt2-774m", Gpt2(36, 1280, 20)},
-           {"gpt2-1558m", Gpt2(48, 1600, 25)}}};
+// Both have heads of 128 numbers, or of 64 if they are small.
+Transformer Llama3(int64_t blocks, int64_t width, int64_t head_size, int64_t hidden) {
+  return {.family = TransformerFamily::kLlama,
+          .blocks = blocks,
+          .width = width,
+          .heads = width / head_size,
+          .kv_heads = 8,
+          .hidden = hidden,
+          .context = 8192,
+          .vocabulary = 128256,
+          .rotary_base = 500000.0,
+          .is_tied = false,
+          .end_of_text = {128001},
+          .begin_of_text = 128000};
+}
+
+// Llama 3.2 was trained further on longer texts.
+Transformer Llama32(int64_t blocks, int64_t width, int64_t head_size, int64_t hidden) {
+  Transformer model = Llama3(blocks, width, head_size, hidden);
+  model.context = 131072;
+  model.rotary_scaling = {.factor = 32.0, .original_positions = 8192};
+  model.is_tied = true;
+  return model;
+}
+
+Transformer Qwen2(int64_t blocks, int64_t width, int64_t heads, int64_t kv_heads, int64_t hidden) {
+  // The larger ones have a head of their own, and a vocabulary padded for it.
+  const bool is_large = width > 2048;
+  return {.family = TransformerFamily::kLlama,
+          .blocks = blocks,
+          .width = width,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .hidden = hidden,
+          .context = 32768,
+          .vocabulary = is_large ? 152064 : 151936,
+          .norm_epsilon = 1e-6,
+          .rotary_base = 1000000.0,
+          .qkv_bias = true,
+          .is_tied = !is_large,
+          .end_of_text = {151643}};
+}
+
+std::vector<NamedModel> PublishedModels() {
+  return {{"gpt2-124m", Gpt2(12, 768, 12)},
+          {"gpt2-355m", Gpt2(24, 1024, 16)},
+          {"gpt2-774m", Gpt2(36, 1280, 20)},
+          {"gpt2-1558m", Gpt2(48, 1600, 25)},
+          {"llama3.2-1b", Llama32(16, 2048, 64, 8192)},
+          {"llama3.2-3b", Llama32(28, 3072, 128, 8192)},
+          {"llama3-8b", Llama3(32, 4096, 128, 14336)},
+          {"qwen2.5-0.5b", Qwen2(24, 896, 14, 2, 4864)},
+          {"qwen2.5-1.5b", Qwen2(28, 1536, 12, 2, 8960)},
+          {"qwen2.5-7b", Qwen2(28, 3584, 28, 4, 18944)}};
 }
 
 // Returns the shortest text from which the value can be read back.
@@ -65,16 +115,28 @@ double SummedDeviation(const Transformer& model) {
   return std::round(deviation * digits) / digits;
 }
 
+std::string ScalingText(const Transformer& model) {
+  const kernels::RotaryScaling& scaling = model.rotary_scaling;
+  if (scaling == kernels::RotaryScaling()) return "";
+  std::string text = absl::StrCat(", rotary_scaling = { factor = ", Number(scaling.factor));
+  if (scaling.original_positions > 0) {
+    absl::StrAppend(&text, ", original_context = ", scaling.original_positions,
+                    ", low_turns = ", Number(scaling.low_turns),
+                    ", high_turns = ", Number(scaling.high_turns));
+  }
+  return text + " }";
+}
+
 std::string BlockText(const Transformer& model) {
   const bool is_gpt2 = model.family == TransformerFamily::kGpt2;
-  const int64_t head_size = model.width / model.heads;
+  const int64_t head_size = model.size_of_head();
   const std::string norm = absl::StrCat("      { type = \"", is_gpt2 ? "layer_norm" : "rms_norm",
                                         "\", epsilon = ", Number(model.norm_epsilon), " }");
   const char* const bias = is_gpt2 ? "" : ", bias = false";
   std::string attention = absl::StrCat("      { type = \"attention\", heads = ", model.heads);
   if (!is_gpt2) {
     absl::StrAppend(&attention, ", kv_heads = ", model.kv_heads,
-                    ", rotary_base = ", Number(model.rotary_base));
+                    ", rotary_base = ", Number(model.rotary_base), ScalingText(model));
   }
   const auto residual = [](const std::vector<std::string>& layers) {
     return absl::StrCat("  { type = \"residual\", layers = [\n", absl::StrJoin(layers, ",\n"),
@@ -82,7 +144,9 @@ std::string BlockText(const Transformer& model) {
   };
   const double last = SummedDeviation(model);
   const std::string first_half =
-      residual({norm, LinearLine((model.heads + 2 * model.kv_heads) * head_size, kDeviation, bias),
+      residual({norm,
+                LinearLine((model.heads + 2 * model.kv_heads) * head_size, kDeviation,
+                           model.qkv_bias ? "" : bias),
                 attention + " }", LinearLine(model.width, last, bias)});
   const std::string second_half =
       is_gpt2 ? residual({norm, LinearLine(model.hidden, kDeviation, ", activation = \"gelu\""),
@@ -106,6 +170,33 @@ std::string TokensText(const Transformer& model) {
 std::string PositionsText(const Transformer& model) {
   if (model.family != TransformerFamily::kGpt2) return "false";
   return model.positions == 0 ? "true" : absl::StrCat(model.positions);
+}
+
+absl::Status CheckExtents(const Transformer& model) {
+  const std::pair<const char*, int64_t> extents[] = {
+      {"blocks", model.blocks},        {"width", model.width},     {"heads", model.heads},
+      {"hidden", model.hidden},        {"context", model.context}, {"kv_heads", model.kv_heads},
+      {"vocabulary", model.vocabulary}};
+  for (const auto& [name, extent] : extents) {
+    if (extent >= 1 && extent <= kMaxTransformerExtent) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", extent, ", expected 1 to ", kMaxTransformerExtent));
+  }
+  return absl::OkStatus();
+}
+
+bool ReadScaling(const json& document, kernels::RotaryScaling& scaling) {
+  const auto number = [&](const char* key, auto& value) {
+    using Value = std::remove_reference_t<decltype(value)>;
+    if (!document.contains(key)) return true;
+    const json& found = document[key];
+    if (std::is_integral_v<Value> ? !found.is_number_integer() : !found.is_number()) return false;
+    value = found.get<Value>();
+    return true;
+  };
+  return document.is_object() && number("factor", scaling.factor) &&
+         number("original_context", scaling.original_positions) &&
+         number("low_turns", scaling.low_turns) && number("high_turns", scaling.high_turns);
 }
 
 // Reads the extents off a document, at the places where ModelFileOf puts them.
@@ -140,6 +231,17 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     if (base == nullptr || !base->is_number()) return std::nullopt;
     model.rotary_base = base->get<double>();
     if (!integer(attention + "/2/kv_heads", model.kv_heads)) return std::nullopt;
+    model.qkv_bias = at(attention + "/1/bias") == nullptr;
+    int64_t of_heads = 0;
+    if (!integer(attention + "/1/outputs", of_heads) || !CheckExtents(model).ok()) {
+      return std::nullopt;
+    }
+    const int64_t head_size = of_heads / (model.heads + 2 * model.kv_heads);
+    if (head_size > kMaxTransformerExtent) return std::nullopt;
+    if (head_size * model.heads != model.width) model.head_size = head_size;
+    if (const json* const scaling = at(attention + "/2/rotary_scaling")) {
+      if (!ReadScaling(*scaling, model.rotary_scaling)) return std::nullopt;
+    }
   }
   integer("/layer/0/positions", model.positions);
   if (const json* const ends = at("/end_of_text"); ends != nullptr && ends->is_array()) {
@@ -166,19 +268,6 @@ json WithoutInitialValues(json document) {
   return document;
 }
 
-absl::Status CheckExtents(const Transformer& model) {
-  const std::pair<const char*, int64_t> extents[] = {
-      {"blocks", model.blocks},        {"width", model.width},     {"heads", model.heads},
-      {"hidden", model.hidden},        {"context", model.context}, {"kv_heads", model.kv_heads},
-      {"vocabulary", model.vocabulary}};
-  for (const auto& [name, extent] : extents) {
-    if (extent >= 1 && extent <= kMaxTransformerExtent) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", extent, ", expected 1 to ", kMaxTransformerExtent));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SetOption(absl::string_view key, absl::string_view text, Transformer& model) {
   const std::pair<const char*, int64_t*> counts[] = {
       {"blocks", &model.blocks}, {"width", &model.width},     {"heads", &model.heads},
@@ -193,8 +282,13 @@ absl::Status SetOption(absl::string_view key, absl::string_view text, Transforme
   if (key == "kv_heads" && is_llama) {
     return absl::SimpleAtoi(text, &model.kv_heads) ? absl::OkStatus() : wrong("a number");
   }
-  if (key == "tied") {
-    return absl::SimpleAtob(text, &model.is_tied) ? absl::OkStatus() : wrong("0 or 1");
+  if (key == "head_size" && is_llama) {
+    return absl::SimpleAtoi(text, &model.head_size) ? absl::OkStatus() : wrong("a number");
+  }
+  for (const auto& [name, value] :
+       {std::pair("tied", &model.is_tied), std::pair("qkv_bias", &model.qkv_bias)}) {
+    if (key != name || (!is_llama && value == &model.qkv_bias)) continue;
+    return absl::SimpleAtob(text, value) ? absl::OkStatus() : wrong("0 or 1");
   }
   for (const auto& [name, value] : {std::pair("norm_epsilon", &model.norm_epsilon),
                                     std::pair("rotary_base", &model.rotary_base)}) {
@@ -203,7 +297,7 @@ absl::Status SetOption(absl::string_view key, absl::string_view text, Transforme
   }
   std::vector<std::string> known = {"tied", "norm_epsilon"};
   for (const auto& [name, value] : counts) known.emplace_back(name);
-  if (is_llama) known.insert(known.end(), {"kv_heads", "rotary_base"});
+  if (is_llama) known.insert(known.end(), {"kv_heads", "head_size", "rotary_base", "qkv_bias"});
   const std::string nearest = base::Nearest(std::string(key), known);
   return absl::InvalidArgumentError(
       absl::StrCat("\"", key, "\" is not known, expected one of ", absl::StrJoin(known, ", "),
@@ -234,7 +328,12 @@ absl::StatusOr<Transformer> WithOptions(Transformer model, absl::string_view opt
 
 absl::Status CheckTransformer(const Transformer& model) {
   RETURN_IF_ERROR(CheckExtents(model));
-  if (model.width % model.heads != 0) {
+  if (model.head_size < 0 || model.head_size > kMaxTransformerExtent) {
+    return absl::InvalidArgumentError(absl::StrCat("head_size is ", model.head_size,
+                                                   ", expected 1 to ", kMaxTransformerExtent,
+                                                   ", or 0 for width / heads"));
+  }
+  if (model.head_size == 0 && model.width % model.heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the width ", model.width, " is not a multiple of the ", model.heads, " heads"));
   }
@@ -250,6 +349,16 @@ absl::Status CheckTransformer(const Transformer& model) {
         absl::StrCat("positions is ", model.positions, ", expected ",
                      is_gpt2 ? absl::StrCat("at least the context, ", model.context)
                              : "0: Llama has no table of them"));
+  }
+  if (is_gpt2 && (model.head_size != 0 || model.qkv_bias ||
+                  model.rotary_scaling != kernels::RotaryScaling())) {
+    return absl::InvalidArgumentError(
+        "head_size, qkv_bias and the scaling of rotary positions are options of Llama, not of "
+        "GPT-2");
+  }
+  if (!IsRotaryScaling(model.rotary_scaling)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rotary positions cannot be scaled by ", model.rotary_scaling.factor));
   }
   if (!(model.norm_epsilon > 0.0 && model.norm_epsilon < 1.0)) {
     return absl::InvalidArgumentError(
@@ -270,13 +379,15 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
   const auto family = [](const Transformer& model) {
     return model.family == TransformerFamily::kGpt2 ? "GPT-2" : "Llama";
   };
-  const std::array<std::array<std::string, 3>, 6> values = {{
+  const std::array<std::array<std::string, 3>, 8> values = {{
       {"family", family(a), family(b)},
       {"heads", absl::StrCat(a.heads), absl::StrCat(b.heads)},
       {"kv_heads", absl::StrCat(a.kv_heads), absl::StrCat(b.kv_heads)},
       {"rotary_base", number(a, &Transformer::rotary_base), number(b, &Transformer::rotary_base)},
       {"norm_epsilon", number(a, &Transformer::norm_epsilon),
        number(b, &Transformer::norm_epsilon)},
+      {"rotary_scaling", ScalingText(a), ScalingText(b)},
+      {"qkv_bias", a.qkv_bias ? "1" : "0", b.qkv_bias ? "1" : "0"},
       {"tied", a.is_tied ? "1" : "0", b.is_tied ? "1" : "0"},
   }};
   for (const auto& [name, of_a, of_b] : values) {
@@ -324,7 +435,7 @@ absl::StatusOr<Transformer> NamedTransformer(absl::string_view name) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(name, absl::MaxSplits(':', 1));
   for (const auto& [family, base] :
-       {std::pair("gpt2", PublishedModels().front().model), std::pair("llama", Llama())}) {
+       {std::pair("gpt2", Gpt2(12, 768, 12)), std::pair("llama", Llama())}) {
     if (parts.first != family) continue;
     absl::StatusOr<Transformer> model = WithOptions(base, parts.second);
     if (!model.ok()) return base::Annotate(model.status(), name);

@@ -8,13 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
 
 // The two transformer architectures that are known by name.
 enum class TransformerFamily : uint8_t {
   kGpt2,   // Radford et al. 2019: learned positions, layer norm, GELU, biases
-  kLlama,  // Touvron et al. 2023: rotary positions, RMS norm, SwiGLU, no biases
+  kLlama,  // Touvron et al. 2023, and Mistral, Qwen 2: rotary positions, RMS norm, SwiGLU
 };
 
 // A decoder of blocks, each of which is two layers of the model: a residual one around attention,
@@ -25,18 +26,24 @@ struct Transformer {
   int64_t width = 768;
   int64_t heads = 12;
   int64_t kv_heads = 12;   // key and value heads; divides heads
+  int64_t head_size = 0;   // kLlama's; 0: width / heads
   int64_t hidden = 3072;   // hidden size of the MLP
   int64_t context = 1024;  // T, positions of a sample
   int64_t vocabulary = 50257;
   double norm_epsilon = 1e-5;
-  double rotary_base = 0.0;  // kLlama's; 0 for kGpt2
-  bool is_tied = true;       // the head's weight is the embedding's table
+  double rotary_base = 0.0;                    // kLlama's; 0 for kGpt2
+  kernels::RotaryScaling rotary_scaling = {};  // kLlama's
+  // A bias of queries, keys and values in kLlama, as in Qwen 2. kGpt2 has biases everywhere.
+  bool qkv_bias = false;
+  bool is_tied = true;  // the head's weight is the embedding's table
   // Size of kGpt2's table of positions, of which a sample uses the first; 0: as many as the
   // context.
   int64_t positions = 0;
   // Tokens with a meaning: each of the first ends a text, and the second begins one.
   std::vector<int64_t> end_of_text;
   std::optional<int64_t> begin_of_text;
+
+  int64_t size_of_head() const { return head_size != 0 ? head_size : width / heads; }
 
   friend bool operator==(const Transformer&, const Transformer&) = default;
 };
@@ -45,7 +52,8 @@ struct Transformer {
 inline constexpr int64_t kMaxTransformerExtent = int64_t{1} << 24;
 
 // Checks a description. InvalidArgument: a count below 1 or above kMaxTransformerExtent, heads that
-// do not divide the width, kv_heads that do not divide heads, or that differ from heads in GPT-2.
+// do not divide the width if it determines their size, kv_heads that do not divide heads, or that
+// differ from heads in GPT-2, something of Llama's in GPT-2, a scaling that is none.
 absl::Status CheckTransformer(const Transformer& model);
 
 // Returns the first difference that does not show in the shapes of parameters: "heads 12 and 8"; ""
@@ -62,10 +70,12 @@ std::string ModelFileOf(const Transformer& model);
 absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file);
 
 // Returns the transformer of that name:
-//   gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m   as they were published
+//   gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama3.2-1b, llama3.2-3b, llama3-8b,
+//   qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b        as they were published
 //   gpt2:blocks=4,width=128,heads=4,context=64    the smallest of them, except for the options
 //   llama:blocks=12,width=768,heads=12,kv_heads=4,hidden=2048,context=1024,vocabulary=32000,
-//     rotary_base=10000,norm_epsilon=1e-5,tied=0  these are the defaults; "llama" alone works too
+//     rotary_base=10000,norm_epsilon=1e-5,tied=0,qkv_bias=0  these are the defaults; "llama" alone
+//     works too, and head_size may be set
 // NotFound: the text names none. InvalidArgument: it does, but what follows is wrong.
 absl::StatusOr<Transformer> NamedTransformer(absl::string_view name);
 std::vector<std::string> TransformerNames();

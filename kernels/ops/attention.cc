@@ -42,6 +42,13 @@ absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention: with a rotary base the head size must be even, not ", shape.head_size));
   }
+  if (!IsRotaryScaling(shape.rotary_scaling)) {
+    const RotaryScaling& scaling = shape.rotary_scaling;
+    return absl::InvalidArgumentError(absl::StrCat("attention: frequencies cannot be scaled by ",
+                                                   scaling.factor, " between ", scaling.low_turns,
+                                                   " and ", scaling.high_turns, " turns in ",
+                                                   scaling.original_positions, " positions"));
+  }
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
 #include "kernels/ops/operation.h"
+#include "kernels/rotary_scaling.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
@@ -24,6 +25,7 @@ struct AttentionShape {
   int64_t kv_heads = 1;      // G, of keys and values; divides H
   int64_t head_size = 1;     // D
   float rotary_base = 0.0F;  // 0: queries and keys are not rotated
+  RotaryScaling rotary_scaling = {};
 };
 
 // Causal attention of several heads (Vaswani et al. 2017), which may share keys and values in
@@ -35,16 +37,18 @@ struct AttentionShape {
 //   G kv heads, then their values
 //   y, dy (B, T, H D)   statistics (B, H, T): l
 // With a rotary base, q and k are rotated where they are read (Su et al. 2021): for i < D/2 the
-// pair (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama. y and the gradients are
-// of the device's activation type, statistics float32.
+// pair (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama, with frequencies that
+// may be scaled (rotary_scaling.h). y and the gradients are of the device's activation type,
+// statistics float32.
 //
 // Scores exist only in tiles, which backward recomputes (FlashAttention, Dao et al. 2022); no
 // matrix grows with the square of T beyond a fixed size. Any number of threads computes the same
 // bits.
 //
 // InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
-// is negative, infinite or NaN, a rotary base with an odd D. On CUDA devices some head sizes need
-// addresses that are multiples of 16; calls then return InvalidArgument for others.
+// is negative, infinite or NaN, a rotary base with an odd D, a scaling that is none
+// (IsRotaryScaling). On CUDA devices some head sizes need addresses that are multiples of 16; calls
+// then return InvalidArgument for others.
 class AttentionOp : public Operation {
  public:
   // Returns the size of the scratch for any of the calls below; its contents need not be kept

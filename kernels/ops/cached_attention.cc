@@ -11,7 +11,8 @@ absl::Status CheckCachedAttention(const CachedAttentionShape& shape, int64_t max
                                     .heads = shape.heads,
                                     .kv_heads = shape.kv_heads,
                                     .head_size = shape.head_size,
-                                    .rotary_base = shape.rotary_base},
+                                    .rotary_base = shape.rotary_base,
+                                    .rotary_scaling = shape.rotary_scaling},
                                    max_extent));
   }
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "kernels/ops/cached_row.h"
 #include "kernels/ops/operation.h"
+#include "kernels/rotary_scaling.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
@@ -26,6 +27,7 @@ struct CachedAttentionShape {
   int64_t kv_heads = 1;
   int64_t head_size = 1;
   float rotary_base = 0.0F;
+  RotaryScaling rotary_scaling = {};
   // Of each the cache has its own. More than one, and rows of them, are for CPU devices.
   int64_t sequences = 1;
   bool rows_are_sequences = false;  // each row is a position of another sequence, instead

@@ -116,7 +116,8 @@ TEST_P(Attention, MatchesReference) { ExpectMatchesReference(Problem(shape(), ty
 
 std::string NameOf(const AttentionShape& shape) {
   return absl::StrCat(shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads,
-                      "x", shape.head_size, shape.rotary_base > 0.0F ? "_rotary" : "");
+                      "x", shape.head_size, shape.rotary_base > 0.0F ? "_rotary" : "",
+                      shape.rotary_scaling.factor != 1.0 ? "_scaled" : "");
 }
 
 // One position, one head, a head of one number; heads with their own keys, in groups, and one group
@@ -130,7 +131,10 @@ INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
                     AttentionShape{1, 127, 2, 2, 80}, AttentionShape{1, 150, 1, 1, 33},
                     AttentionShape{1, 129, 2, 1, 64, 10000.0F},
                     AttentionShape{1, 70, 2, 1, 128, 10000.0F}, AttentionShape{1, 70, 1, 1, 139},
-                    AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8});
+                    AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8},
+                    // Frequencies all divided; some divided, kept, and in between.
+                    AttentionShape{1, 20, 2, 2, 6, 100.0F, {.factor = 4.0}},
+                    AttentionShape{2, 40, 2, 1, 16, 100.0F, {8.0, 24, 1.0, 4.0}});
 
 // Scores of several hundred, whose exponentials exceed the range of a float.
 using AttentionOfLargeScores = Attention;
@@ -213,7 +217,13 @@ TEST(AttentionRefusal, IsAnInvalidArgument) {
                               {{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
                               {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
                               {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
-                              {{.head_size = 4, .rotary_base = kNan}, "not nan"}};
+                              {{.head_size = 4, .rotary_base = kNan}, "not nan"},
+                              {{.rotary_scaling = {.factor = 0.5}}, "scaled by 0.5"},
+                              {{.rotary_scaling = {.factor = kNan}}, "scaled by nan"},
+                              {{.rotary_scaling = {.original_positions = -1}}, "in -1 positions"},
+                              {{.rotary_scaling = {.low_turns = 0.0}}, "between 0 and 4 turns"},
+                              {{.rotary_scaling = {.low_turns = 4.0}}, "between 4 and 4 turns"},
+                              {{.rotary_scaling = {.high_turns = kInfinity}}, "and inf turns"}};
   for (const OpBackend& backend : OpBackends()) {
     if (!CheckAvailable(backend).ok()) continue;
     SCOPED_TRACE(backend.name);

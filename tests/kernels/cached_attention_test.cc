@@ -36,7 +36,8 @@ struct SequenceCase {
             .heads = shape.heads,
             .kv_heads = shape.kv_heads,
             .head_size = shape.head_size,
-            .rotary_base = shape.rotary_base};
+            .rotary_base = shape.rotary_base,
+            .rotary_scaling = shape.rotary_scaling};
   }
   int64_t inputs() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_size; }
   int64_t outputs() const { return shape.heads * shape.head_size; }
@@ -105,6 +106,7 @@ INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
                     SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
                     SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
                     SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
+                    SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 24, 1.0, 4.0}}},
                     // Tiles of queries that begin anywhere among those of keys.
                     SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
                     // Enough work for several tiles of positions in a part.
@@ -117,7 +119,8 @@ TEST(CachedAttentionRefusal, IsAttentions) {
                                        {.positions = 0},
                                        {.heads = 3, .kv_heads = 2, .head_size = 2},
                                        {.head_size = 3, .rotary_base = 10.0F},
-                                       {.head_size = 2, .rotary_base = -1.0F}});
+                                       {.head_size = 2, .rotary_base = -1.0F},
+                                       {.rotary_scaling = {.factor = 0.5}}});
 }
 
 }  // namespace

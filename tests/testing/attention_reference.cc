@@ -18,7 +18,8 @@ struct AttentionPlaces {
         H(shape.heads),
         G(shape.kv_heads),
         D(shape.head_size),
-        base(shape.rotary_base) {}
+        base(shape.rotary_base),
+        scaling(shape.rotary_scaling) {}
 
   size_t Row(size_t b, size_t t) const { return (b * T + t) * (H + 2 * G) * D; }
   size_t Query(size_t b, size_t h, size_t t) const { return Row(b, t) + h * D; }
@@ -38,7 +39,24 @@ struct AttentionPlaces {
 
   size_t B, T, H, G, D;
   double base;
+  RotaryScaling scaling;
 };
+
+// Returns the frequency of pair i of a head, as the library transformers computes it: by wave
+// lengths.
+double FrequencyOf(const AttentionPlaces& at, size_t i) {
+  const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(at.D);
+  const double plain = std::pow(at.base, exponent);
+  const double scaled = plain / at.scaling.factor;
+  if (at.scaling.original_positions == 0) return scaled;
+  const double length = 2.0 * std::acos(-1.0) / plain;
+  const auto original = static_cast<double>(at.scaling.original_positions);
+  if (length > original / at.scaling.low_turns) return scaled;
+  if (length < original / at.scaling.high_turns) return plain;
+  const double smooth =
+      (original / length - at.scaling.low_turns) / (at.scaling.high_turns - at.scaling.low_turns);
+  return (1.0 - smooth) * scaled + smooth * plain;
+}
 
 // Returns queries and keys rotated by their position, or rotated back if `direction` is -1.
 Vector Turned(const AttentionPlaces& at, Values qkv, double direction) {
@@ -49,8 +67,7 @@ Vector Turned(const AttentionPlaces& at, Values qkv, double direction) {
     for (size_t head = 0; head < at.H + at.G; ++head) {
       double* const x = &turned[row * (at.H + 2 * at.G) * at.D + head * at.D];
       for (size_t i = 0; i < at.D / 2; ++i) {
-        const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(at.D);
-        const double angle = direction * t * std::pow(at.base, exponent);
+        const double angle = direction * t * FrequencyOf(at, i);
         const double a = x[i], b = x[i + at.D / 2];
         x[i] = a * std::cos(angle) - b * std::sin(angle);
         x[i + at.D / 2] = a * std::sin(angle) + b * std::cos(angle);

@@ -17,7 +17,8 @@ class AttentionLayer final : public Layer {
   explicit AttentionLayer(const AttentionOptions& options)
       : heads_(options.heads),
         kv_heads_(options.kv_heads == 0 ? options.heads : options.kv_heads),
-        rotary_base_(options.rotary_base) {}
+        rotary_base_(options.rotary_base),
+        rotary_scaling_(options.rotary_scaling) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     const Shape& input = context.input;
@@ -42,15 +43,18 @@ class AttentionLayer final : public Layer {
     spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
     if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");
     if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary ", rotary_base_);
+    if (rotary_scaling_.factor != 1.0) {
+      absl::StrAppend(&spec.description, " scaled by ", rotary_scaling_.factor);
+    }
     spec.output = Shape{positions, heads_ * head_size};
     spec.has_attention = true;
     if (context.cached_positions > 0) {
       RETURN_IF_ERROR(PrepareCached(context, head_size, spec));
       return spec;
     }
-    ASSIGN_OR_RETURN(op_,
-                     context.device.ops().Create(kernels::AttentionShape{
-                         context.rows, positions, heads_, kv_heads_, head_size, rotary_base_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::AttentionShape{context.rows, positions, heads_, kv_heads_,
+                                                      head_size, rotary_base_, rotary_scaling_}));
     statistics_ = Shape{context.rows, heads_, positions};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
@@ -88,6 +92,7 @@ class AttentionLayer final : public Layer {
                                      .kv_heads = kv_heads_,
                                      .head_size = head_size,
                                      .rotary_base = rotary_base_,
+                                     .rotary_scaling = rotary_scaling_,
                                      .sequences = context.cached_sequences,
                                      .rows_are_sequences = context.rows_are_sequences}));
     spec.memory.cache_bytes = cached_op_->cache_bytes();
@@ -124,6 +129,7 @@ class AttentionLayer final : public Layer {
 
   const int64_t heads_, kv_heads_;
   const float rotary_base_;
+  const kernels::RotaryScaling rotary_scaling_;
   Shape statistics_;  // (rows, heads, positions)
   std::unique_ptr<kernels::AttentionOp> op_;
   std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
 
@@ -11,6 +12,7 @@ struct AttentionOptions {
   int64_t heads = 1;         // H, query heads
   int64_t kv_heads = 0;      // G, key and value heads; divides H; 0: as many as H
   float rotary_base = 0.0F;  // such as 10000; 0: no rotary embedding
+  kernels::RotaryScaling rotary_scaling = {};
 };
 
 // Causal attention (kernels/ops/attention.h) between the positions of a sample. Takes samples [T,

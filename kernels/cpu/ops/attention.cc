@@ -54,7 +54,9 @@ class CpuAttention final : public AttentionOp {
         scale_(1.0F / std::sqrt(static_cast<float>(D_))),
         tiles_(T_, kPositionTile),
         M_(tiles_.size) {
-    if (shape.rotary_base > 0.0F) rotary_.emplace(T_, D_, shape.rotary_base);
+    if (shape.rotary_base > 0.0F) {
+      rotary_.emplace(T_, D_, shape.rotary_base, shape.rotary_scaling);
+    }
   }
 
   int64_t workspace_bytes() const override {

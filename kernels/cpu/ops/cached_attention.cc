@@ -39,7 +39,9 @@ class CpuCachedAttention final : public CachedAttentionOp {
         scale_(1.0F / std::sqrt(static_cast<float>(D_))),
         M_(rows_are_sequences_ || R_ == 1 ? 1 : Tiling(R_, kTile).size),
         query_tiles_((R_ + M_ - 1) / M_) {
-    if (shape.rotary_base > 0.0F) rotary_ = SharedRotary(T_, D_, shape.rotary_base);
+    if (shape.rotary_base > 0.0F) {
+      rotary_ = SharedRotary(T_, D_, shape.rotary_base, shape.rotary_scaling);
+    }
   }
 
   int64_t cache_bytes() const override {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "kernels/rotary_scaling.h"
 
 namespace stagecoach::kernels {
 
@@ -17,11 +18,12 @@ namespace stagecoach::kernels {
 // base^(-2i/D). Its table has T x D numbers.
 class Rotary {
  public:
-  Rotary(int64_t positions, int64_t head_size, float base)
+  Rotary(int64_t positions, int64_t head_size, float base, const RotaryScaling& scaling)
       : half_(head_size / 2), table_(static_cast<size_t>(positions * head_size)) {
     for (int64_t i = 0; i < half_; ++i) {
       const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_size);
-      const double frequency = std::pow(static_cast<double>(base), exponent);
+      const double frequency =
+          ScaledFrequency(std::pow(static_cast<double>(base), exponent), scaling);
       for (int64_t t = 0; t < positions; ++t) {
         float* const row = &table_[static_cast<size_t>(t * head_size)];
         const double angle = static_cast<double>(t) * frequency;
@@ -62,18 +64,20 @@ class Rotary {
   std::vector<float> table_;  // for each position D/2 cosines, then as many sines
 };
 
-// The one of these arguments that all who ask have together, as the layers of a model do, and the
-// passes of each. Thread-safe.
+// Returns the one of these arguments, which all callers share, as the layers of a model and the
+// passes of each do. Thread-safe.
 inline std::shared_ptr<const Rotary> SharedRotary(int64_t positions, int64_t head_size,
-                                                  float rotary_base) {
-  using Key = std::tuple<int64_t, int64_t, float>;
+                                                  float rotary_base, const RotaryScaling& scaling) {
+  using Key = std::tuple<int64_t, int64_t, float, double, int64_t, double, double>;
   static base::Mutex mutex;
   static auto& all = *new std::map<Key, std::weak_ptr<const Rotary>>();
   const base::MutexLock lock(mutex);
-  std::weak_ptr<const Rotary>& place = all[Key(positions, head_size, rotary_base)];
+  std::weak_ptr<const Rotary>& place =
+      all[Key(positions, head_size, rotary_base, scaling.factor, scaling.original_positions,
+              scaling.low_turns, scaling.high_turns)];
   std::shared_ptr<const Rotary> rotary = place.lock();
   if (rotary == nullptr) {
-    rotary = std::make_shared<const Rotary>(positions, head_size, rotary_base);
+    rotary = std::make_shared<const Rotary>(positions, head_size, rotary_base, scaling);
     place = rotary;
   }
   return rotary;

@@ -349,6 +349,7 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
   const RotaryArguments rotary = {.positions = shape_.positions,
                                   .head_size = D,
                                   .log2_base = std::log2(static_cast<double>(shape_.rotary_base)),
+                                  .scaling = shape_.rotary_scaling,
                                   .turns = table};
   RETURN_IF_ERROR(CudaStatus(LaunchRotaryTurns(compute, rotary), "LaunchRotaryTurns"));
   std::byte* const turned = workspace + turned_at_;

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/cuda/device/element_type.h"
+#include "kernels/rotary_scaling.h"
 
 // The kernels of AttentionOp (kernels/ops/attention.h has the formulas, and the letters B, T, H, G,
 // D). No kernel uses atomics, and the order of every sum depends on the extents alone.
@@ -52,11 +53,12 @@ cudaError_t LaunchPlainAttentionBackward(cudaStream_t stream, ElementType type,
 cudaError_t LaunchAttentionRowSums(cudaStream_t stream, ElementType type,
                                    const AttentionArguments& arguments, float* row_sums);
 
-// Computes `turns` (T, D/2): the cosine and the sine of t base^(-2i/D).
+// Computes `turns` (T, D/2): the cosine and the sine of t times the scaled base^(-2i/D).
 struct RotaryArguments {
   int64_t positions = 1;   // T
   int64_t head_size = 2;   // D, even
   double log2_base = 0.0;  // log2 of the base
+  RotaryScaling scaling = {};
   float2* turns = nullptr;
 };
 cudaError_t LaunchRotaryTurns(cudaStream_t stream, const RotaryArguments& arguments);

@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kThreads) RotaryTurnsKernel(const RotaryArgume
   const int64_t t = thread / half;
   if (t >= a.positions) return;
   const auto i = static_cast<double>(thread - t * half);
-  const double frequency = exp2(-2.0 * i / static_cast<double>(a.head_size) * a.log2_base);
+  const double frequency =
+      ScaledFrequency(exp2(-2.0 * i / static_cast<double>(a.head_size) * a.log2_base), a.scaling);
   const double angle = static_cast<double>(t) * frequency;
   a.turns[thread] = make_float2(static_cast<float>(cos(angle)), static_cast<float>(sin(angle)));
 }

@@ -29,6 +29,7 @@ class CudaCachedAttention final : public CachedAttentionOp {
                     .head_size = shape.head_size,
                     .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_size)),
                     .turns = shape.rotary_base > 0.0F,
+                    .scaling = shape.rotary_scaling,
                     .starts_early = starts_early}) {
     if (!arguments_.turns) return;
     arguments_.turn_exponent = std::log2(static_cast<double>(shape.rotary_base)) * -2.0 /

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/element_type.h"
+#include "kernels/rotary_scaling.h"
 
 // The kernels of CachedAttentionOp (kernels/ops/cached_attention.h has the formulas, and the
 // letters R, T, H, G, D). The positions are divided into parts, which are computed concurrently:
@@ -28,6 +29,7 @@ struct CachedAttentionArguments {
   // number is the binary logarithm of the pair's angle at position 1.
   bool turns = false;
   double turn_exponent = 0.0;
+  RotaryScaling scaling = {};  // changes those angles
   const int64_t* first_position = nullptr;
   const void* qkv = nullptr;   // (R, H + 2 G, D)
   void* cache = nullptr;       // rotated keys (G, T, D), then values (G, T, D)

@@ -31,10 +31,11 @@ struct PartResults {
 // Returns the cosine and the sine of pair i at a position. It computes in double because the angle
 // may be large.
 __device__ inline float2 TurnOf(const CachedAttentionArguments& a, int64_t position, int64_t i) {
-  constexpr double kBinaryLogarithmOfPi = 1.6514961294723187;
-  const double exponent = static_cast<double>(i) * a.turn_exponent - kBinaryLogarithmOfPi;
+  constexpr double kInverseOfPi = 0.3183098861837907;
+  const double frequency =
+      ScaledFrequency(exp2(static_cast<double>(i) * a.turn_exponent), a.scaling);
   double sine, cosine;
-  sincospi(static_cast<double>(position) * exp2(exponent), &sine, &cosine);
+  sincospi(static_cast<double>(position) * frequency * kInverseOfPi, &sine, &cosine);
   return {static_cast<float>(cosine), static_cast<float>(sine)};
 }
 

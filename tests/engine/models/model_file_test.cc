@@ -97,7 +97,7 @@ layer = [
   { type = "dropout", rate = 0.125 },
   { type = "residual", layers = [
       { type = "linear", outputs = 16 },
-      { type = "attention", heads = 2, kv_heads = 1, rotary_base = 10000.0 },
+      { type = "attention", heads = 2, kv_heads = 1, rotary_base = 1e4, rotary_scaling.factor = 4.0 },
       { type = "rms_norm", epsilon = 1e-6 },
       { type = "linear", outputs = 12, bias = false },
       { type = "swiglu" },
@@ -114,7 +114,8 @@ layer = [
   EXPECT_THAT(
       DescribeOfIds(model),
       ElementsAre("embedding 11 -> 8, 20 positions", "dropout 0.125",
-                  "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary 10000; rms norm "
+                  "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary 10000 scaled by "
+                  "4; rms norm "
                   "8, epsilon 1e-06; linear 8 -> 12, no bias; swiglu 12 -> 6; "
                   "linear 6 -> 8, gelu_exact, no bias)",
                   "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3", "tanh", "sigmoid", "gelu",
@@ -173,6 +174,16 @@ TEST(ModelFile, AttentionKeepsWhatItsQueriesHave) {
                 HasSubstr("layer[0].rotary_base"));
   ExpectInvalid("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_base = 0.5\n",
                 HasSubstr("expected at least 1, or 0"));
+  const std::pair<const char*, const char*> scalings[] = {
+      {"{}", "\"factor\" is missing"},
+      {"{ factor = 0.5 }", "rotary_scaling.factor"},
+      {"{ factor = 2.0, context = 5 }", "unknown key \"context\""},
+      {"{ factor = 2.0, low_turns = 4.0 }", "expected a positive number below high_turns"}};
+  for (const auto& [scaling, message] : scalings) {
+    ExpectInvalid(absl::StrCat("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_scaling = ",
+                               scaling, "\n"),
+                  HasSubstr(message));
+  }
 }
 
 // AnalyzeModel decides whether it fits.

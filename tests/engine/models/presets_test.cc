@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/models/model_file.h"
+#include "engine/models/transformer.h"
 #include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,6 +15,13 @@ namespace {
 
 using ::stagecoach::testing::StatusIs;
 using ::testing::HasSubstr;
+
+int64_t ParametersOf(const Model& model) {
+  const ModelProfile profile = AnalyzeModel(model, {.micro_batch_rows = 1}).value();
+  int64_t parameters = 0;
+  for (const partition::LayerCost& layer : profile.layers) parameters += layer.parameters;
+  return parameters;
+}
 
 struct Known {
   const char* name;
@@ -35,13 +43,61 @@ TEST(Presets, HaveTheParametersThatTheyAreKnownFor) {
         const Model model,
         ParseModel(preset->text(), /*features=*/3 * known.side * known.side, known.classes));
     EXPECT_EQ(model.input, (Shape{3, known.side, known.side}));
-    ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, {.micro_batch_rows = 1}));
-    int64_t parameters = 0;
-    for (const partition::LayerCost& layer : profile.layers) parameters += layer.parameters;
-    EXPECT_EQ(parameters, known.parameters);
-    EXPECT_EQ(profile.output, Shape{known.classes});
+    EXPECT_EQ(ParametersOf(model), known.parameters);
   }
   EXPECT_EQ(FindPreset("resnet19"), nullptr);
+}
+
+struct KnownTransformer {
+  const char* name;
+  int64_t vocabulary;
+  int64_t parameters;  // of the published weights
+};
+
+TEST(Presets, OfTransformersHaveTheParametersThatTheyAreKnownFor) {
+  constexpr KnownTransformer kKnown[] = {
+      {"gpt2-124m", 50257, 124'439'808},       {"gpt2-1558m", 50257, 1'557'611'200},
+      {"llama3.2-1b", 128256, 1'235'814'400},  {"llama3.2-3b", 128256, 3'212'749'824},
+      {"llama3-8b", 128256, 8'030'261'248},    {"qwen2.5-0.5b", 151936, 494'032'768},
+      {"qwen2.5-1.5b", 151936, 1'543'714'304}, {"qwen2.5-7b", 152064, 7'615'616'512}};
+  for (const KnownTransformer& known : kKnown) {
+    SCOPED_TRACE(known.name);
+    ASSERT_OK_AND_ASSIGN(Transformer published, NamedTransformer(known.name));
+    EXPECT_EQ(published.vocabulary, known.vocabulary);
+    // Fewer positions cost less to analyze; only GPT-2 has parameters for them.
+    if (published.family == TransformerFamily::kLlama) published.context = 16;
+    const ModelData inputs = {.input = Shape{published.context},
+                              .vocabulary = published.vocabulary,
+                              .classes = published.vocabulary};
+    ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(ModelFileOf(published), inputs));
+    EXPECT_EQ(ParametersOf(model), known.parameters);
+    EXPECT_EQ(TransformerOf(ModelFileOf(published)).value(), published);
+  }
+}
+
+TEST(Presets, OfLlamaTakeOptions) {
+  ASSERT_OK_AND_ASSIGN(
+      const Transformer model,
+      NamedTransformer("llama:width=64,heads=4,kv_heads=2,head_size=8,qkv_bias=1"));
+  EXPECT_EQ(model.head_size, 8);
+  EXPECT_TRUE(model.qkv_bias);
+  EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
+  for (const char* const name : {"gpt2:head_size=8", "gpt2:qkv_bias=1", "llama:head_size=-1",
+                                 "llama:head_size=x", "llama:qkv_bias=2"}) {
+    EXPECT_THAT(NamedTransformer(name), StatusIs(absl::StatusCode::kInvalidArgument)) << name;
+  }
+}
+
+// The scaling shows in no tensor's shape.
+TEST(Presets, OfTransformersDifferInWhatNoShapeShows) {
+  const Transformer model = NamedTransformer("llama3.2-1b").value();
+  Transformer other = model;
+  EXPECT_EQ(DifferenceOf(model, other), "");
+  other.rotary_scaling.factor = 8.0;
+  EXPECT_THAT(DifferenceOf(model, other), HasSubstr("rotary_scaling"));
+  other = model;
+  other.qkv_bias = true;
+  EXPECT_EQ(DifferenceOf(model, other), "qkv_bias 0 and 1");
 }
 
 TEST(Presets, OfImagesTakeOtherSquareImages) {

@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
-#include "engine/checkpoint/hugging_face.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/data/tokens/tokens.h"
+#include "engine/models/hugging_face.h"
 #include "engine/models/model_file.h"
 #include "engine/models/transformer.h"
 #include "engine/train/trainer.h"
@@ -253,7 +253,8 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Transformers,
-                         ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied"),
+                         ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied",
+                                                              "llama3", "mistral", "qwen2"),
                                             ::testing::Values(Precision::kFloat32,
                                                               Precision::kBfloat16)),
                          [](const auto& test) {
@@ -406,14 +407,27 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {"gpt2", "rope_theta", "1e4", "unknown key \"rope_theta\""},
       {"gpt2", "surprise", "0", "it may change what the model computes"},
       {"llama", "attention_bias", "true", "$.attention_bias"},
-      {"llama", "rope_scaling", "{\"type\": \"linear\"}", "$.rope_scaling.type: is \"linear\""},
-      {"llama", "rope_parameters", "{\"type\": \"linear\", \"factor\": 2.0}",
-       "$.rope_parameters.type: is \"linear\", expected \"default\""},
+      {"llama", "rope_scaling", "{\"type\": \"linear\"}",
+       "$.rope_scaling: the key \"factor\" is missing"},
+      {"llama", "rope_scaling", "{\"type\": \"linear\", \"factor\": 0.5}",
+       "$.rope_scaling.factor: expected at least 1"},
+      {"llama", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 2.0}",
+       "$.rope_scaling.type: is \"dynamic\", expected \"default\", \"linear\" or \"llama3\""},
+      {"llama", "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 2.0}",
+       "$.rope_scaling: the key \"low_freq_factor\" is missing"},
+      {"llama3", "rope_parameters",
+       R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 1,
+           "original_max_position_embeddings": 8})",
+       "a low_freq_factor below high_freq_factor"},
       {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", "$.rope_parameters.rope_type"},
       {"llama", "rope_parameters", "{\"factor\": 2.0}", "unknown key \"factor\""},
       {"llama", "rope_parameters", "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor"},
       {"llama", "partial_rotary_factor", "0.5", "$.partial_rotary_factor"},
-      {"llama", "head_dim", "8", "$.head_dim: is 8"},
+      {"llama", "head_dim", "0", "$.head_dim"},
+      {"mistral", "sliding_window", "-1", "$.sliding_window"},
+      {"mistral", "use_sliding_window", "true", "unknown key \"use_sliding_window\""},
+      {"qwen2", "layer_types", "[\"sliding_attention\"]", "$.layer_types[0]: is \"sliding_att"},
+      {"qwen2", "attention_bias", "true", "$.attention_bias"},
       {"llama", "quantization_config", "{}", "unknown key \"quantization_config\""},
       {"llama", "sliding_window", "4096", "unknown key \"sliding_window\""},
       {"llama", "eos_token_id", "\"</s>\"", "$.eos_token_id"},
@@ -438,6 +452,29 @@ TEST(HuggingFaceConfig, WhatChangesNothingIsTaken) {
   for (const auto& [key, value] : keys) {
     EXPECT_EQ(ReadHuggingFaceConfig(ConfigWith("llama", key, value)).value(), model) << key;
   }
+}
+
+// Within its window, attention looks back on everything: a text may have as many positions.
+TEST(HuggingFaceConfig, AWindowLimitsTheContext) {
+  const auto context = [](const char* fixture, const char* key, const char* value) {
+    return ReadHuggingFaceConfig(ConfigWith(fixture, key, value)).value().context;
+  };
+  EXPECT_EQ(context("mistral", "sliding_window", "6"), 6);
+  EXPECT_EQ(context("mistral", "sliding_window", "null"), 16);
+  EXPECT_EQ(context("mistral", "sliding_window", "4096"), 16);
+  EXPECT_EQ(context("qwen2", "sliding_window", "6"), 8) << "it is not used";
+  EXPECT_EQ(context("qwen2", "use_sliding_window", "true"), 8) << "there is none";
+  EXPECT_EQ(ReadHuggingFaceConfig(R"({"model_type": "mistral", "num_hidden_layers": 1,
+      "hidden_size": 64, "num_attention_heads": 16, "intermediate_size": 4})")
+                .value()
+                .context,
+            4096);
+  EXPECT_EQ(ReadHuggingFaceConfig(R"({"model_type": "qwen2", "num_hidden_layers": 1,
+      "hidden_size": 64, "num_attention_heads": 32, "intermediate_size": 4,
+      "use_sliding_window": true, "sliding_window": 100, "max_window_layers": 3})")
+                .value()
+                .context,
+            100);
 }
 
 // The value is a number, a list, or the family's default if the key is missing; ids that the model

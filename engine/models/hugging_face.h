@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_H_
-#define STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_H_
+#ifndef STAGECOACH_ENGINE_MODELS_HUGGING_FACE_H_
+#define STAGECOACH_ENGINE_MODELS_HUGGING_FACE_H_
 
 #include <cstdint>
 #include <string>
@@ -8,18 +8,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/checkpoint/hugging_face_model.h"
+#include "engine/models/hugging_face_model.h"
 #include "engine/models/transformer.h"
 
 namespace stagecoach::engine {
 
-// Describes and names models as the library transformers (Wolf et al. 2020) does: GPT2LMHeadModel,
-// LlamaForCausalLM and ResNetForImageClassification. A folder of one has a config.json, and the
+// Describes and names models as the library transformers (Wolf et al. 2020) does; each file of
+// families/ has the ones of an architecture. A folder of one has a config.json, and the
 // parameters in model.safetensors, or in several such files, which model.safetensors.index.json
 // lists. torchvision names ResNets differently, and has nothing like config.json.
 
 // Returns the model that a config.json describes. InvalidArgument names the key that asks for
-// something unsupported: another architecture, activation, scaled rotary embedding, biases in
+// something unsupported: another architecture, activation, scaling of rotary positions, biases in
 // Llama; and any unknown key, unless its value is null. Keys that are known to have no part in what
 // a model computes are not read (base/hugging_face_keys.h).
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view json);
@@ -81,10 +81,12 @@ std::vector<std::string> HuggingFaceCountersOf(const HuggingFaceModel& model);
 std::string HuggingFacePrefix(const HuggingFaceModel& model);
 // Returns the whole name of a tensor: with the prefix, except for a head, which never has it.
 std::string HuggingFaceTensorName(const HuggingFaceModel& model, absl::string_view tensor);
+// Returns the tensor of the embedding's table, without the prefix.
+std::string HuggingFaceTokenTable(const Transformer& model);
 // Returns whether a tensor is none of the parameters, but may be ignored: masks that old files
 // keep, counters, and the head's weight if it is tied.
 bool IsHuggingFaceBuffer(const HuggingFaceModel& model, absl::string_view tensor);
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_H_
+#endif  // STAGECOACH_ENGINE_MODELS_HUGGING_FACE_H_

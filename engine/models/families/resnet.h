@@ -1,13 +1,13 @@
-#ifndef STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_RESNET_H_
-#define STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_RESNET_H_
+#ifndef STAGECOACH_ENGINE_MODELS_FAMILIES_RESNET_H_
+#define STAGECOACH_ENGINE_MODELS_FAMILIES_RESNET_H_
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/checkpoint/hugging_face.h"
-#include "engine/checkpoint/hugging_face_model.h"
+#include "engine/models/hugging_face.h"
+#include "engine/models/hugging_face_model.h"
 
 namespace stagecoach::engine {
 
@@ -24,4 +24,4 @@ std::vector<std::string> ResNetCountersOf(const ImageClassifier& model);
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_RESNET_H_
+#endif  // STAGECOACH_ENGINE_MODELS_FAMILIES_RESNET_H_

@@ -1,4 +1,4 @@
-#include "engine/checkpoint/hugging_face_resnet.h"
+#include "engine/models/families/resnet.h"
 
 #include <map>
 #include <nlohmann/json.hpp>

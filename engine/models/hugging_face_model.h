@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_MODEL_H_
-#define STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_MODEL_H_
+#ifndef STAGECOACH_ENGINE_MODELS_HUGGING_FACE_MODEL_H_
+#define STAGECOACH_ENGINE_MODELS_HUGGING_FACE_MODEL_H_
 
 #include <cstdint>
 #include <string>
@@ -41,4 +41,4 @@ std::string ModelFileOf(const HuggingFaceModel& model);
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_MODEL_H_
+#endif  // STAGECOACH_ENGINE_MODELS_HUGGING_FACE_MODEL_H_

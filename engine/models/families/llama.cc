@@ -1,0 +1,235 @@
+// LlamaForCausalLM, and what differs from it in few things: MistralForCausalLM, Qwen2ForCausalLM.
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_class.h"
+#include "base/hugging_face_keys.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+#include "engine/models/families/family.h"
+#include "kernels/rotary_scaling.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::ObjectReader;
+
+// The values that transformers assumes for a model type if config.json has not got them.
+struct Defaults {
+  absl::string_view model_type;
+  int64_t kv_heads;  // 0: as many as heads
+  int64_t context, vocabulary;
+  std::vector<int64_t> end_of_text;
+  std::optional<int64_t> begin_of_text;
+  std::optional<int64_t> window;  // positions that attention looks back on, itself included
+  bool qkv_bias = false;
+};
+
+const Defaults& DefaultsOf(absl::string_view model_type) {
+  static const auto& all = *new std::vector<Defaults>{
+      {"llama", 0, 2048, 32000, {2}, 1, {}},
+      {"mistral", 8, 131072, 32000, {2}, 1, 4096},
+      {"qwen2", 32, 32768, 151936, {}, {}, 4096, true},
+  };
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const Defaults& type) { return type.model_type == model_type; });
+}
+
+// How queries and keys are rotated by their positions.
+struct Rotation {
+  double base = 10000.0;
+  kernels::RotaryScaling scaling;
+};
+
+absl::StatusOr<kernels::RotaryScaling> ReadLlama3Scaling(ObjectReader& reader) {
+  kernels::RotaryScaling scaling;
+  ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor"));
+  ASSIGN_OR_RETURN(scaling.low_turns, reader.RequiredDouble("low_freq_factor"));
+  ASSIGN_OR_RETURN(scaling.high_turns, reader.RequiredDouble("high_freq_factor"));
+  ASSIGN_OR_RETURN(scaling.original_positions,
+                   reader.RequiredInt64("original_max_position_embeddings", kTransformerExtents));
+  return scaling;
+}
+
+// Reads an object that says how positions are rotated, in either spelling.
+absl::Status ReadRotation(ObjectReader reader, const nlohmann::json& document, Rotation& rotation) {
+  ASSIGN_OR_RETURN(std::string type, reader.OptionalString("type", "default"));
+  const char* const key = reader.Has("rope_type") ? "rope_type" : "type";
+  ASSIGN_OR_RETURN(type, reader.OptionalString("rope_type", type));
+  if (type == "linear") {
+    ASSIGN_OR_RETURN(rotation.scaling.factor, reader.RequiredDouble("factor"));
+  } else if (type == "llama3") {
+    ASSIGN_OR_RETURN(rotation.scaling, ReadLlama3Scaling(reader));
+  } else if (type != "default") {
+    return reader.Error(
+        key, absl::StrCat("is \"", type, "\", expected \"default\", \"linear\" or \"llama3\""));
+  }
+  if (!IsRotaryScaling(rotation.scaling)) {
+    return reader.Error("factor",
+                        "expected at least 1, and a low_freq_factor below high_freq_factor");
+  }
+  ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
+  ASSIGN_OR_RETURN(const double share, reader.OptionalDouble("partial_rotary_factor", 1.0));
+  if (share != 1.0) {
+    return reader.Error("partial_rotary_factor",
+                        absl::StrCat("is ", share, ", which there is no layer for here"));
+  }
+  return base::RefuseUnknownKeys(document, reader);
+}
+
+// Newer versions have all of it in an object of its own.
+absl::StatusOr<Rotation> ReadRotations(const nlohmann::json& document, ObjectReader& reader) {
+  Rotation rotation;
+  ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
+  for (const char* const key : {"rope_scaling", "rope_parameters"}) {
+    if (!reader.Has(key) || document[key].is_null()) continue;
+    ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject(key));
+    RETURN_IF_ERROR(ReadRotation(std::move(own), document[key], rotation));
+  }
+  return rotation;
+}
+
+// Returns the positions that attention looks back on, itself included, in some layer or all.
+absl::StatusOr<std::optional<int64_t>> ReadWindow(const nlohmann::json& document,
+                                                  ObjectReader& reader, const Defaults& defaults) {
+  std::optional<int64_t> window = defaults.window;
+  if (reader.Has("sliding_window")) {
+    window = std::nullopt;
+    if (!document["sliding_window"].is_null()) {
+      ASSIGN_OR_RETURN(window, reader.RequiredInt64("sliding_window", kTransformerExtents));
+    }
+  }
+  if (defaults.model_type != "qwen2") return window;
+  // Which layers have the window.
+  reader.Has("max_window_layers");
+  ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", false));
+  ASSIGN_OR_RETURN(const auto types, reader.OptionalArray("layer_types"));
+  for (size_t i = 0; types.has_value() && i < types->size(); ++i) {
+    ASSIGN_OR_RETURN(const std::string type, types->String(i));
+    if (type == "full_attention" || (type == "sliding_attention" && is_used)) continue;
+    return types->Error(i, absl::StrCat("is \"", type, "\", expected \"full_attention\""));
+  }
+  return is_used ? window : std::nullopt;
+}
+
+absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::string_view model_type,
+                                      ObjectReader& reader) {
+  const Defaults& defaults = DefaultsOf(model_type);
+  Transformer model = {.family = TransformerFamily::kLlama};
+  ASSIGN_OR_RETURN(model.blocks, reader.RequiredInt64("num_hidden_layers", kTransformerExtents));
+  ASSIGN_OR_RETURN(model.width, reader.RequiredInt64("hidden_size", kTransformerExtents));
+  ASSIGN_OR_RETURN(model.heads, reader.RequiredInt64("num_attention_heads", kTransformerExtents));
+  const int64_t kv_heads = defaults.kv_heads == 0 ? model.heads : defaults.kv_heads;
+  ASSIGN_OR_RETURN(model.kv_heads,
+                   reader.OptionalInt64("num_key_value_heads", kv_heads, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.hidden, reader.RequiredInt64("intermediate_size", kTransformerExtents));
+  ASSIGN_OR_RETURN(model.context, reader.OptionalInt64("max_position_embeddings", defaults.context,
+                                                       kTransformerExtents));
+  ASSIGN_OR_RETURN(model.vocabulary,
+                   reader.OptionalInt64("vocab_size", defaults.vocabulary, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.norm_epsilon, reader.OptionalDouble("rms_norm_eps", 1e-6));
+  ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
+  ASSIGN_OR_RETURN(const Rotation rotation, ReadRotations(document, reader));
+  model.rotary_base = rotation.base;
+  model.rotary_scaling = rotation.scaling;
+  model.qkv_bias = defaults.qkv_bias;
+  if (reader.Has("head_dim") && !document["head_dim"].is_null()) {
+    ASSIGN_OR_RETURN(const int64_t size, reader.RequiredInt64("head_dim", kTransformerExtents));
+    if (size * model.heads != model.width) model.head_size = size;
+  }
+  if (model_type != "llama") {
+    // Up to as many positions as the window has, attention looks back on all.
+    ASSIGN_OR_RETURN(const std::optional<int64_t> window, ReadWindow(document, reader, defaults));
+    model.context = std::min(model.context, window.value_or(model.context));
+  }
+  model.end_of_text = defaults.end_of_text;
+  model.begin_of_text = defaults.begin_of_text;
+  RETURN_IF_ERROR(ExpectText(document, reader, "hidden_act", {"silu"}));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "attention_bias", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "mlp_bias", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "rope_interleaved", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
+  // These determine how the products are divided, not what they are.
+  RETURN_IF_ERROR(base::CheckOtherConfigKeys(
+      document, reader, {"attention_dropout", "pretraining_tp", "max_sequence_length"}));
+  return model;
+}
+
+// A Mistral within its window is a Llama, and written as one.
+nlohmann::ordered_json LlamaConfig(const Transformer& model) {
+  nlohmann::ordered_json config = {
+      {"architectures", {model.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
+      {"model_type", model.qkv_bias ? "qwen2" : "llama"},
+      {"num_hidden_layers", model.blocks},
+      {"hidden_size", model.width},
+      {"num_attention_heads", model.heads},
+      {"num_key_value_heads", model.kv_heads},
+      {"intermediate_size", model.hidden},
+      {"max_position_embeddings", model.context},
+      {"vocab_size", model.vocabulary},
+      {"rms_norm_eps", model.norm_epsilon},
+      {"rope_theta", model.rotary_base},
+      {"hidden_act", "silu"}};
+  if (model.head_size != 0) config["head_dim"] = model.head_size;
+  const kernels::RotaryScaling& scaling = model.rotary_scaling;
+  if (scaling.factor == 1.0) return config;
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
+  if (scaling.original_positions > 0) {
+    config["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", scaling.factor},
+                              {"low_freq_factor", scaling.low_turns},
+                              {"high_freq_factor", scaling.high_turns},
+                              {"original_max_position_embeddings", scaling.original_positions}};
+  }
+  return config;
+}
+
+void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& names) {
+  const std::string prefix = absl::StrCat("layers.", block, ".");
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const int64_t of_queries = model.heads * model.size_of_head();
+  const int64_t of_kv = model.kv_heads * model.size_of_head();
+  names.NextLayer();
+  names.AddNorm("0.", prefix + "input_layernorm", false);
+  names.AddLinears(1, model.width,
+                   {{attention + "q_proj", of_queries},
+                    {attention + "k_proj", of_kv},
+                    {attention + "v_proj", of_kv}},
+                   model.qkv_bias);
+  names.AddLinears(3, of_queries, {{attention + "o_proj", model.width}});
+  names.NextLayer();
+  names.AddNorm("0.", prefix + "post_attention_layernorm", false);
+  names.AddLinears(1, model.width,
+                   {{mlp + "gate_proj", model.hidden}, {mlp + "up_proj", model.hidden}});
+  names.AddLinears(3, model.hidden, {{mlp + "down_proj", model.width}});
+}
+
+std::vector<HuggingFaceParameter> LlamaParameters(const Transformer& model) {
+  ParameterNames names(model.width);
+  names.AddPlain("tokens", "embed_tokens.weight", {model.vocabulary, model.width});
+  for (int64_t block = 0; block < model.blocks; ++block) AddLlamaBlock(model, block, names);
+  names.NextLayer();
+  names.AddNorm("", "norm", false);
+  names.AddHead(model);
+  return std::move(names).Take();
+}
+
+}  // namespace
+
+const TransformerFiles& LlamaFiles() {
+  static const auto& files = *new TransformerFiles{.family = TransformerFamily::kLlama,
+                                                   .model_types = {"llama", "mistral", "qwen2"},
+                                                   .prefix = "model.",
+                                                   .token_table = "embed_tokens.weight",
+                                                   .dropout = {{"attention_dropout", 0.0}},
+                                                   .read = ReadLlama,
+                                                   .config = LlamaConfig,
+                                                   .parameters = LlamaParameters};
+  return files;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,217 @@
+#include "engine/models/hugging_face.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error_class.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+#include "engine/models/families/family.h"
+#include "engine/models/families/resnet.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::ObjectReader;
+
+// Reads the tokens with a meaning that the model knows. An absent key leaves `model` unchanged.
+absl::Status ReadMeanings(const nlohmann::json& document, ObjectReader& reader,
+                          Transformer& model) {
+  const auto is_known = [&model](int64_t id) { return id >= 0 && id < model.vocabulary; };
+  const auto read = [&](const char* key, std::vector<int64_t>& ids) -> absl::Status {
+    if (!reader.Has(key)) return absl::OkStatus();
+    ids.clear();
+    if (document[key].is_null()) return absl::OkStatus();
+    if (!document[key].is_array()) {
+      ASSIGN_OR_RETURN(ids.emplace_back(), reader.RequiredInt64(key));
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const base::ArrayReader array, reader.RequiredArray(key));
+    for (size_t i = 0; i < array.size(); ++i) {
+      ASSIGN_OR_RETURN(ids.emplace_back(), array.Int64(i));
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(read("eos_token_id", model.end_of_text));
+  std::vector<int64_t> begins;
+  if (model.begin_of_text.has_value()) begins.push_back(*model.begin_of_text);
+  RETURN_IF_ERROR(read("bos_token_id", begins));
+  std::erase_if(model.end_of_text, [&](int64_t id) { return !is_known(id); });
+  std::erase_if(begins, [&](int64_t id) { return !is_known(id); });
+  if (begins.size() > 1) return reader.Error("bos_token_id", "has several ids, expected one");
+  model.begin_of_text = begins.empty() ? std::nullopt : std::optional(begins.front());
+  return absl::OkStatus();
+}
+
+// The file of each family has its own.
+using FilesOf = const TransformerFiles& (*)();
+constexpr FilesOf kFamilies[] = {Gpt2Files, LlamaFiles};
+
+const TransformerFiles& FilesOfFamily(TransformerFamily family) {
+  return (*std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                        [&](FilesOf files) { return files().family == family; }))();
+}
+
+// Returns null if no family has models of that type.
+const TransformerFiles* FindFiles(absl::string_view model_type) {
+  for (const FilesOf files : kFamilies) {
+    if (absl::c_linear_search(files().model_types, model_type)) return &files();
+  }
+  return nullptr;
+}
+
+std::string KnownTypes() {
+  std::vector<std::string> types;
+  for (const FilesOf files : kFamilies) {
+    for (const absl::string_view type : files().model_types) {
+      types.push_back(absl::StrCat("\"", type, "\""));
+    }
+  }
+  return absl::StrCat(absl::StrJoin(types, ", "), " or \"resnet\"");
+}
+
+std::string ConfigOf(const Transformer& model) {
+  nlohmann::ordered_json config = FilesOfFamily(model.family).config(model);
+  config["tie_word_embeddings"] = model.is_tied;
+  // Says which tokens have a meaning, and that no others do: transformers would assume some.
+  config["bos_token_id"] = nullptr;
+  if (model.begin_of_text.has_value()) config["bos_token_id"] = *model.begin_of_text;
+  config["eos_token_id"] = nullptr;
+  if (model.end_of_text.size() == 1) config["eos_token_id"] = model.end_of_text.front();
+  if (model.end_of_text.size() > 1) config["eos_token_id"] = model.end_of_text;
+  config["dtype"] = "float32";
+  return config.dump(2) + "\n";
+}
+
+std::vector<HuggingFaceParameter> ParametersOf(const Transformer& model) {
+  return FilesOfFamily(model.family).parameters(model);
+}
+
+std::string PrefixOf(const Transformer& model) { return FilesOfFamily(model.family).prefix; }
+
+std::string PrefixOf(const ImageClassifier& model) {
+  return model.naming == ResNetNaming::kTransformers ? "resnet." : "";
+}
+
+}  // namespace
+
+absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json document, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("model_type"));
+  if (type == "resnet") return ReadResNetConfig(document);
+  const TransformerFiles* const files = FindFiles(type);
+  if (files == nullptr) {
+    return reader.Error("model_type", absl::StrCat("is \"", type, "\", expected ", KnownTypes()));
+  }
+  // These are read before the family's reader refuses the keys that nobody has asked for.
+  for (const char* const key : {"eos_token_id", "bos_token_id"}) reader.Has(key);
+  ASSIGN_OR_RETURN(Transformer model, files->read(document, type, reader));
+  RETURN_IF_ERROR(ReadMeanings(document, reader, model));
+  RETURN_IF_ERROR(CheckTransformer(model));
+  return model;
+}
+
+absl::StatusOr<Transformer> ReadHuggingFaceConfig(absl::string_view text) {
+  ASSIGN_OR_RETURN(const HuggingFaceModel model, ReadHuggingFaceModel(text));
+  if (const auto* const found = std::get_if<Transformer>(&model)) return *found;
+  return base::DataError("$.model_type: is of a model that does not take tokens");
+}
+
+absl::Status ReadHuggingFaceGeneration(absl::string_view text, Transformer& model) {
+  ASSIGN_OR_RETURN(const nlohmann::json document, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  return ReadMeanings(document, reader, model);
+}
+
+absl::StatusOr<std::string> HuggingFaceDropoutOf(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json document, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("model_type"));
+  const TransformerFiles* const files = FindFiles(type);
+  std::vector<std::string> asked;
+  if (files == nullptr) return "";
+  for (const auto& [key, usual] : files->dropout) {
+    ASSIGN_OR_RETURN(const double rate, reader.OptionalDouble(key, usual));
+    if (rate != 0.0) asked.push_back(absl::StrCat(key, " ", rate));
+  }
+  return absl::StrJoin(asked, ", ");
+}
+
+std::string HuggingFaceConfigOf(const HuggingFaceModel& model) {
+  if (const auto* const resnet = std::get_if<ImageClassifier>(&model)) {
+    return ResNetConfigOf(*resnet);
+  }
+  return ConfigOf(std::get<Transformer>(model));
+}
+
+std::vector<HuggingFaceParameter> HuggingFaceParametersOf(const HuggingFaceModel& model) {
+  if (const auto* const resnet = std::get_if<ImageClassifier>(&model)) {
+    return ResNetParametersOf(*resnet);
+  }
+  return ParametersOf(std::get<Transformer>(model));
+}
+
+std::vector<std::string> HuggingFaceCountersOf(const HuggingFaceModel& model) {
+  const auto* const resnet = std::get_if<ImageClassifier>(&model);
+  return resnet == nullptr ? std::vector<std::string>() : ResNetCountersOf(*resnet);
+}
+
+std::string HuggingFacePrefix(const HuggingFaceModel& model) {
+  return std::visit([](const auto& known) { return PrefixOf(known); }, model);
+}
+
+std::string HuggingFaceTensorName(const HuggingFaceModel& model, absl::string_view tensor) {
+  const bool is_head =
+      absl::StartsWith(tensor, "lm_head.") || absl::StartsWith(tensor, "classifier.");
+  return absl::StrCat(is_head ? "" : HuggingFacePrefix(model), tensor);
+}
+
+std::string HuggingFaceTokenTable(const Transformer& model) {
+  return FilesOfFamily(model.family).token_table;
+}
+
+bool IsHuggingFaceBuffer(const HuggingFaceModel& model, absl::string_view tensor) {
+  const auto* const transformer = std::get_if<Transformer>(&model);
+  if (transformer == nullptr) {
+    const std::vector<std::string> counters = HuggingFaceCountersOf(model);
+    return std::find(counters.begin(), counters.end(), tensor) != counters.end();
+  }
+  if (tensor == "lm_head.weight") return transformer->is_tied;
+  return absl::EndsWith(tensor, ".attn.bias") || absl::EndsWith(tensor, ".attn.masked_bias") ||
+         absl::EndsWith(tensor, ".rotary_emb.inv_freq");
+}
+
+absl::StatusOr<HuggingFaceModel> HuggingFaceModelOf(absl::string_view model_file,
+                                                    const kernels::Shape& input, int64_t outputs) {
+  absl::StatusOr<Transformer> transformer = TransformerOf(model_file);
+  if (transformer.ok()) {
+    transformer->context = input.elements();
+    transformer->vocabulary = outputs;
+    return *std::move(transformer);
+  }
+  const absl::StatusOr<ResNet> net = ResNetOf(model_file);
+  if (net.ok()) {
+    return ImageClassifier{.net = *net, .channels = input.dim(0), .classes = outputs};
+  }
+  if (!absl::IsFailedPrecondition(net.status())) return net.status();
+  return base::DataError(absl::StrCat(transformer.status().message(),
+                                      ", nor of a ResNet, as one for \"resnet18\" has"),
+                         absl::StatusCode::kFailedPrecondition);
+}
+
+std::string ModelFileOf(const HuggingFaceModel& model) {
+  if (const auto* const resnet = std::get_if<ImageClassifier>(&model)) {
+    return ModelFileOf(resnet->net);
+  }
+  return ModelFileOf(std::get<Transformer>(model));
+}
+
+}  // namespace stagecoach::engine
