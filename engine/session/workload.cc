@@ -20,6 +20,7 @@
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/arrays.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/formats/load.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -128,12 +129,17 @@ absl::StatusOr<ModelData> ShapesOf(const RunConfig& options, const ModelTokens& 
                    .classes = tokens.vocabulary};
 }
 
+absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source) {
+  const DataFormat* const format = FindDataFormat(source);
+  const bool has_columns = format != nullptr && format->has_label_column;
+  if (options.label == RunConfig().label || has_columns) return absl::OkStatus();
+  return base::UsageError(absl::StrCat("--label is for ",
+                                       DescribeDataForms(&DataFormat::has_label_column), ", and ",
+                                       source.spec, " is none"));
+}
+
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
                                    const Shape& model_input) {
-  if (options.label != RunConfig().label && !absl::EndsWith(DataOf(options), ".csv")) {
-    return base::UsageError(
-        absl::StrCat("--label is for a .csv file, and ", DataOf(options), " is none"));
-  }
   if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
       !HoldsArrays(options.test_data)) {
     return base::UsageError(
@@ -150,9 +156,10 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .has_shapes_only = options.needs_shapes_only,
                              .seed = options.seed,
                              .tokens = tokens};
+  RETURN_IF_ERROR(CheckLabelColumn(options, source));
   if (options.test_fraction.has_value() && !IsDivided(source)) {
     return base::UsageError(
-        absl::StrCat("--test-fraction is for a .csv file or one of tokens, and ", source.spec,
+        absl::StrCat("--test-fraction is for a single file, and ", source.spec,
                      " has a test set of its own; another one is named with --test-data"));
   }
   const bool has_accuracy = source.labels == LabelKind::kClasses;

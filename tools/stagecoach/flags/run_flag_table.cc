@@ -9,13 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/formats/arrays.h"
-#include "engine/data/formats/csv.h"
-#include "engine/data/formats/load.h"
-#include "engine/data/synthetic.h"
+#include "engine/data/formats/format.h"
+#include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
 #include "kernels/cpu/cpu_device.h"
@@ -199,51 +199,74 @@ std::vector<std::string> SettledByPlan(const std::vector<RunFlag>& flags) {
   return settled;
 }
 
+// What formats of data say in help, in their order there.
+std::string JoinFormats(std::string (*text)(const engine::DataFormat& format)) {
+  std::vector<std::string> texts;
+  for (const engine::DataFormat* const format : engine::kDataFormats) {
+    std::string said = text(*format);
+    if (!said.empty()) texts.insert(texts.begin(), std::move(said));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+std::string NamesOfFormats() {
+  return JoinFormats([](const engine::DataFormat& format) { return std::string(format.name); });
+}
+
+std::string TestFractions() {
+  return JoinFormats([](const engine::DataFormat& format) {
+    return format.test_fraction > 0 ? absl::StrCat(format.name, " ", format.test_fraction) : "";
+  });
+}
+
 std::vector<RunFlag> DataFlags() {
   const O defaults;
-  return {Flag("--data", "SPEC",
-               "IDX, npy, csv, text, ids, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]",
-               Reads(&O::data, ParseData),
-               {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
-          Flag("--label", "NAME", Describe("Label column of a .csv file", defaults.label),
-               Reads(&O::label, ParseText),
-               {.in_effect = OfOptions([](const O& options) { return options.label; })}),
-          Flag("--channels", "first|last",
-               Describe("Position of the channel axis in arrays of images", "first"),
-               Reads(&O::channels,
-                     NamesOf<engine::ChannelOrder>({{"first", engine::ChannelOrder::kFirst},
-                                                    {"last", engine::ChannelOrder::kLast}})),
-               {.saving = FlagSaving::kOnlyGiven,
-                .in_effect = OfOptions([](const O& options) -> Effect {
-                  return engine::HoldsArrays(DataOf(options))
-                             ? Effect(options.channels == engine::ChannelOrder::kLast ? "last"
-                                                                                      : "first")
-                             : std::nullopt;
-                })}),
-          Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
-               Reads(&O::loss, Choice({"cross-entropy", "mse"})),
-               {.in_effect =
-                    OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
-          Flag("--context", "TOKENS",
-               absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
-               Reads(&O::context, CountIn(1, kMaxContext)),
-               {.in_effect = OfRun(TakesIds,
-                                   [](const engine::TrainingRun& run) {
-                                     return absl::StrCat(InputOf(run).shape.elements());
-                                   })}),
-          Flag("--vocabulary", "N", "Vocabulary size [the model's, or the tokens that occur]",
-               Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary)),
-               {.in_effect = OfRun(TakesIds,
-                                   [](const engine::TrainingRun& run) {
-                                     return absl::StrCat(InputOf(run).vocabulary);
-                                   })}),
-          Flag("--tokenizer", "FILE",
-               "Tokenizer for text: a .json or .model file, or bytes [--init's, or bytes]",
-               Reads(&O::tokenizer, ParseFile),
-               {.saving = FlagSaving::kOnlyGiven,
-                .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
-                  return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
-                }})};
+  return {
+      Flag("--data", "SPEC", absl::StrCat(NamesOfFormats(), " [Fashion-MNIST]"),
+           Reads(&O::data, ParseData),
+           {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
+      Flag("--label", "NAME",
+           Describe(absl::StrCat("Label column of ",
+                                 engine::DescribeDataForms(&engine::DataFormat::has_label_column)),
+                    defaults.label),
+           Reads(&O::label, ParseText),
+           {.in_effect = OfOptions([](const O& options) { return options.label; })}),
+      Flag("--channels", "first|last",
+           Describe("Position of the channel axis in arrays of images", "first"),
+           Reads(&O::channels,
+                 NamesOf<engine::ChannelOrder>({{"first", engine::ChannelOrder::kFirst},
+                                                {"last", engine::ChannelOrder::kLast}})),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfOptions([](const O& options) -> Effect {
+              return engine::HoldsArrays(DataOf(options))
+                         ? Effect(options.channels == engine::ChannelOrder::kLast ? "last"
+                                                                                  : "first")
+                         : std::nullopt;
+            })}),
+      Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
+           Reads(&O::loss, Choice({"cross-entropy", "mse"})),
+           {.in_effect =
+                OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+      Flag("--context", "TOKENS",
+           absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
+           Reads(&O::context, CountIn(1, kMaxContext)),
+           {.in_effect = OfRun(TakesIds,
+                               [](const engine::TrainingRun& run) {
+                                 return absl::StrCat(InputOf(run).shape.elements());
+                               })}),
+      Flag("--vocabulary", "N", "Vocabulary size [the model's, or the tokens that occur]",
+           Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary)),
+           {.in_effect = OfRun(TakesIds,
+                               [](const engine::TrainingRun& run) {
+                                 return absl::StrCat(InputOf(run).vocabulary);
+                               })}),
+      Flag("--tokenizer", "FILE",
+           "Tokenizer for text: a .json or .model file, or bytes [--init's, or bytes]",
+           Reads(&O::tokenizer, ParseFile),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
+              return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
+            }})};
 }
 
 std::vector<RunFlag> TestDataFlags() {
@@ -256,9 +279,7 @@ std::vector<RunFlag> TestDataFlags() {
                                                           : std::nullopt;
                                              })}),
       Flag("--test-fraction", "X",
-           absl::StrCat("Share of a file held out as the test set [csv ",
-                        engine::kDefaultCsvTestFraction, ", tokens ", engine::kDefaultTestFraction,
-                        "]"),
+           absl::StrCat("Share of a file held out as the test set [", TestFractions(), "]"),
            Reads(&O::test_fraction, ParseTestFraction),
            {.in_effect = OfOptions([](const O& options) -> Effect {
               return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))
