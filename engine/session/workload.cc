@@ -32,20 +32,33 @@
 namespace stagecoach::engine {
 namespace {
 
+// Returns the flags of an optimizer's hyper-parameters: "--beta1 and --beta2".
+std::string FlagsOf(const OptimizerType& type) {
+  std::vector<std::string> flags;
+  for (const HyperParameter& parameter : type.hyper_parameters) {
+    if (parameter.help != nullptr) flags.push_back(absl::StrCat("--", parameter.name));
+  }
+  return absl::StrJoin(flags, " and ");
+}
+
 absl::StatusOr<Optimizer> OptimizerOf(const RunConfig& options) {
-  const bool is_sgd = options.optimizer == "sgd";
-  if (is_sgd && (options.beta1.has_value() || options.beta2.has_value())) {
-    return base::UsageError(absl::StrCat(options.beta1.has_value() ? "--beta1" : "--beta2",
-                                         " is for --optimizer adamw; sgd has --momentum"));
+  const OptimizerType* const type = FindOptimizerType(options.optimizer);
+  if (type == nullptr) {
+    return base::UsageError(
+        absl::StrCat("--optimizer ", options.optimizer, ": expected ", ListOptimizers()));
   }
-  if (options.momentum.has_value() && !is_sgd) {
-    return base::UsageError("--momentum is for --optimizer sgd; adamw has --beta1 and --beta2");
-  }
-  Optimizer optimizer = is_sgd ? Optimizer::Sgd() : Optimizer::AdamW();
+  Optimizer optimizer = type->defaults;
   optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);
-  optimizer.beta1 = options.beta1.value_or(optimizer.beta1);
-  optimizer.beta2 = options.beta2.value_or(optimizer.beta2);
-  optimizer.momentum = options.momentum.value_or(optimizer.momentum);
+  for (const HyperParameter& parameter : HyperParameters()) {
+    const auto given = options.hyper_parameters.find(parameter.name);
+    if (given == options.hyper_parameters.end()) continue;
+    if (!type->Has(parameter)) {
+      return base::UsageError(absl::StrCat("--", parameter.name, " is for --optimizer ",
+                                           ListOptimizers(&parameter), "; ", type->name, " has ",
+                                           FlagsOf(*type)));
+    }
+    optimizer.*parameter.value = given->second;
+  }
   optimizer.clip_norm = options.clip_norm;
   optimizer.checks_gradients = options.on_nonfinite.has_value();
   RETURN_IF_ERROR(base::WithClass(base::ErrorClass::kUsage, CheckOptimizer(optimizer)));
@@ -254,13 +267,13 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
 
 // The learning rate, or its peak.
 float PeakRateOf(const RunConfig& options) {
-  constexpr float kSgd = 0.01F;
-  constexpr float kAdamWMax = 1e-3F;
-  constexpr float kAdamWTimesWidth = 4e-5F * 2304;  // tuned on the default network
   if (options.learning_rate.has_value()) return *options.learning_rate;
-  if (options.optimizer == "sgd") return kSgd;
-  if (NameOfModel(options) != kDefaultModel) return kAdamWMax;
-  return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
+  const OptimizerType* const found = FindOptimizerType(options.optimizer);
+  const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
+  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel) {
+    return type.learning_rate;
+  }
+  return std::min(type.learning_rate, type.rate_times_width / static_cast<float>(options.width));
 }
 
 }  // namespace
