@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/ops.h"
@@ -132,5 +133,28 @@ class AttentionLayer final : public Layer {
 }  // namespace
 
 LayerFactory Attention(const AttentionOptions& options) { return LayerOf<AttentionLayer>(options); }
+
+const LayerType kAttentionType = {
+    .name = "attention",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      AttentionOptions options;
+      ASSIGN_OR_RETURN(options.heads, entry.reader.RequiredInt64("heads", kFileCounts));
+      ASSIGN_OR_RETURN(options.kv_heads,
+                       entry.reader.OptionalInt64("kv_heads", options.heads, kFileCounts));
+      ASSIGN_OR_RETURN(const double base,
+                       entry.reader.OptionalDouble("rotary_base", 0.0, {.min = 0.0, .max = 1e12}));
+      if (base > 0.0 && base < 1.0) {
+        return entry.reader.Error("rotary_base",
+                                  "expected at least 1, or 0 for no rotary embedding");
+      }
+      options.rotary_base = static_cast<float>(base);
+      layer.factories = {Attention(options)};
+      layer.output_of = [options](const Shape& input) {
+        const int64_t heads = LastAxisOf(input) / (options.heads + 2 * options.kv_heads);
+        return WithLastAxis(input, heads * options.heads);
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine
