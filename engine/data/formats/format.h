@@ -36,7 +36,8 @@ struct DataFormat {
 extern const DataFormat kSyntheticFormat, kTokenFormat, kCsvFormat, kArrayFormat, kCifarFormat,
     kIdxFormat;
 
-// If data have several of the formats, the first counts. Messages and help list the last one first.
+// If data have several of the formats, the first counts; IDX is the last, since any file may have
+// it. Messages and help list the last one first.
 inline constexpr const DataFormat* kDataFormats[] = {
     &kSyntheticFormat, &kTokenFormat, &kCsvFormat, &kArrayFormat, &kCifarFormat, &kIdxFormat,
 };
