@@ -102,24 +102,27 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
 }
 
 Json ToJson(const Optimizer& optimizer) {
-  return {{"name", Name(optimizer.kind)},    {"weight_decay", optimizer.weight_decay},
-          {"beta1", optimizer.beta1},        {"beta2", optimizer.beta2},
-          {"epsilon", optimizer.epsilon},    {"momentum", optimizer.momentum},
-          {"clip_norm", optimizer.clip_norm}};
+  Json json = {{"name", TypeOf(optimizer).name}, {"weight_decay", optimizer.weight_decay}};
+  for (const HyperParameter& parameter : HyperParameters()) {
+    json[parameter.name] = optimizer.*parameter.value;
+  }
+  json["clip_norm"] = optimizer.clip_norm;
+  return json;
 }
 
+// A file may lack the hyper-parameters of other optimizers: it may be older than those.
 absl::StatusOr<Optimizer> ParseOptimizer(ObjectReader reader) {
-  Optimizer optimizer;
   ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("name"));
-  if (name == Name(Optimizer::Kind::kSgd)) optimizer.kind = Optimizer::Kind::kSgd;
-  if (name != Name(optimizer.kind)) {
-    return reader.Error("name", absl::StrCat("is \"", name, "\", expected adamw or sgd"));
+  const OptimizerType* const type = FindOptimizerType(name);
+  if (type == nullptr) {
+    return reader.Error("name", absl::StrCat("is \"", name, "\", expected ", ListOptimizers()));
   }
+  Optimizer optimizer = type->defaults;
   ASSIGN_OR_RETURN(optimizer.weight_decay, Float(reader, "weight_decay"));
-  ASSIGN_OR_RETURN(optimizer.beta1, Float(reader, "beta1"));
-  ASSIGN_OR_RETURN(optimizer.beta2, Float(reader, "beta2"));
-  ASSIGN_OR_RETURN(optimizer.epsilon, Float(reader, "epsilon"));
-  ASSIGN_OR_RETURN(optimizer.momentum, Float(reader, "momentum"));
+  for (const HyperParameter& parameter : HyperParameters()) {
+    if (!reader.Has(parameter.name) && !type->Has(parameter)) continue;
+    ASSIGN_OR_RETURN(optimizer.*parameter.value, Float(reader, parameter.name));
+  }
   ASSIGN_OR_RETURN(optimizer.clip_norm, Float(reader, "clip_norm"));
   RETURN_IF_ERROR(reader.Finish());
   RETURN_IF_ERROR(CheckOptimizer(optimizer));

@@ -1,30 +1,24 @@
 #include "engine/models/model_file.h"
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/line.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
 #include "engine/models/named_outputs.h"
-#include "engine/models/parsed_layer.h"
-#include "engine/nn/layers/activation.h"
-#include "engine/nn/layers/embedding.h"
-#include "engine/nn/layers/head.h"
-#include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/layers.h"
+#include "engine/nn/layers/parsed_layer.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -32,81 +26,78 @@ namespace {
 using base::ObjectReader;
 using nlohmann::json;
 
-template <typename T>
-struct Named {
-  const char* name = nullptr;
-  T value = {};
-};
-
-// The loss over labels that are classes, and over numbers; null: not available for those.
+// A loss over labels that are classes, and over numbers; null: not available for those.
 struct LossChoice {
+  const char* name = nullptr;
   LossFactory (*of_classes)() = nullptr;
   LossFactory (*of_values)() = nullptr;
 };
-constexpr auto kLosses = std::to_array<Named<LossChoice>>({
-    {"softmax_cross_entropy", {SoftmaxCrossEntropy, nullptr}},
-    {"mean_squared_error", {MeanSquaredError, MeanSquaredErrorOfValues}},
-});
-constexpr auto kActivations = [] {
-  std::array<Named<Activation>, kernels::kAllActivations.size()> named = {};
-  for (size_t i = 0; i < named.size(); ++i) {
-    named[i] = {ActivationName(kernels::kAllActivations[i]), kernels::kAllActivations[i]};
-  }
-  return named;
-}();
-// One layer type for each activation.
-template <Activation kActivation>
-absl::Status ParseActivation(ObjectReader&, ParsedLayer& layer) {
-  layer.factories = {Activate(kActivation)};
-  return absl::OkStatus();
-}
-// Kinds that need more than their own keys have a parser within ModelParser.
-enum class LayerKind : uint8_t { kPlain, kLinear, kEmbedding, kHead, kResidual, kSequence };
-struct LayerType {
-  LayerKind kind = LayerKind::kPlain;
-  absl::Status (*parse)(ObjectReader& reader, ParsedLayer& layer) = nullptr;  // if it is plain
-};
-constexpr auto kLayerTypes = std::to_array<Named<LayerType>>({
-    {"linear", {LayerKind::kLinear}},
-    {"layer_norm", {.parse = ParseLayerNorm}},
-    {"rms_norm", {.parse = ParseRmsNorm}},
-    {"residual", {LayerKind::kResidual}},
-    {"sequence", {LayerKind::kSequence}},
-    {"embedding", {LayerKind::kEmbedding}},
-    {"attention", {.parse = ParseAttention}},
-    {"swiglu", {.parse = ParseSwiGlu}},
-    {"dropout", {.parse = ParseDropout}},
-    {"conv2d", {.parse = ParseConv2d}},
-    {"max_pool", {.parse = ParseMaxPool}},
-    {"avg_pool", {.parse = ParseAvgPool}},
-    {"global_avg_pool", {.parse = ParseGlobalAvgPool}},
-    {"group_norm", {.parse = ParseGroupNorm}},
-    {"batch_norm", {.parse = ParseBatchNorm}},
-    {"relu", {.parse = ParseActivation<Activation::kRelu>}},
-    {"gelu", {.parse = ParseActivation<Activation::kGelu>}},
-    {"gelu_exact", {.parse = ParseActivation<Activation::kGeluExact>}},
-    {"tanh", {.parse = ParseActivation<Activation::kTanh>}},
-    {"sigmoid", {.parse = ParseActivation<Activation::kSigmoid>}},
-    {"flatten", {.parse = ParseFlatten}},
-    {"add_skip", {.parse = ParseAddSkip}},
-    {"concat_skip", {.parse = ParseConcatSkip}},
-    {"head", {LayerKind::kHead}},
+constexpr auto kLosses = std::to_array<LossChoice>({
+    {"softmax_cross_entropy", SoftmaxCrossEntropy, nullptr},
+    {"mean_squared_error", MeanSquaredError, MeanSquaredErrorOfValues},
 });
 
-// Returns the value called `name`, which the reader found at `key`.
-template <typename T, size_t N>
-absl::StatusOr<T> Choose(const ObjectReader& reader, absl::string_view key, const std::string& name,
-                         const std::array<Named<T>, N>& choices) {
-  std::vector<std::string> known;
-  for (const Named<T>& choice : choices) {
-    if (name == choice.name) return choice.value;
-    known.emplace_back(choice.name);
+absl::StatusOr<LossChoice> ParseLoss(bool has_numbers, ObjectReader& reader) {
+  std::vector<std::string> names;
+  for (const LossChoice& choice : kLosses) names.emplace_back(choice.name);
+  ASSIGN_OR_RETURN(const std::string name,
+                   reader.OptionalString("loss", kLosses[has_numbers ? 1 : 0].name));
+  ASSIGN_OR_RETURN(const size_t choice, ChooseAmong(names, "loss", name, reader));
+  return kLosses[choice];
+}
+
+int64_t RootOf(int64_t square) {
+  const auto root = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(square))));
+  return root * root == square ? root : 0;
+}
+
+// Parses "input": the shape of a sample, which has as many elements as `data`; or, for "image",
+// `data` itself if it has channels, and otherwise that of a square image of one channel or three.
+absl::StatusOr<Shape> ParseInput(const json& document, ObjectReader& reader, const Shape& data) {
+  const int64_t numbers = data.elements();
+  if (document["input"].is_string()) {
+    ASSIGN_OR_RETURN(const std::string word, reader.RequiredString("input"));
+    if (word != "image") return reader.Error("input", "expected a shape or \"image\"");
+    if (data.rank() == 3) return data;
+    for (const int64_t channels : {1, 3}) {
+      const int64_t side = numbers % channels == 0 ? RootOf(numbers / channels) : 0;
+      if (side > 0) return Shape{channels, side, side};
+    }
+    return reader.Error(
+        "input", absl::StrCat("the data has samples of ", numbers,
+                              " numbers, which are no square image of 1 or 3 channels: say their "
+                              "shape, such as [3, 32, 48]"));
   }
-  const std::string nearest = base::Nearest(name, known);
-  return reader.Error(
-      key, absl::StrCat("\"", absl::CHexEscape(name), "\" is not known, expected one of ",
-                        absl::StrJoin(known, ", "),
-                        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray("input"));
+  if (entries.size() < 1 || entries.size() >= Shape::kMaxRank) {
+    return reader.Error("input", absl::StrCat("expected 1 to ", Shape::kMaxRank - 1, " extents"));
+  }
+  std::vector<int64_t> extents;
+  int64_t rest = numbers;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t extent, entries.Int64(i, {.min = 1, .max = numbers}));
+    extents.push_back(extent);
+    rest = rest % extent == 0 ? rest / extent : 0;
+    if (rest == 0) break;
+  }
+  if (rest != 1) {
+    return reader.Error("input", absl::StrCat("has not as many elements as the samples of the "
+                                              "data, which have ",
+                                              numbers, " numbers"));
+  }
+  return Shape(extents);
+}
+
+std::vector<std::string> NamesOf(absl::Span<const LayerType* const> types) {
+  std::vector<std::string> names;
+  for (const LayerType* const type : types) names.emplace_back(type->name);
+  return names;
+}
+
+std::vector<const LayerType*> AllLayerTypes() {
+  std::vector<const LayerType*> types(std::begin(kLayerTypes), std::end(kLayerTypes));
+  for (const LayerType& activation : kActivationTypes) types.push_back(&activation);
+  return types;
 }
 
 struct LayerList {
@@ -184,13 +175,12 @@ class ModelParser {
         return reader.Error(key, "is for a model of tokens, but the data has numbers");
       }
     }
-    ASSIGN_OR_RETURN(const std::string loss,
-                     reader.OptionalString("loss", kLosses[data_.has_numbers ? 1 : 0].name));
-    ASSIGN_OR_RETURN(const LossChoice choice, Choose(reader, "loss", loss, kLosses));
+    ASSIGN_OR_RETURN(const LossChoice choice, ParseLoss(data_.has_numbers, reader));
     const auto make_loss = data_.has_numbers ? choice.of_values : choice.of_classes;
     if (make_loss == nullptr) {
-      return reader.Error("loss", absl::StrCat("is \"", loss, "\", but the data's labels are ",
-                                               "numbers: expected \"mean_squared_error\""));
+      return reader.Error("loss",
+                          absl::StrCat("is \"", choice.name, "\", but the data's labels are ",
+                                       "numbers: expected \"mean_squared_error\""));
     }
     model.loss = make_loss();
     if (reader.Has("input")) {
@@ -238,28 +228,13 @@ class ModelParser {
   absl::StatusOr<ParsedLayer> ParseLayer(const json& entry, const std::string& path) {
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(entry, path));
     ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("type"));
-    ASSIGN_OR_RETURN(const LayerType type, Choose(reader, "type", name, kLayerTypes));
+    static const auto* const types = new std::vector<const LayerType*>(AllLayerTypes());
+    ASSIGN_OR_RETURN(const size_t choice, ChooseAmong(NamesOf(*types), "type", name, reader));
     ParsedLayer layer;
-    switch (type.kind) {
-      case LayerKind::kPlain:
-        RETURN_IF_ERROR(type.parse(reader, layer));
-        break;
-      case LayerKind::kLinear:
-        RETURN_IF_ERROR(ParseLinear(entry, reader, layer));
-        break;
-      case LayerKind::kEmbedding:
-        RETURN_IF_ERROR(ParseEmbedding(entry, reader, layer));
-        break;
-      case LayerKind::kResidual:
-        RETURN_IF_ERROR(ParseResidual(entry, reader, layer));
-        break;
-      case LayerKind::kSequence:
-        RETURN_IF_ERROR(ParseInside(entry, "layers", reader, layer));
-        break;
-      case LayerKind::kHead:
-        RETURN_IF_ERROR(ParseHead(reader, layer));
-        break;
-    }
+    LayerEntry own = {entry, reader, classes_, [&](const char* key, ParsedLayer& outer) {
+                        return ParseInside(entry, key, reader, outer);
+                      }};
+    RETURN_IF_ERROR((*types)[choice]->parse(own, layer));
     if (reader.Has("name")) {
       ASSIGN_OR_RETURN(layer.name, ParseName("name", reader));
     }
@@ -270,85 +245,6 @@ class ModelParser {
       return reader.Error("repeat", "a layer that reads another's output cannot be repeated");
     }
     return layer;
-  }
-
-  // Parses a number, or the word that stands for the data's classes.
-  absl::StatusOr<int64_t> ParseCount(const json& entry, const char* key, ObjectReader& reader) {
-    if (!entry.contains(key) || !entry[key].is_string()) {
-      return reader.RequiredInt64(key, {.min = 1, .max = kMaxFileOutputs});
-    }
-    ASSIGN_OR_RETURN(const std::string word, reader.RequiredString(key));
-    if (word == "classes") return classes_;
-    return reader.Error(
-        key, absl::StrCat("\"", absl::CHexEscape(word), "\": expected a number or \"classes\""));
-  }
-
-  absl::Status ParseLinear(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
-    ASSIGN_OR_RETURN(const int64_t outputs, ParseCount(entry, "outputs", reader));
-    ASSIGN_OR_RETURN(const std::string name,
-                     reader.OptionalString("activation", kActivations[0].name));
-    ASSIGN_OR_RETURN(const Activation activation, Choose(reader, "activation", name, kActivations));
-    ASSIGN_OR_RETURN(const bool has_bias, reader.OptionalBool("bias", true));
-    LinearOptions options = {.outputs = outputs, .activation = activation, .has_bias = has_bias};
-    if (reader.Has("deviation")) {
-      ASSIGN_OR_RETURN(const double deviation,
-                       reader.RequiredDouble("deviation", {.min = 0.0, .max = 1e3}));
-      options.deviation = static_cast<float>(deviation);
-    }
-    layer.factories = {Linear(options)};
-    layer.output_of = [outputs](const Shape& input) { return WithLastAxis(input, outputs); };
-    return absl::OkStatus();
-  }
-
-  absl::Status ParseEmbedding(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
-    EmbeddingOptions options;
-    ASSIGN_OR_RETURN(options.vocabulary, ParseCount(entry, "vocabulary", reader));
-    ASSIGN_OR_RETURN(options.features,
-                     reader.RequiredInt64("features", {.min = 1, .max = kMaxFileOutputs}));
-    if (reader.Has("positions") && entry["positions"].is_number()) {
-      ASSIGN_OR_RETURN(options.table_positions,
-                       reader.RequiredInt64("positions", {.min = 1, .max = kMaxFileOutputs}));
-      options.positions = true;
-    } else {
-      ASSIGN_OR_RETURN(options.positions, reader.OptionalBool("positions", options.positions));
-    }
-    for (const auto& [key, deviation] :
-         {std::pair("token_deviation", &options.token_deviation),
-          std::pair("position_deviation", &options.position_deviation)}) {
-      ASSIGN_OR_RETURN(const double value,
-                       reader.OptionalDouble(key, *deviation, {.min = 0.0, .max = 1e3}));
-      *deviation = static_cast<float>(value);
-    }
-    layer.factories = {Embedding(options)};
-    layer.output_of = [outputs = options.features](const Shape& input) {
-      return input.rank() == 1 ? Shape{input.dim(0), outputs} : input;
-    };
-    return absl::OkStatus();
-  }
-
-  absl::Status ParseHead(ObjectReader& reader, ParsedLayer& layer) const {
-    HeadOptions options = {.classes = classes_};
-    ASSIGN_OR_RETURN(const double deviation, reader.OptionalDouble("deviation", options.deviation,
-                                                                   {.min = 0.0, .max = 1e3}));
-    options.deviation = static_cast<float>(deviation);
-    ASSIGN_OR_RETURN(layer.is_tied, reader.OptionalBool("tied", false));
-    layer.factories = {Head(options)};
-    layer.output_of = [outputs = options.classes](const Shape& input) {
-      return WithLastAxis(input, outputs);
-    };
-    return absl::OkStatus();
-  }
-
-  absl::Status ParseResidual(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
-    RETURN_IF_ERROR(ParseInside(entry, "layers", reader, layer));
-    ParsedLayer shortcut{.layers = 0};
-    if (reader.Has("shortcut")) {
-      RETURN_IF_ERROR(ParseInside(entry, "shortcut", reader, shortcut));
-    }
-    ASSIGN_OR_RETURN(const bool relu, reader.OptionalBool("relu", false));
-    layer.factories = {Residual(std::move(layer.factories), std::move(shortcut.factories), relu)};
-    layer.layers += 1 + shortcut.layers;
-    return absl::OkStatus();
   }
 
   // Parses the layers inside another. The recursion ends with the depth that ParseToml allows.

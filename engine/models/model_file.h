@@ -47,51 +47,11 @@ namespace stagecoach::engine {
 //   type = "linear"
 //   outputs = "classes"
 //
-// The other types, with their defaults:
-//
-//   { type = "embedding", vocabulary = 50257, features = 768, positions = false,
-//     token_deviation = 0.02, position_deviation = 0.02 }   # layers/embedding.h; a vocabulary may
-//                                                           # be "classes"; positions true, or as
-//                                                           # many as its table has
-//   { type = "sequence", layers = [...] }                   # these, one after the other, between
-//                                                           # which a cut may fall: to be repeated
-//   { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0,
-//     rotary_scaling = { factor = 8.0, original_context = 8192, low_turns = 1.0, high_turns = 4.0 }
-//     }
-//                                                           # layers/attention.h; heads has no
-//                                                           # default, kv_heads is as heads;
-//                                                           without # a scaling there is none
-//   { type = "rms_norm", epsilon = 1e-5 }                   # layers/layer_norm.h
-//   { type = "swiglu" }                                     # layers/swiglu.h
-//   { type = "dropout", rate = 0.1 }                        # layers/dropout.h; no default
-//   { type = "head", deviation = 0.02, tied = false }       # layers/head.h; the last layer, in
-//                                                           # place of linear and its loss; tied:
-//                                                           # to the table of layer 0, an embedding
-//   { type = "relu" }                                       # layers/activation.h: any of the
-//                                                           # activations, as a layer of its own
-//   { type = "residual", layers = [...], shortcut = [...], relu = false }  # a shortcut through
-//                                                           # layers of its own, relu of the sum
-//
-//   { type = "add_skip", from = "down" }                    # layers/skip.h: output of the layer
-//   { type = "concat_skip", from = "down" }                 # before that has name = "down" (any
-//                                                           # may; the last of a repeated one)
-//
-// and those of images [channels, height, width]:
-//
-//   { type = "conv2d", outputs = 64, kernel = 3, stride = 1, padding = 0, groups = 1, bias = true }
-//                                                           # layers/conv2d.h; outputs and kernel
-//                                                           # have no default
-//   { type = "max_pool", kernel = 2, stride = 2, padding = 0 }   # layers/pooling.h; the stride is
-//   { type = "avg_pool", kernel = 2, stride = 2, padding = 0 }   # the kernel by default
-//   { type = "global_avg_pool" }
-//   { type = "group_norm", groups = 32, epsilon = 1e-5 }    # layers/image_norm.h; groups has no
-//   { type = "batch_norm", momentum = 0.1, epsilon = 1e-5 } # default
-//   { type = "flatten" }                                    # layers/flatten.h
+// engine/nn/layers/layers.h has all types with their keys and defaults.
 
 // Limits, on the layers of a file after repetition, including those inside residual layers.
 inline constexpr int64_t kMaxModelFileBytes = 1'000'000;
 inline constexpr int64_t kMaxFileLayers = 10'000;
-inline constexpr int64_t kMaxFileOutputs = int64_t{1} << 20;
 
 // The data that a model is made for.
 struct ModelData {

@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "base/toml.h"
 #include "engine/models/model_file.h"
+#include "engine/nn/layers/parsed_layer.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -88,8 +89,8 @@ struct RunConfig {
 
   std::string optimizer = "adamw";
   std::optional<float> weight_decay;  // unset: the optimizer's own
-  std::optional<float> beta1, beta2;  // of adamw alone
-  std::optional<float> momentum;      // of sgd alone
+  // By name (HyperParameter), of the optimizer's own; absent: its default.
+  std::map<std::string, float> hyper_parameters;
   float clip_norm = 0.0F;
   std::optional<OnNonFinite> on_nonfinite;  // unset: kStop, by the loss alone unless clipped
 

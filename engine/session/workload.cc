@@ -20,6 +20,7 @@
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/arrays.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/formats/load.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -31,20 +32,33 @@
 namespace stagecoach::engine {
 namespace {
 
+// Returns the flags of an optimizer's hyper-parameters: "--beta1 and --beta2".
+std::string FlagsOf(const OptimizerType& type) {
+  std::vector<std::string> flags;
+  for (const HyperParameter& parameter : type.hyper_parameters) {
+    if (parameter.help != nullptr) flags.push_back(absl::StrCat("--", parameter.name));
+  }
+  return absl::StrJoin(flags, " and ");
+}
+
 absl::StatusOr<Optimizer> OptimizerOf(const RunConfig& options) {
-  const bool is_sgd = options.optimizer == "sgd";
-  if (is_sgd && (options.beta1.has_value() || options.beta2.has_value())) {
-    return base::UsageError(absl::StrCat(options.beta1.has_value() ? "--beta1" : "--beta2",
-                                         " is for --optimizer adamw; sgd has --momentum"));
+  const OptimizerType* const type = FindOptimizerType(options.optimizer);
+  if (type == nullptr) {
+    return base::UsageError(
+        absl::StrCat("--optimizer ", options.optimizer, ": expected ", ListOptimizers()));
   }
-  if (options.momentum.has_value() && !is_sgd) {
-    return base::UsageError("--momentum is for --optimizer sgd; adamw has --beta1 and --beta2");
-  }
-  Optimizer optimizer = is_sgd ? Optimizer::Sgd() : Optimizer::AdamW();
+  Optimizer optimizer = type->defaults;
   optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);
-  optimizer.beta1 = options.beta1.value_or(optimizer.beta1);
-  optimizer.beta2 = options.beta2.value_or(optimizer.beta2);
-  optimizer.momentum = options.momentum.value_or(optimizer.momentum);
+  for (const HyperParameter& parameter : HyperParameters()) {
+    const auto given = options.hyper_parameters.find(parameter.name);
+    if (given == options.hyper_parameters.end()) continue;
+    if (!type->Has(parameter)) {
+      return base::UsageError(absl::StrCat("--", parameter.name, " is for --optimizer ",
+                                           ListOptimizers(&parameter), "; ", type->name, " has ",
+                                           FlagsOf(*type)));
+    }
+    optimizer.*parameter.value = given->second;
+  }
   optimizer.clip_norm = options.clip_norm;
   optimizer.checks_gradients = options.on_nonfinite.has_value();
   RETURN_IF_ERROR(base::WithClass(base::ErrorClass::kUsage, CheckOptimizer(optimizer)));
@@ -128,12 +142,17 @@ absl::StatusOr<ModelData> ShapesOf(const RunConfig& options, const ModelTokens& 
                    .classes = tokens.vocabulary};
 }
 
+absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source) {
+  const DataFormat* const format = FindDataFormat(source);
+  const bool has_columns = format != nullptr && format->has_label_column;
+  if (options.label == RunConfig().label || has_columns) return absl::OkStatus();
+  return base::UsageError(absl::StrCat("--label is for ",
+                                       DescribeDataForms(&DataFormat::has_label_column), ", and ",
+                                       source.spec, " is none"));
+}
+
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
                                    const Shape& model_input) {
-  if (options.label != RunConfig().label && !absl::EndsWith(DataOf(options), ".csv")) {
-    return base::UsageError(
-        absl::StrCat("--label is for a .csv file, and ", DataOf(options), " is none"));
-  }
   if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
       !HoldsArrays(options.test_data)) {
     return base::UsageError(
@@ -150,9 +169,10 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .has_shapes_only = options.needs_shapes_only,
                              .seed = options.seed,
                              .tokens = tokens};
+  RETURN_IF_ERROR(CheckLabelColumn(options, source));
   if (options.test_fraction.has_value() && !IsDivided(source)) {
     return base::UsageError(
-        absl::StrCat("--test-fraction is for a .csv file or one of tokens, and ", source.spec,
+        absl::StrCat("--test-fraction is for a single file, and ", source.spec,
                      " has a test set of its own; another one is named with --test-data"));
   }
   const bool has_accuracy = source.labels == LabelKind::kClasses;
@@ -247,13 +267,13 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
 
 // The learning rate, or its peak.
 float PeakRateOf(const RunConfig& options) {
-  constexpr float kSgd = 0.01F;
-  constexpr float kAdamWMax = 1e-3F;
-  constexpr float kAdamWTimesWidth = 4e-5F * 2304;  // tuned on the default network
   if (options.learning_rate.has_value()) return *options.learning_rate;
-  if (options.optimizer == "sgd") return kSgd;
-  if (NameOfModel(options) != kDefaultModel) return kAdamWMax;
-  return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
+  const OptimizerType* const found = FindOptimizerType(options.optimizer);
+  const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
+  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel) {
+    return type.learning_rate;
+  }
+  return std::min(type.learning_rate, type.rate_times_width / static_cast<float>(options.width));
 }
 
 }  // namespace

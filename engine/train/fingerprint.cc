@@ -78,12 +78,11 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
 }
 
 void Add(const Optimizer& optimizer, Lines& lines) {
-  lines.Add("optimizer", Name(optimizer.kind));
+  lines.Add("optimizer", TypeOf(optimizer).name);
   lines.AddFloat("weight decay", optimizer.weight_decay);
-  lines.AddFloat("beta1", optimizer.beta1);
-  lines.AddFloat("beta2", optimizer.beta2);
-  lines.AddFloat("epsilon", optimizer.epsilon);
-  lines.AddFloat("momentum", optimizer.momentum);
+  for (const HyperParameter& parameter : HyperParameters()) {
+    lines.AddFloat(parameter.name, optimizer.*parameter.value);
+  }
   lines.AddFloat("clipping norm", optimizer.clip_norm);
   lines.Add("check of gradients", static_cast<int>(optimizer.checks_gradients));
 }

@@ -51,7 +51,7 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
   };
   const bool trains = run.plan.trains();
   if (trains && manifest.optimizer.kind != run.optimizer.kind) {
-    return refuse("it was trained with ", Name(manifest.optimizer.kind),
+    return refuse("it was trained with ", TypeOf(manifest.optimizer).name,
                   ", which keeps other states than the optimizer of this run");
   }
   for (const ShardFile& file : files) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "partition/cost/layer_fields.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -34,6 +35,42 @@ absl::Status CheckRepeated(const LayerCost& layer, size_t index) {
                         index, layer.name, part.forward_ns, layer.forward_ns));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTimes(const LayerCost& layer, size_t index) {
+  const auto check = [&](const char* field, double value) {
+    if (std::isfinite(value) && value >= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("layer %d (%s): %s is %g, expected a finite number that is not negative",
+                        index, layer.name, field, value));
+  };
+  for (const TimeField& field : kTimeFields) {
+    RETURN_IF_ERROR(check(field.name, layer.*field.value));
+  }
+  RETURN_IF_ERROR(check("repeated_forward_ns", layer.again_ns()));
+  RETURN_IF_ERROR(check("repeated_flops", layer.repeated.has_value() ? layer.repeated->flops : 0));
+  if (layer.shared_backward_ns <= std::min(layer.backward_input_ns, layer.backward_weight_ns)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "layer %d (%s): shared_backward_ns is %g, expected at most backward_input_ns, %g, and "
+      "backward_weight_ns, %g",
+      index, layer.name, layer.shared_backward_ns, layer.backward_input_ns,
+      layer.backward_weight_ns));
+}
+
+absl::Status CheckSizes(const LayerCost& layer, size_t index) {
+  const auto check = [&](const char* field, int64_t size) {
+    if (size >= 0 && size <= schedule::kMaxSizeBytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("layer %d (%s): %s is %d, expected a number from 0 to %d", index,
+                        layer.name, field, size, schedule::kMaxSizeBytes));
+  };
+  RETURN_IF_ERROR(check("parameters", layer.parameters));
+  for (const BytesField& field : kBytesFields) {
+    RETURN_IF_ERROR(check(field.name, layer.memory.*field.value));
+  }
+  return check("recompute_stash_bytes", layer.recompute_stash_bytes.value_or(0));
 }
 
 }  // namespace
@@ -95,56 +132,8 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerCost& layer = layers[i];
     const LayerMemory& memory = layer.memory;
-    const std::pair<const char*, double> times[] = {
-        {"forward_ns", layer.forward_ns},
-        {"backward_input_ns", layer.backward_input_ns},
-        {"backward_weight_ns", layer.backward_weight_ns},
-        {"shared_backward_ns", layer.shared_backward_ns},
-        {"step_ns", layer.step_ns},
-        {"flops", layer.flops},
-        {"repeated_forward_ns", layer.again_ns()},
-        {"repeated_flops", layer.repeated.has_value() ? layer.repeated->flops : 0},
-        {"spread", layer.spread},
-    };
-    for (const auto& [field, ns] : times) {
-      if (!std::isfinite(ns) || ns < 0) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "layer %d (%s): %s is %g, expected a finite number that is not negative", i, layer.name,
-            field, ns));
-      }
-    }
-    if (layer.shared_backward_ns > std::min(layer.backward_input_ns, layer.backward_weight_ns)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "layer %d (%s): shared_backward_ns is %g, expected at most backward_input_ns, %g, and "
-          "backward_weight_ns, %g",
-          i, layer.name, layer.shared_backward_ns, layer.backward_input_ns,
-          layer.backward_weight_ns));
-    }
-    const std::pair<const char*, int64_t> sizes[] = {
-        {"parameters", layer.parameters},
-        {"parameter_bytes", memory.parameter_bytes},
-        {"optimizer_bytes", memory.optimizer_bytes},
-        {"averaged_bytes", memory.averaged_bytes},
-        {"other_resident_bytes", memory.other_resident_bytes},
-        {"working_bytes", memory.working_bytes},
-        {"cache_bytes", memory.cache_bytes},
-        {"input_bytes", memory.input_bytes},
-        {"output_bytes", memory.output_bytes},
-        {"passing_bytes", memory.passing_bytes},
-        {"skip_area_bytes", memory.skip_area_bytes},
-        {"stash_bytes", memory.stash_bytes},
-        {"weight_stash_bytes", memory.weight_stash_bytes},
-        {"gradient_stash_bytes", memory.gradient_stash_bytes},
-        {"workspace_bytes", memory.workspace_bytes},
-        {"recompute_stash_bytes", layer.recompute_stash_bytes.value_or(0)},
-    };
-    for (const auto& [field, size] : sizes) {
-      if (size < 0 || size > schedule::kMaxSizeBytes) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("layer %d (%s): %s is %d, expected a number from 0 to %d", i,
-                            layer.name, field, size, schedule::kMaxSizeBytes));
-      }
-    }
+    RETURN_IF_ERROR(CheckTimes(layer, i));
+    RETURN_IF_ERROR(CheckSizes(layer, i));
     RETURN_IF_ERROR(CheckRepeated(layer, i));
     if (memory.working_bytes > memory.other_resident_bytes) {
       return absl::InvalidArgumentError(

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "partition/cost/layer_fields.h"
 #include "schedule/memory/memory_plan.h"
 #include "schedule/simulate/costs.h"
 
@@ -108,15 +109,12 @@ int64_t Scaled(int64_t bytes, int64_t rows, int64_t from_rows) {
 
 void ScaleLayer(LayerCost& layer, int64_t rows, int64_t from_rows) {
   const double ratio = static_cast<double>(rows) / static_cast<double>(from_rows);
-  for (double* value : {&layer.forward_ns, &layer.backward_input_ns, &layer.backward_weight_ns,
-                        &layer.shared_backward_ns, &layer.flops}) {
-    *value *= ratio;
+  for (const TimeField& field : kTimeFields) {
+    if (field.scales) layer.*field.value *= ratio;
   }
-  LayerMemory& memory = layer.memory;
-  for (int64_t* bytes : {&memory.input_bytes, &memory.output_bytes, &memory.passing_bytes,
-                         &memory.skip_area_bytes, &memory.stash_bytes, &memory.weight_stash_bytes,
-                         &memory.gradient_stash_bytes, &memory.workspace_bytes}) {
-    *bytes = Scaled(*bytes, rows, from_rows);
+  for (const BytesField& field : kBytesFields) {
+    int64_t& bytes = layer.memory.*field.value;
+    if (field.scales) bytes = Scaled(bytes, rows, from_rows);
   }
   if (layer.repeated.has_value()) {
     RepeatedPart part = *layer.repeated;

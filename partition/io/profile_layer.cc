@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "partition/cost/layer_fields.h"
 #include "partition/io/sized_reader.h"
 #include "schedule/memory/memory_plan.h"
 
@@ -25,24 +26,6 @@ constexpr base::DoubleRange kFlops = {.min = 0, .max = 1e30};
 constexpr base::DoubleRange kSpread = {.min = 0, .max = 1e6};
 
 constexpr std::array<const char*, 3> kLastUses = {"forward", "backward_input", "backward_weight"};
-
-struct BytesField {
-  const char* key;
-  int64_t LayerMemory::*member;
-};
-// The fields whose default is 0.
-constexpr BytesField kPlainBytes[] = {
-    {"averaged_bytes", &LayerMemory::averaged_bytes},
-    {"other_resident_bytes", &LayerMemory::other_resident_bytes},
-    {"working_bytes", &LayerMemory::working_bytes},
-    {"output_bytes", &LayerMemory::output_bytes},
-    {"passing_bytes", &LayerMemory::passing_bytes},
-    {"skip_area_bytes", &LayerMemory::skip_area_bytes},
-    {"stash_bytes", &LayerMemory::stash_bytes},
-    {"weight_stash_bytes", &LayerMemory::weight_stash_bytes},
-    {"gradient_stash_bytes", &LayerMemory::gradient_stash_bytes},
-    {"workspace_bytes", &LayerMemory::workspace_bytes},
-};
 
 const char* WordOf(LastUse use) { return kLastUses[static_cast<size_t>(use)]; }
 
@@ -165,9 +148,10 @@ void AddRepeated(const Profile& profile, size_t index, ordered_json& layer) {
 absl::Status ReadSizes(SizedReader& reader, FileLayer& layer) {
   std::vector<LayerCost>& sizes = layer.sizes;
   ObjectReader& object = reader.reader();
-  for (const BytesField& field : kPlainBytes) {
-    ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, reader.OptionalBytes(field.key));
-    Assign(bytes, field.member, sizes);
+  for (const BytesField& field : kBytesFields) {
+    if (field.in_profile != InProfile::kPlain) continue;
+    ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, reader.OptionalBytes(field.name));
+    Assign(bytes, field.value, sizes);
   }
   layer.has_input_bytes = object.Has("input_bytes");
   ASSIGN_OR_RETURN(const std::vector<int64_t> input, reader.OptionalBytes("input_bytes"));
@@ -260,8 +244,9 @@ ordered_json ToJson(const Profile& profile, size_t index) {
   layer["parameter_bytes"] = Bytes(profile, index, &LayerMemory::parameter_bytes);
   layer["optimizer_bytes"] = Bytes(profile, index, &LayerMemory::optimizer_bytes);
   layer["input_bytes"] = Bytes(profile, index, &LayerMemory::input_bytes);
-  for (const BytesField& field : kPlainBytes) {
-    layer[field.key] = Bytes(profile, index, field.member);
+  for (const BytesField& field : kBytesFields) {
+    if (field.in_profile != InProfile::kPlain) continue;
+    layer[field.name] = Bytes(profile, index, field.value);
   }
   if (first.repeated.has_value()) {
     AddRepeated(profile, index, layer);

@@ -84,6 +84,20 @@ class HelpFormatter final : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     return option->get_items_expected_min() == 0 ? "" : CLI::Formatter::make_option_opts(option);
   }
+
+  // A description that is too long for a line, such as a list of names, continues in the next.
+  std::string make_option_desc(const CLI::Option* option) const override {
+    constexpr size_t kMostColumns = 100;
+    const size_t room = kMostColumns - get_column_width();
+    std::string text = option->get_description();
+    for (size_t begin = 0; text.size() - begin > room;) {
+      const size_t space = text.rfind(' ', begin + room);
+      if (space == std::string::npos || space < begin) break;
+      text[space] = '\n';
+      begin = space + 1;
+    }
+    return text;
+  }
 };
 
 absl::Status UsageError(const CLI::App& app, absl::string_view message) {

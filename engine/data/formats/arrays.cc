@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/npy.h"
 #include "engine/data/number_statistics.h"
 #include "engine/data/pixels.h"
@@ -331,5 +332,24 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::strin
   RETURN_IF_ERROR(base::Annotate(created.status(), directory));
   return created;
 }
+
+const DataFormat kArrayFormat = {
+    .name = "npy",
+    .form = "a directory of .npy files",
+    .matches = [](const DataSource& source) { return HoldsArrays(source.spec); },
+    .load =
+        [](const DataSource& source, Sets sets) {
+          return LoadArrays(source.spec, {.sets = sets,
+                                          .labels = source.labels,
+                                          .channels = source.channels,
+                                          .model_input = source.model_input});
+        },
+    .load_samples =
+        [](const DataSource& source, const DataEncoding& encoding, int64_t classes) {
+          return LoadArraySamples(source.spec, encoding, classes,
+                                  {.channels = source.channels, .model_input = source.model_input});
+        },
+    .has_numbers = true,
+};
 
 }  // namespace stagecoach::engine

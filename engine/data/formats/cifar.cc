@@ -8,6 +8,7 @@
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/pixels.h"
 
 namespace stagecoach::engine {
@@ -87,5 +88,18 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCifarImages(const std::string
   RETURN_IF_ERROR(base::Annotate(created.status(), directory));
   return *std::move(created);
 }
+
+const DataFormat kCifarFormat = {
+    .name = "CIFAR-10",
+    .form = "a directory of CIFAR-10 files",
+    .matches = [](const DataSource& source) { return HoldsCifar(source.spec); },
+    .load = [](const DataSource& source,
+               Sets sets) { return LoadCifarDirectory(source.spec, sets); },
+    .load_samples = [](const DataSource& source, const DataEncoding& encoding,
+                       int64_t /*classes*/) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
+      RETURN_IF_ERROR(CheckEncodesImages(encoding));
+      return LoadCifarImages(source.spec, encoding);
+    },
+};
 
 }  // namespace stagecoach::engine

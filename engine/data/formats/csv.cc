@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/charconv.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,6 +26,7 @@
 #include "base/nearest.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/number_statistics.h"
 #include "engine/data/random_streams.h"
 
@@ -426,5 +428,29 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string&
   if (!samples.ok()) return base::InFile(samples.status(), path);
   return samples;
 }
+
+const DataFormat kCsvFormat = {
+    .name = "csv",
+    .form = "a .csv file",
+    .matches = [](const DataSource& source) { return absl::EndsWith(source.spec, ".csv"); },
+    .load =
+        [](const DataSource& source, Sets sets) {
+          return LoadCsv(source.spec,
+                         {.label_column = source.label_column,
+                          .labels = source.labels,
+                          .sets = sets,
+                          .test_fraction = source.test_fraction.value_or(kDefaultCsvTestFraction),
+                          .seed = source.seed});
+        },
+    .load_samples = [](const DataSource& source, const DataEncoding& encoding,
+                       int64_t classes) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
+      RETURN_IF_ERROR(CheckEncodes(!encoding.columns.empty(), "a table",
+                                   "it is not known which columns to feed it with"));
+      return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
+    },
+    .has_numbers = true,
+    .has_label_column = true,
+    .test_fraction = kDefaultCsvTestFraction,
+};
 
 }  // namespace stagecoach::engine

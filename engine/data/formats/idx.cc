@@ -14,6 +14,7 @@
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/pixels.h"
 
 namespace stagecoach::engine {
@@ -117,9 +118,8 @@ absl::StatusOr<std::string> FindFile(const std::string& directory, const std::st
 }
 
 absl::Status CheckDirectory(const std::string& directory) {
-  std::error_code error;
-  if (std::filesystem::is_directory(directory, error)) return absl::OkStatus();
-  if (std::filesystem::exists(directory, error)) {
+  if (IsDirectory(directory)) return absl::OkStatus();
+  if (base::Exists(directory)) {
     return base::DataError(
         absl::StrCat(directory, ": is not a directory, expected one that holds IDX files"));
   }
@@ -130,6 +130,8 @@ absl::Status CheckDirectory(const std::string& directory) {
   }
   return base::DataError(message, absl::StatusCode::kNotFound);
 }
+
+bool IsOneFile(const std::string& path) { return base::Exists(path) && !IsDirectory(path); }
 
 struct LabeledImages {
   IdxImages images;
@@ -166,8 +168,7 @@ absl::StatusOr<LabeledImages> ReadLabeledImages(const std::string& directory,
 }
 
 absl::StatusOr<LabeledImages> ReadImagesToPredict(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return ReadImages(path);
+  if (!IsDirectory(path)) return ReadImages(path);
   const absl::Status labels = FindFile(path, "t10k-labels-idx1-ubyte").status();
   if (!absl::IsNotFound(labels)) return ReadLabeledImages(path, "t10k");
   ASSIGN_OR_RETURN(const std::string images, FindFile(path, "t10k-images-idx3-ubyte"));
@@ -233,5 +234,29 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& 
   RETURN_IF_ERROR(base::Annotate(created.status(), path));
   return *std::move(created);
 }
+
+// Any file may be one of images to predict: there is no name to go by.
+const DataFormat kIdxFormat = {
+    .name = "IDX",
+    .form = "a directory of IDX files",
+    .matches =
+        [](const DataSource& source) {
+          return HoldsIdx(source.spec) || source.spec == kFashionMnistDirectory ||
+                 IsOneFile(source.spec);
+        },
+    .load = [](const DataSource& source, Sets sets) -> absl::StatusOr<TrainTest> {
+      if (IsOneFile(source.spec)) return UnknownDataFormat(source.spec);
+      return LoadIdxDirectory(source.spec, sets);
+    },
+    .load_samples = [](const DataSource& source, const DataEncoding& encoding,
+                       int64_t classes) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
+      RETURN_IF_ERROR(CheckEncodesImages(encoding));
+      auto images = LoadIdxImages(source.spec, encoding, classes);
+      if (!absl::IsInvalidArgument(images.status()) || IsDirectory(source.spec)) return images;
+      return base::WithMessage(
+          images.status(),
+          absl::StrCat(images.status().message(), "; other forms are ", DescribeDataForms()));
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -8,31 +8,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
-#include "engine/data/formats/arrays.h"
-#include "engine/data/formats/cifar.h"
-#include "engine/data/formats/csv.h"
-#include "engine/data/formats/idx.h"
-#include "engine/data/synthetic.h"
+#include "engine/data/formats/format.h"
 
 namespace stagecoach::engine {
 namespace {
-
-constexpr absl::string_view kSynthetic = "synthetic:";
-
-constexpr char kForms[] =
-    "a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, tokens in .bin or .npy files "
-    "or in a directory of them, any text with a tokenizer, or "
-    "\"synthetic:ROWSxFEATURESxCLASSES\"";
-
-absl::Status NoData() { return base::DataError(absl::StrCat("no data given, expected ", kForms)); }
 
 // Mentions a similar file next to it that may be meant.
 absl::Status NotThere(const std::string& spec) {
@@ -52,113 +37,33 @@ absl::Status NotThere(const std::string& spec) {
       absl::StatusCode::kNotFound);
 }
 
-// Checks a spec that has none of the other forms. `takes_file`: a file of images is accepted.
-absl::Status CheckMayBeIdx(const std::string& spec, bool takes_file) {
-  if (!base::Exists(spec)) {
-    return spec == kFashionMnistDirectory ? absl::OkStatus() : NotThere(spec);
+absl::StatusOr<const DataFormat*> FormatOf(const DataSource& source) {
+  if (source.spec.empty()) {
+    return base::DataError(absl::StrCat("no data given, expected ", DescribeDataForms()));
   }
-  const bool is_file = !base::IsFolder(spec);
-  if (is_file && takes_file) return absl::OkStatus();
-  if (is_file || !HoldsIdx(spec)) {
-    return base::DataError(
-        absl::StrCat(spec, is_file ? " is a file of no" : " is a directory without files of a",
-                     " known form, expected ", kForms));
-  }
-  return absl::OkStatus();
+  if (const DataFormat* const format = FindDataFormat(source); format != nullptr) return format;
+  return base::Exists(source.spec) ? UnknownDataFormat(source.spec) : NotThere(source.spec);
 }
 
-// Returns whether labels there may be numbers, and not only classes.
-bool MayHaveNumbers(const std::string& spec) {
-  return spec.empty() || absl::EndsWith(spec, ".csv") || HoldsArrays(spec);
-}
-
-absl::Status CheckMayBeNumbers(const DataSource& source) {
-  if (source.labels == LabelKind::kClasses || MayHaveNumbers(source.spec)) return absl::OkStatus();
-  return base::DataError(
-      absl::StrCat(source.spec, ": has classes; labels that are numbers are read from a .csv file ",
-                   "or from arrays"));
-}
-
-ArrayOptions ArrayOptionsOf(const DataSource& source, Sets sets) {
-  return {.sets = sets,
-          .labels = source.labels,
-          .channels = source.channels,
-          .model_input = source.model_input};
-}
-
-// The test samples of `spec` itself are read if there is no test_spec.
+// Loads the test samples of `spec` itself only if there is no test_spec.
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
-  RETURN_IF_ERROR(CheckMayBeNumbers(source));
-  const Sets sets = source.test_spec.empty() ? Sets::kBoth : Sets::kTraining;
-  absl::string_view rest = source.spec;
-  if (absl::ConsumePrefix(&rest, kSynthetic)) {
-    ASSIGN_OR_RETURN(const SyntheticSpec spec, ParseSyntheticSpec(rest));
-    return source.has_shapes_only ? MakeSyntheticShapes(spec) : MakeSynthetic(spec, source.seed);
+  ASSIGN_OR_RETURN(const DataFormat* const format, FormatOf(source));
+  if (source.labels == LabelKind::kNumbers && !format->has_numbers) {
+    return base::DataError(absl::StrCat(source.spec,
+                                        ": has classes; labels that are numbers are read from ",
+                                        DescribeDataForms(&DataFormat::has_numbers)));
   }
-  if (HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
-    TokenOptions tokens = source.tokens;
-    tokens.sets = sets;
-    tokens.test_fraction = source.test_fraction.value_or(kDefaultTestFraction);
-    return LoadTokens(source.spec, tokens);
-  }
-  if (absl::EndsWith(source.spec, ".csv")) {
-    CsvOptions options;
-    options.label_column = source.label_column;
-    options.labels = source.labels;
-    options.sets = sets;
-    options.test_fraction = source.test_fraction.value_or(kDefaultCsvTestFraction);
-    options.seed = source.seed;
-    return LoadCsv(source.spec, options);
-  }
-  if (source.spec.empty()) return NoData();
-  if (HoldsArrays(source.spec)) return LoadArrays(source.spec, ArrayOptionsOf(source, sets));
-  if (HoldsCifar(source.spec)) return LoadCifarDirectory(source.spec, sets);
-  RETURN_IF_ERROR(CheckMayBeIdx(source.spec, /*takes_file=*/false));
-  return LoadIdxDirectory(source.spec, sets);
-}
-
-absl::Status CheckEncoding(bool fits, absl::string_view kind, absl::string_view missing) {
-  if (fits) return absl::OkStatus();
-  return base::DataError(absl::StrCat("the model was not trained on ", kind, ": ", missing),
-                         absl::StatusCode::kFailedPrecondition);
+  return format->load(source, source.test_spec.empty() ? Sets::kBoth : Sets::kTraining);
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& source,
                                                               const DataEncoding& encoding,
                                                               int64_t classes) {
-  RETURN_IF_ERROR(CheckEncoding(MayHaveNumbers(source.spec) || !encoding.labels_are_numbers(),
-                                "classes", "it predicts numbers, of a .csv file or arrays"));
-  if (absl::StartsWith(source.spec, kSynthetic)) {
-    RETURN_IF_ERROR(
-        CheckEncoding(encoding.mean.empty(), "synthetic data", "its features were standardized"));
-    RETURN_IF_ERROR(CheckEncoding(encoding.vocabulary == 0, "synthetic data",
-                                  "it is fed with tokens, not with numbers"));
-    ASSIGN_OR_RETURN(const TrainTest data, LoadAll(source));
-    return data.test;
-  }
-  if (HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
-    return LoadTokenSamples(source.spec, source.tokens, encoding);
-  }
-  if (absl::EndsWith(source.spec, ".csv")) {
-    RETURN_IF_ERROR(CheckEncoding(!encoding.columns.empty(), "a table",
-                                  "it is not known which columns to feed it with"));
-    return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
-  }
-  if (source.spec.empty()) return NoData();
-  if (!base::Exists(source.spec)) return NotThere(source.spec);
-  if (HoldsArrays(source.spec)) {
-    return LoadArraySamples(source.spec, encoding, classes, ArrayOptionsOf(source, Sets::kBoth));
-  }
-  RETURN_IF_ERROR(CheckEncoding(encoding.columns.empty() && encoding.mean.size() == 1, "images",
-                                "it is not known how to standardize pixels for it"));
-  if (HoldsCifar(source.spec)) return LoadCifarImages(source.spec, encoding);
-  RETURN_IF_ERROR(CheckMayBeIdx(source.spec, /*takes_file=*/true));
-  auto images = LoadIdxImages(source.spec, encoding, classes);
-  if (absl::IsInvalidArgument(images.status()) && !base::IsFolder(source.spec)) {
-    return base::WithMessage(images.status(),
-                             absl::StrCat(images.status().message(), "; other forms are ", kForms));
-  }
-  return images;
+  ASSIGN_OR_RETURN(const DataFormat* const format, FormatOf(source));
+  RETURN_IF_ERROR(CheckEncodes(
+      format->has_numbers || !encoding.labels_are_numbers(), "classes",
+      absl::StrCat("it predicts numbers, of ", DescribeDataForms(&DataFormat::has_numbers))));
+  return format->load_samples(source, encoding, classes);
 }
 
 // To the caller of LoadData, a file above its reader's limit is one more kind of bad content.
@@ -169,12 +74,53 @@ absl::Status AsContentError(const absl::Status& status) {
 
 }  // namespace
 
-bool IsDivided(const DataSource& source) {
-  if (!HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
-    return absl::EndsWith(source.spec, ".csv");
+const DataFormat* FindDataFormat(const DataSource& source) {
+  if (source.spec.empty()) return nullptr;
+  for (const DataFormat* const format : kDataFormats) {
+    if (format->matches(source)) return format;
   }
+  return nullptr;
+}
+
+std::string DescribeDataForms(bool DataFormat::*property) {
+  std::vector<absl::string_view> forms;
+  for (const DataFormat* const format : kDataFormats) {
+    if (property == nullptr || format->*property) forms.insert(forms.begin(), format->form);
+  }
+  std::string list;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    const bool is_last = i + 1 == forms.size();
+    const char* const separator = !is_last ? ", " : forms.size() > 2 ? ", or " : " or ";
+    absl::StrAppend(&list, i == 0 ? "" : separator, forms[i]);
+  }
+  return list;
+}
+
+absl::Status UnknownDataFormat(const std::string& spec) {
+  return base::DataError(absl::StrCat(
+      spec, IsDirectory(spec) ? " is a directory without files of a" : " is a file of no",
+      " known form, expected ", DescribeDataForms()));
+}
+
+bool IsDirectory(const std::string& path) {
   std::error_code error;
-  return !std::filesystem::is_directory(source.spec, error);
+  return std::filesystem::is_directory(path, error);
+}
+
+absl::Status CheckEncodes(bool fits, absl::string_view kind, absl::string_view missing) {
+  if (fits) return absl::OkStatus();
+  return base::DataError(absl::StrCat("the model was not trained on ", kind, ": ", missing),
+                         absl::StatusCode::kFailedPrecondition);
+}
+
+absl::Status CheckEncodesImages(const DataEncoding& encoding) {
+  return CheckEncodes(encoding.columns.empty() && encoding.mean.size() == 1, "images",
+                      "it is not known how to standardize pixels for it");
+}
+
+bool IsDivided(const DataSource& source) {
+  const DataFormat* const format = FindDataFormat(source);
+  return format != nullptr && format->test_fraction > 0.0 && !IsDirectory(source.spec);
 }
 
 absl::StatusOr<TrainTest> LoadData(const DataSource& source) {

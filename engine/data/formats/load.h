@@ -14,17 +14,14 @@ namespace stagecoach::engine {
 
 // Describes the origin of a run's samples, as a user writes it.
 struct DataSource {
-  // "synthetic:ROWSxFEATURESxCLASSES" (engine/data/synthetic.h), a path that ends in ".csv"
-  // (engine/data/formats/csv.h), a text or ids of tokens (HoldsTokens in
-  // engine/data/tokens/tokens.h), or otherwise a directory: of arrays
-  // (engine/data/formats/arrays.h), of CIFAR-10 (engine/data/formats/cifar.h) or of IDX files
-  // (engine/data/formats/idx.h). If a directory has files of several of these, the first counts.
+  // "synthetic:ROWSxFEATURESxCLASSES" (engine/data/formats/synthetic.h), or a file or a directory
+  // of one of the formats of engine/data/formats/format.h.
   std::string spec;
   // Origin of the test set, as for LoadSamples; "": `spec`. All of a file is then used for
   // training, and a directory's own test set is not read.
   std::string test_spec;
-  // The share of a divided file (IsDivided) that is its test set, in (0, 1); unset: a fifth of a
-  // table, a tenth of tokens.
+  // The share of a divided file (IsDivided) that is its test set, in (0, 1); unset:
+  // DataFormat::test_fraction.
   std::optional<double> test_fraction;
   std::string label_column = "label";      // in a .csv file
   LabelKind labels = LabelKind::kClasses;  // kNumbers: for a .csv file or arrays

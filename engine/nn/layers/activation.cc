@@ -1,8 +1,11 @@
 #include "engine/nn/layers/activation.h"
 
+#include <array>
 #include <memory>
+#include <utility>
 
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "engine/nn/tail_fusion.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/ops.h"
@@ -52,5 +55,26 @@ class ActivationLayer final : public Layer, public PlainActivation {
 }  // namespace
 
 LayerFactory Activate(Activation activation) { return LayerOf<ActivationLayer>(activation); }
+
+namespace {
+
+template <Activation kActivation>
+absl::Status ParseActivation(LayerEntry&, ParsedLayer& layer) {
+  layer.factories = {Activate(kActivation)};
+  return absl::OkStatus();
+}
+
+// The first of kAllActivations is kNone.
+template <size_t... kIndices>
+constexpr auto TypesOfActivations(std::index_sequence<kIndices...>) {
+  return std::array<LayerType, sizeof...(kIndices)>{
+      {{ActivationName(kernels::kAllActivations[kIndices + 1]),
+        ParseActivation<kernels::kAllActivations[kIndices + 1]>}...}};
+}
+
+}  // namespace
+
+const std::array<LayerType, kernels::kAllActivations.size() - 1> kActivationTypes =
+    TypesOfActivations(std::make_index_sequence<kernels::kAllActivations.size() - 1>());
 
 }  // namespace stagecoach::engine

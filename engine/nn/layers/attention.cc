@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/ops.h"
@@ -135,8 +138,47 @@ class AttentionLayer final : public Layer {
   std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one
 };
 
+absl::StatusOr<kernels::RotaryScaling> ParseRotaryScaling(base::ObjectReader reader) {
+  kernels::RotaryScaling scaling;
+  ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor", {.min = 1.0, .max = 1e6}));
+  ASSIGN_OR_RETURN(scaling.original_positions,
+                   reader.OptionalInt64("original_context", 0, kFileCounts));
+  ASSIGN_OR_RETURN(scaling.low_turns, reader.OptionalDouble("low_turns", scaling.low_turns));
+  ASSIGN_OR_RETURN(scaling.high_turns, reader.OptionalDouble("high_turns", scaling.high_turns));
+  RETURN_IF_ERROR(reader.Finish());
+  if (IsRotaryScaling(scaling)) return scaling;
+  return reader.Error("low_turns", "expected a positive number below high_turns");
+}
+
 }  // namespace
 
 LayerFactory Attention(const AttentionOptions& options) { return LayerOf<AttentionLayer>(options); }
+
+const LayerType kAttentionType = {
+    .name = "attention",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      AttentionOptions options;
+      ASSIGN_OR_RETURN(options.heads, entry.reader.RequiredInt64("heads", kFileCounts));
+      ASSIGN_OR_RETURN(options.kv_heads,
+                       entry.reader.OptionalInt64("kv_heads", options.heads, kFileCounts));
+      ASSIGN_OR_RETURN(const double base,
+                       entry.reader.OptionalDouble("rotary_base", 0.0, {.min = 0.0, .max = 1e12}));
+      if (base > 0.0 && base < 1.0) {
+        return entry.reader.Error("rotary_base",
+                                  "expected at least 1, or 0 for no rotary embedding");
+      }
+      options.rotary_base = static_cast<float>(base);
+      if (entry.reader.Has("rotary_scaling")) {
+        ASSIGN_OR_RETURN(base::ObjectReader scaling, entry.reader.RequiredObject("rotary_scaling"));
+        ASSIGN_OR_RETURN(options.rotary_scaling, ParseRotaryScaling(std::move(scaling)));
+      }
+      layer.factories = {Attention(options)};
+      layer.output_of = [options](const Shape& input) {
+        const int64_t heads = LastAxisOf(input) / (options.heads + 2 * options.kv_heads);
+        return WithLastAxis(input, heads * options.heads);
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 #include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
@@ -20,6 +21,8 @@ struct AttentionOptions {
 // keys of the kv heads, then their values; D follows from the width. The output is [T, H D]. No
 // parameters. Between F and B it keeps one number per sample, head and position.
 LayerFactory Attention(const AttentionOptions& options);
+
+extern const LayerType kAttentionType;
 
 }  // namespace stagecoach::engine
 

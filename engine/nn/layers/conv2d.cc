@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/image.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/ops.h"
 
@@ -90,5 +91,26 @@ class Conv2dLayer final : public Layer {
 }  // namespace
 
 LayerFactory Conv2d(const Conv2dOptions& options) { return LayerOf<Conv2dLayer>(options); }
+
+const LayerType kConv2dType = {
+    .name = "conv2d",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      Conv2dOptions options;
+      base::ObjectReader& reader = entry.reader;
+      ASSIGN_OR_RETURN(options.outputs, reader.RequiredInt64("outputs", kFileCounts));
+      ASSIGN_OR_RETURN(options.kernel, reader.RequiredInt64("kernel", kFileCounts));
+      ASSIGN_OR_RETURN(options.stride, reader.OptionalInt64("stride", options.stride, kFileCounts));
+      ASSIGN_OR_RETURN(options.padding, reader.OptionalInt64("padding", options.padding,
+                                                             {.min = 0, .max = kMaxFileOutputs}));
+      ASSIGN_OR_RETURN(options.groups, reader.OptionalInt64("groups", options.groups, kFileCounts));
+      ASSIGN_OR_RETURN(options.has_bias, reader.OptionalBool("bias", options.has_bias));
+      layer.factories = {Conv2d(options)};
+      layer.output_of = [options](const Shape& input) {
+        return BehindWindow(input, options.outputs, options.kernel, options.stride,
+                            options.padding);
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

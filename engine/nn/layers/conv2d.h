@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -21,6 +22,8 @@ struct Conv2dOptions {
 // mean 0 and variance 2 / (outputs kernel^2), as torchvision initializes its ResNets (He et al.
 // 2015, by the outputs), and, with a bias, "bias" [outputs], 0. CPU devices only.
 LayerFactory Conv2d(const Conv2dOptions& options);
+
+extern const LayerType kConv2dType;
 
 }  // namespace stagecoach::engine
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/ops.h"
 
@@ -56,5 +57,16 @@ class DropoutLayer final : public Layer {
 }  // namespace
 
 LayerFactory Dropout(float rate) { return LayerOf<DropoutLayer>(rate); }
+
+const LayerType kDropoutType = {
+    .name = "dropout",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      constexpr double kMaxRate = 0.999;
+      ASSIGN_OR_RETURN(const double rate,
+                       entry.reader.RequiredDouble("rate", {.min = 0.0, .max = kMaxRate}));
+      layer.factories = {Dropout(static_cast<float>(rate))};
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

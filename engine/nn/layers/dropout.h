@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_NN_LAYERS_DROPOUT_H_
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -10,6 +11,8 @@ namespace stagecoach::engine {
 // seed, the layer's place in the model, the sample's number and the element alone: not on the
 // partition, the schedule or the micro-batch size. No parameters.
 LayerFactory Dropout(float rate);
+
+extern const LayerType kDropoutType;
 
 }  // namespace stagecoach::engine
 

@@ -1,9 +1,11 @@
 #include "engine/nn/layers/embedding.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/ops.h"
 
@@ -113,5 +115,30 @@ class EmbeddingLayer final : public Layer {
 }  // namespace
 
 LayerFactory Embedding(const EmbeddingOptions& options) { return LayerOf<EmbeddingLayer>(options); }
+
+const LayerType kEmbeddingType = {
+    .name = "embedding",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      EmbeddingOptions options;
+      ASSIGN_OR_RETURN(options.vocabulary, ParseFileCount("vocabulary", entry));
+      ASSIGN_OR_RETURN(options.features, entry.reader.RequiredInt64("features", kFileCounts));
+      if (entry.reader.Has("positions") && entry.json["positions"].is_number()) {
+        ASSIGN_OR_RETURN(options.table_positions,
+                         entry.reader.RequiredInt64("positions", kFileCounts));
+        options.positions = true;
+      } else {
+        ASSIGN_OR_RETURN(options.positions,
+                         entry.reader.OptionalBool("positions", options.positions));
+      }
+      RETURN_IF_ERROR(ParseDeviation("token_deviation", entry.reader, options.token_deviation));
+      RETURN_IF_ERROR(
+          ParseDeviation("position_deviation", entry.reader, options.position_deviation));
+      layer.factories = {Embedding(options)};
+      layer.output_of = [outputs = options.features](const Shape& input) {
+        return input.rank() == 1 ? Shape{input.dim(0), outputs} : input;
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -24,6 +25,8 @@ struct EmbeddingOptions {
 // features] and, with positions, "positions" [T, features]. Both decay. The rest of the table of
 // positions is "later_positions", which never changes.
 LayerFactory Embedding(const EmbeddingOptions& options);
+
+extern const LayerType kEmbeddingType;
 
 }  // namespace stagecoach::engine
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/ops.h"
 #include "kernels/ops/transpose.h"
 
@@ -55,5 +56,20 @@ class FlattenLayer final : public Layer {
 }  // namespace
 
 LayerFactory Flatten() { return LayerOf<FlattenLayer>(); }
+
+const LayerType kFlattenType = {
+    .name = "flatten",
+    .parse = [](LayerEntry&, ParsedLayer& layer) -> absl::Status {
+      layer.factories = {Flatten()};
+      layer.output_of = [](const Shape& input) {
+        // Above this, no layer takes it.
+        constexpr double kMost = 1e15;
+        double elements = 1.0;
+        for (int i = 0; i < input.rank(); ++i) elements *= static_cast<double>(input.dim(i));
+        return elements < kMost ? Shape{input.elements()} : input;
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

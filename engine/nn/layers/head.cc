@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/last_axis.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/head.h"
 #include "kernels/ops/ops.h"
 
@@ -84,5 +85,19 @@ class HeadLayer final : public Layer {
 }  // namespace
 
 LayerFactory Head(const HeadOptions& options) { return LayerOf<HeadLayer>(options); }
+
+const LayerType kHeadType = {
+    .name = "head",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      HeadOptions options = {.classes = entry.classes};
+      RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation));
+      ASSIGN_OR_RETURN(layer.is_tied, entry.reader.OptionalBool("tied", false));
+      layer.factories = {Head(options)};
+      layer.output_of = [outputs = options.classes](const Shape& input) {
+        return WithLastAxis(input, outputs);
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -22,6 +23,8 @@ struct HeadOptions {
 // F computes nothing in training: B computes the loss. InvalidArgument: it is not the last layer of
 // a model with SoftmaxCrossEntropy().
 LayerFactory Head(const HeadOptions& options);
+
+extern const LayerType kHeadType;
 
 }  // namespace stagecoach::engine
 

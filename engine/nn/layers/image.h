@@ -20,6 +20,10 @@ struct Image {
 // shape [channels, height, width].
 absl::StatusOr<Image> ImageOf(absl::string_view layer, const LayerContext& context);
 
+// Returns the shape of an image after a window of that size; that of the input if it is none.
+Shape BehindWindow(const Shape& input, int64_t channels, int64_t kernel, int64_t stride,
+                   int64_t padding);
+
 }  // namespace stagecoach::engine
 
 #endif  // STAGECOACH_ENGINE_NN_LAYERS_IMAGE_H_

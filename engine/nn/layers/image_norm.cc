@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/image.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "engine/nn/tail_fusion.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/ops.h"
@@ -182,5 +183,28 @@ LayerFactory GroupNorm(int64_t groups, float epsilon) {
 }
 
 LayerFactory BatchNorm(const BatchNormOptions& options) { return LayerOf<BatchNormLayer>(options); }
+
+const LayerType kGroupNormType = {
+    .name = "group_norm",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      ASSIGN_OR_RETURN(const int64_t groups, entry.reader.RequiredInt64("groups", kFileCounts));
+      ASSIGN_OR_RETURN(const float epsilon, ParseNormEpsilon(entry.reader));
+      layer.factories = {GroupNorm(groups, epsilon)};
+      return absl::OkStatus();
+    },
+};
+
+const LayerType kBatchNormType = {
+    .name = "batch_norm",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      BatchNormOptions options;
+      ASSIGN_OR_RETURN(const double momentum,
+                       entry.reader.OptionalDouble("momentum", 0.1, {.min = 1e-6, .max = 1.0}));
+      options.momentum = static_cast<float>(momentum);
+      ASSIGN_OR_RETURN(options.epsilon, ParseNormEpsilon(entry.reader));
+      layer.factories = {BatchNorm(options)};
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

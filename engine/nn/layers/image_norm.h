@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -25,6 +26,8 @@ struct BatchNormOptions {
 // averages over all of its micro-batches: parameters "running_mean", 0, and "running_var", 1
 // (UpdateRule::MovingAverage). A micro-batch has more than one element of each channel.
 LayerFactory BatchNorm(const BatchNormOptions& options = {});
+
+extern const LayerType kGroupNormType, kBatchNormType;
 
 }  // namespace stagecoach::engine
 

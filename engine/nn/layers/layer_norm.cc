@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/last_axis.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "engine/nn/sum_fusion.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/ops.h"
@@ -95,5 +96,23 @@ class LayerNormLayer final : public Layer, public SumFusion {
 LayerFactory LayerNorm(float epsilon) { return LayerOf<LayerNormLayer>(true, epsilon); }
 
 LayerFactory RmsNorm(float epsilon) { return LayerOf<LayerNormLayer>(false, epsilon); }
+
+const LayerType kLayerNormType = {
+    .name = "layer_norm",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      ASSIGN_OR_RETURN(const float epsilon, ParseNormEpsilon(entry.reader));
+      layer.factories = {LayerNorm(epsilon)};
+      return absl::OkStatus();
+    },
+};
+
+const LayerType kRmsNormType = {
+    .name = "rms_norm",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      ASSIGN_OR_RETURN(const float epsilon, ParseNormEpsilon(entry.reader));
+      layer.factories = {RmsNorm(epsilon)};
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_NN_LAYERS_LAYER_NORM_H_
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -14,6 +15,8 @@ LayerFactory LayerNorm(float epsilon = 1e-5F);
 
 // Divides by the root of the mean square, then scales each feature. Parameter "gamma", 1.
 LayerFactory RmsNorm(float epsilon = 1e-5F);
+
+extern const LayerType kLayerNormType, kRmsNormType;
 
 }  // namespace stagecoach::engine
 

@@ -2,10 +2,13 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/last_axis.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
@@ -119,5 +122,32 @@ LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has
   return Linear(LinearOptions{
       .outputs = outputs, .activation = activation, .has_bias = has_bias, .gain = gain});
 }
+
+const LayerType kLinearType = {
+    .name = "linear",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      LinearOptions options;
+      ASSIGN_OR_RETURN(options.outputs, ParseFileCount("outputs", entry));
+      std::vector<std::string> activations;
+      for (const Activation known : kernels::kAllActivations) {
+        activations.emplace_back(ActivationName(known));
+      }
+      ASSIGN_OR_RETURN(
+          const std::string name,
+          entry.reader.OptionalString("activation", ActivationName(options.activation)));
+      ASSIGN_OR_RETURN(const size_t choice,
+                       ChooseAmong(activations, "activation", name, entry.reader));
+      options.activation = kernels::kAllActivations[choice];
+      ASSIGN_OR_RETURN(options.has_bias, entry.reader.OptionalBool("bias", true));
+      if (entry.reader.Has("deviation")) {
+        RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation.emplace()));
+      }
+      layer.factories = {Linear(options)};
+      layer.output_of = [outputs = options.outputs](const Shape& input) {
+        return WithLastAxis(input, outputs);
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

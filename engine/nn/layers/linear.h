@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 #include "kernels/ops/linear.h"
 
 namespace stagecoach::engine {
@@ -27,6 +28,8 @@ struct LinearOptions {
 LayerFactory Linear(const LinearOptions& options);
 LayerFactory Linear(int64_t outputs, Activation activation = Activation::kNone, float gain = 1.0F,
                     bool has_bias = true);
+
+extern const LayerType kLinearType;
 
 }  // namespace stagecoach::engine
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/image.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/ops.h"
 #include "kernels/ops/pooling.h"
 
@@ -84,5 +85,47 @@ LayerFactory AvgPool(const PoolOptions& options) {
   return LayerOf<PoolingLayer>(Pooling::kAverage, options);
 }
 LayerFactory GlobalAvgPool() { return LayerOf<PoolingLayer>(Pooling::kAverage, std::nullopt); }
+
+namespace {
+
+absl::Status ParsePool(LayerFactory (*pool)(const PoolOptions&), base::ObjectReader& reader,
+                       ParsedLayer& layer) {
+  PoolOptions options;
+  ASSIGN_OR_RETURN(options.kernel, reader.OptionalInt64("kernel", options.kernel, kFileCounts));
+  ASSIGN_OR_RETURN(options.stride, reader.OptionalInt64("stride", options.kernel, kFileCounts));
+  ASSIGN_OR_RETURN(options.padding, reader.OptionalInt64("padding", options.padding,
+                                                         {.min = 0, .max = kMaxFileOutputs}));
+  layer.factories = {pool(options)};
+  layer.output_of = [options](const Shape& input) {
+    const int64_t channels = input.rank() == 3 ? input.dim(0) : 0;
+    return BehindWindow(input, channels, options.kernel, options.stride, options.padding);
+  };
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const LayerType kMaxPoolType = {
+    .name = "max_pool",
+    .parse = [](LayerEntry& entry,
+                ParsedLayer& layer) { return ParsePool(MaxPool, entry.reader, layer); },
+};
+
+const LayerType kAvgPoolType = {
+    .name = "avg_pool",
+    .parse = [](LayerEntry& entry,
+                ParsedLayer& layer) { return ParsePool(AvgPool, entry.reader, layer); },
+};
+
+const LayerType kGlobalAvgPoolType = {
+    .name = "global_avg_pool",
+    .parse = [](LayerEntry&, ParsedLayer& layer) -> absl::Status {
+      layer.factories = {GlobalAvgPool()};
+      layer.output_of = [](const Shape& input) {
+        return input.rank() == 3 ? Shape{input.dim(0)} : input;
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

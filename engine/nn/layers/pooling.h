@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -22,6 +23,8 @@ LayerFactory MaxPool(const PoolOptions& options);
 LayerFactory AvgPool(const PoolOptions& options);
 // Returns the average of each whole channel: the output is [channels].
 LayerFactory GlobalAvgPool();
+
+extern const LayerType kMaxPoolType, kAvgPoolType, kGlobalAvgPoolType;
 
 }  // namespace stagecoach::engine
 

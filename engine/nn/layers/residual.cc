@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "engine/nn/sequential.h"
 #include "engine/nn/sum_fusion.h"
 #include "kernels/ops/activation.h"
@@ -311,5 +312,18 @@ LayerFactory Residual(std::vector<LayerFactory> layers, std::vector<LayerFactory
                       bool relu) {
   return LayerOf<ResidualLayer>(std::move(layers), std::move(shortcut), relu);
 }
+
+const LayerType kResidualType = {
+    .name = "residual",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      RETURN_IF_ERROR(entry.parse_inside("layers", layer));
+      ParsedLayer shortcut{.layers = 0};
+      if (entry.reader.Has("shortcut")) RETURN_IF_ERROR(entry.parse_inside("shortcut", shortcut));
+      ASSIGN_OR_RETURN(const bool relu, entry.reader.OptionalBool("relu", false));
+      layer.factories = {Residual(std::move(layer.factories), std::move(shortcut.factories), relu)};
+      layer.layers += 1 + shortcut.layers;
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -14,6 +15,8 @@ namespace stagecoach::engine {
 // only.
 LayerFactory Residual(std::vector<LayerFactory> layers, std::vector<LayerFactory> shortcut = {},
                       bool relu = false);
+
+extern const LayerType kResidualType;
 
 }  // namespace stagecoach::engine
 

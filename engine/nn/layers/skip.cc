@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/concat.h"
 #include "kernels/ops/ops.h"
 
@@ -106,5 +107,24 @@ class ConcatSkipLayer final : public Layer {
 
 LayerFactory AddSkip() { return LayerOf<AddSkipLayer>(); }
 LayerFactory ConcatSkip() { return LayerOf<ConcatSkipLayer>(); }
+
+const LayerType kAddSkipType = {
+    .name = "add_skip",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      ASSIGN_OR_RETURN(layer.from, ParseName("from", entry.reader));
+      layer.factories = {AddSkip()};
+      return absl::OkStatus();
+    },
+};
+
+const LayerType kConcatSkipType = {
+    .name = "concat_skip",
+    .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
+      ASSIGN_OR_RETURN(layer.from, ParseName("from", entry.reader));
+      layer.factories = {ConcatSkip()};
+      layer.concatenates = true;
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_NN_LAYERS_SKIP_H_
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -13,6 +14,8 @@ LayerFactory AddSkip();
 // y = x, followed by the skip along the first axis of a sample: channels of an image, features of a
 // vector, positions of a sequence. The other axes must be equal.
 LayerFactory ConcatSkip();
+
+extern const LayerType kAddSkipType, kConcatSkipType;
 
 }  // namespace stagecoach::engine
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/last_axis.h"
+#include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/ops.h"
 #include "kernels/ops/swiglu.h"
 
@@ -49,5 +50,16 @@ class SwiGluLayer final : public Layer {
 }  // namespace
 
 LayerFactory SwiGlu() { return LayerOf<SwiGluLayer>(); }
+
+const LayerType kSwiGluType = {
+    .name = "swiglu",
+    .parse = [](LayerEntry&, ParsedLayer& layer) -> absl::Status {
+      layer.factories = {SwiGlu()};
+      layer.output_of = [](const Shape& input) {
+        return WithLastAxis(input, LastAxisOf(input) / 2);
+      };
+      return absl::OkStatus();
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_NN_LAYERS_SWIGLU_H_
 
 #include "engine/nn/layer.h"
+#include "engine/nn/layers/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -9,6 +10,8 @@ namespace stagecoach::engine {
 // (kernels/ops/swiglu.h): maps a sample of shape [..., 2 features] to [..., features]. No
 // parameters.
 LayerFactory SwiGlu();
+
+extern const LayerType kSwiGluType;
 
 }  // namespace stagecoach::engine
 

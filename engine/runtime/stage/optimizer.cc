@@ -1,13 +1,42 @@
 #include "engine/runtime/stage/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
+namespace {
+
+absl::Status UpdateByAdamW(const Optimizer& optimizer, const UpdateStep& step,
+                           kernels::Device& device, const kernels::ParameterGroup& group) {
+  return device.ops().optimizer().AdamW(device.stream(),
+                                        {.learning_rate = step.learning_rate,
+                                         .beta1 = optimizer.beta1,
+                                         .beta2 = optimizer.beta2,
+                                         .epsilon = optimizer.epsilon,
+                                         .weight_decay = optimizer.weight_decay,
+                                         .gradient_scale = step.gradient_scale,
+                                         .step = step.step},
+                                        group);
+}
+
+absl::Status UpdateBySgd(const Optimizer& optimizer, const UpdateStep& step,
+                         kernels::Device& device, const kernels::ParameterGroup& group) {
+  return device.ops().optimizer().Sgd(device.stream(),
+                                      {.learning_rate = step.learning_rate,
+                                       .momentum = optimizer.momentum,
+                                       .weight_decay = optimizer.weight_decay,
+                                       .gradient_scale = step.gradient_scale},
+                                      group);
+}
+
+}  // namespace
 
 partition::Work Optimizer::StepWork(int64_t parameters) const {
   // Reads the gradient; reads and writes the parameter and each state.
@@ -16,55 +45,97 @@ partition::Work Optimizer::StepWork(int64_t parameters) const {
   return {.flops = 6.0 * (1 + states()) * n, .bytes = touched * n};
 }
 
+int Optimizer::states() const { return static_cast<int>(TypeOf(*this).states.size()); }
+
 const char* Optimizer::state_name(int state) const {
-  if (kind == Kind::kSgd) return "momentum_buffer";
-  return state == 0 ? "exp_avg" : "exp_avg_sq";
+  return TypeOf(*this).states[static_cast<size_t>(state)];
+}
+
+absl::Span<const OptimizerType> OptimizerTypes() {
+  using Range = HyperParameter::Range;
+  static const auto* const types = new std::vector<OptimizerType>{
+      {.defaults = Optimizer::AdamW(),
+       .name = "adamw",
+       .states = {"exp_avg", "exp_avg_sq"},
+       .hyper_parameters = {{"beta1", &Optimizer::beta1, Range::kFraction,
+                             "decay rate of the first moment"},
+                            {"beta2", &Optimizer::beta2, Range::kFraction,
+                             "decay rate of the second moment"},
+                            {"epsilon", &Optimizer::epsilon, Range::kPositive}},
+       .learning_rate = 1e-3F,
+       .rate_times_width = 4e-5F * 2304,  // tuned on the default network
+       .update = UpdateByAdamW},
+      {.defaults = Optimizer::Sgd(),
+       .name = "sgd",
+       .states = {"momentum_buffer"},
+       .hyper_parameters = {{"momentum", &Optimizer::momentum, Range::kFraction, "momentum"}},
+       .learning_rate = 0.01F,
+       .update = UpdateBySgd}};
+  return *types;
+}
+
+bool OptimizerType::Has(const HyperParameter& parameter) const {
+  return std::any_of(hyper_parameters.begin(), hyper_parameters.end(),
+                     [&](const HyperParameter& own) { return own.value == parameter.value; });
+}
+
+const OptimizerType& TypeOf(const Optimizer& optimizer) {
+  return OptimizerTypes()[static_cast<size_t>(optimizer.kind)];
+}
+
+const OptimizerType* FindOptimizerType(absl::string_view name) {
+  for (const OptimizerType& type : OptimizerTypes()) {
+    if (name == type.name) return &type;
+  }
+  return nullptr;
+}
+
+std::string ListOptimizers(const HyperParameter* parameter) {
+  std::vector<absl::string_view> names;
+  for (const OptimizerType& type : OptimizerTypes()) {
+    if (parameter == nullptr || type.Has(*parameter)) names.emplace_back(type.name);
+  }
+  return absl::StrJoin(names, " or ");
+}
+
+absl::Span<const HyperParameter> HyperParameters() {
+  static const auto* const all = [] {
+    auto* const parameters = new std::vector<HyperParameter>();
+    for (const OptimizerType& type : OptimizerTypes()) {
+      for (const HyperParameter& own : type.hyper_parameters) {
+        const bool is_known =
+            std::any_of(parameters->begin(), parameters->end(),
+                        [&](const HyperParameter& other) { return other.value == own.value; });
+        if (!is_known) parameters->push_back(own);
+      }
+    }
+    return parameters;
+  }();
+  return *all;
 }
 
 absl::Status CheckOptimizer(const Optimizer& optimizer) {
-  const auto check = [](const char* name, float value, bool ok, const char* range) {
+  const auto check = [](absl::string_view name, float value, bool ok, const char* range) {
     return ok ? absl::OkStatus()
               : absl::InvalidArgumentError(
                     absl::StrCat("optimizer: ", name, " is ", value, ", must be ", range));
   };
-  const auto unit = [](float value) { return value >= 0.0F && value < 1.0F; };
-  const auto non_negative = [](float value) { return value >= 0.0F && std::isfinite(value); };
-  for (const absl::Status& status :
-       {check("weight decay", optimizer.weight_decay, non_negative(optimizer.weight_decay),
-              "0 or more"),
-        check("beta1", optimizer.beta1, unit(optimizer.beta1), "in [0, 1)"),
-        check("beta2", optimizer.beta2, unit(optimizer.beta2), "in [0, 1)"),
-        check("epsilon", optimizer.epsilon, optimizer.epsilon > 0.0F, "above 0"),
-        check("momentum", optimizer.momentum, unit(optimizer.momentum), "in [0, 1)"),
-        check("clip norm", optimizer.clip_norm, non_negative(optimizer.clip_norm), "0 or more")}) {
-    if (!status.ok()) return status;
+  const auto non_negative = [&](const char* name, float value) {
+    return check(name, value, value >= 0.0F && std::isfinite(value), "0 or more");
+  };
+  RETURN_IF_ERROR(non_negative("weight decay", optimizer.weight_decay));
+  for (const HyperParameter& parameter : HyperParameters()) {
+    const float value = optimizer.*parameter.value;
+    RETURN_IF_ERROR(parameter.range == HyperParameter::Range::kPositive
+                        ? check(parameter.name, value, value > 0.0F, "above 0")
+                        : check(parameter.name, value, value >= 0.0F && value < 1.0F, "in [0, 1)"));
   }
-  return absl::OkStatus();
+  return non_negative("clip norm", optimizer.clip_norm);
 }
 
 absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
                               kernels::Device& device, const kernels::ParameterGroup& group) {
-  kernels::OptimizerOps& ops = device.ops().optimizer();
-  switch (optimizer.kind) {
-    case Optimizer::Kind::kAdamW:
-      return ops.AdamW(device.stream(),
-                       {.learning_rate = step.learning_rate,
-                        .beta1 = optimizer.beta1,
-                        .beta2 = optimizer.beta2,
-                        .epsilon = optimizer.epsilon,
-                        .weight_decay = optimizer.weight_decay,
-                        .gradient_scale = step.gradient_scale,
-                        .step = step.step},
-                       group);
-    case Optimizer::Kind::kSgd:
-      return ops.Sgd(device.stream(),
-                     {.learning_rate = step.learning_rate,
-                      .momentum = optimizer.momentum,
-                      .weight_decay = optimizer.weight_decay,
-                      .gradient_scale = step.gradient_scale},
-                     group);
-  }
-  return absl::InternalError("unknown optimizer");
+  return TypeOf(optimizer).update(optimizer, step, device, group);
 }
 
 absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,

@@ -2,8 +2,11 @@
 #define STAGECOACH_ENGINE_RUNTIME_STAGE_OPTIMIZER_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/device.h"
 #include "kernels/ops/optimizer.h"
@@ -17,9 +20,10 @@ namespace stagecoach::engine {
 struct Optimizer {
   enum class Kind : uint8_t { kAdamW, kSgd };
   Kind kind = Kind::kAdamW;
-  float weight_decay = 0.01F;                           // not applied to biases and normalizations
-  float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // AdamW
-  float momentum = 0.9F;                                // SGD
+  float weight_decay = 0.01F;  // not applied to biases and normalizations
+  // Hyper-parameters: OptimizerType says whose.
+  float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;
+  float momentum = 0.9F;
   float clip_norm = 0.0F;  // scales gradients so that their global norm is at most this; 0: never
   // Updates wait until all gradients are known, and change nothing if one is NaN or infinite;
   // implied by clipping.
@@ -31,7 +35,7 @@ struct Optimizer {
   }
 
   // Number of float tensors of a parameter's size kept for each parameter. They start at 0.
-  int states() const { return kind == Kind::kAdamW ? 2 : 1; }
+  int states() const;
   // True if the norm of all gradients is computed before any update.
   bool waits_for_norm() const { return clip_norm > 0.0F || checks_gradients; }
   // Names a state like PyTorch's optimizers do: "exp_avg", "exp_avg_sq"; "momentum_buffer".
@@ -43,9 +47,42 @@ struct Optimizer {
   friend bool operator==(const Optimizer&, const Optimizer&) = default;
 };
 
-inline const char* Name(Optimizer::Kind kind) {
-  return kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd";
-}
+// A number that an optimizer has in addition to weight decay and the learning rate.
+struct HyperParameter {
+  enum class Range : uint8_t { kFraction, kPositive };  // [0, 1); above 0
+
+  const char* name = nullptr;  // "beta1": in manifests, and of its flag
+  float Optimizer::*value = nullptr;
+  Range range = Range::kFraction;
+  const char* help = nullptr;  // null: there is no flag
+};
+
+struct UpdateStep;
+
+// What there is to know about a kind of optimizer: a row of OptimizerTypes().
+struct OptimizerType {
+  Optimizer defaults;          // of this kind
+  const char* name = nullptr;  // "adamw"
+  std::vector<const char*> states;
+  std::vector<HyperParameter> hyper_parameters;
+  // The default learning rate; for the default network at most `rate_times_width` / width, if that
+  // is not 0.
+  float learning_rate = 0.0F, rate_times_width = 0.0F;
+  absl::Status (*update)(const Optimizer& optimizer, const UpdateStep& step,
+                         kernels::Device& device, const kernels::ParameterGroup& group) = nullptr;
+
+  bool Has(const HyperParameter& parameter) const;
+};
+
+// Returns all of them, in the order of `kind`.
+absl::Span<const OptimizerType> OptimizerTypes();
+const OptimizerType& TypeOf(const Optimizer& optimizer);
+// Returns null if none has this name.
+const OptimizerType* FindOptimizerType(absl::string_view name);
+// Returns the names of all that have the hyper-parameter, or of all: "adamw or sgd".
+std::string ListOptimizers(const HyperParameter* parameter = nullptr);
+// Returns the hyper-parameters of all optimizers, each once.
+absl::Span<const HyperParameter> HyperParameters();
 
 // Returns InvalidArgument if a coefficient is out of its range.
 absl::Status CheckOptimizer(const Optimizer& optimizer);

@@ -142,6 +142,17 @@ TEST(ManifestJson, TensorsMayFillTheirFile) {
   EXPECT_OK(ParseManifest(ToJson(manifest)).status());
 }
 
+// A file that was written before another optimizer was added does not have its hyper-parameters.
+TEST(ManifestJson, MayLackHyperParametersOfOtherOptimizers) {
+  const Manifest manifest = Full();
+  const std::string without =
+      absl::StrReplaceAll(ToJson(manifest), {{"\"beta1\":0.8999999761581421,", ""}});
+  ASSERT_NE(without, ToJson(manifest));
+  const auto parsed = ParseManifest(without);
+  ASSERT_OK(parsed);
+  EXPECT_EQ(parsed->optimizer, manifest.optimizer);
+}
+
 // Returns the error that one replacement causes.
 absl::Status Refusal(const std::string& what, const std::string& by) {
   const std::string text = ToJson(Full());

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/data/synthetic.h"
+#include "engine/data/formats/synthetic.h"
 #include "engine/nn/layers/activation.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"

@@ -84,7 +84,7 @@ TEST_F(TestSet, ClassesThatAreOnlyInItAreTold) {
 TEST_F(TestSet, OfDataThatDoNotHaveOneToBeDividedIsRefused) {
   for (const char* data : {"synthetic:40x4x2", "/usr"}) {
     ExpectRefused({"--data", data, "--test-fraction", "0.5"}, kStatusUsage,
-                  absl::StrCat("--test-fraction is for a .csv file or one of tokens, and ", data));
+                  absl::StrCat("--test-fraction is for a single file, and ", data));
   }
   for (const char* fraction : {"0", "1", "1.5", "-0.1", "x", "nan"}) {
     ExpectRefused({"--data", csv_, "--test-fraction", fraction}, kStatusUsage,

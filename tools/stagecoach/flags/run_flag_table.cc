@@ -9,13 +9,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/formats/arrays.h"
-#include "engine/data/formats/csv.h"
-#include "engine/data/formats/load.h"
-#include "engine/data/synthetic.h"
+#include "engine/data/formats/format.h"
+#include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
 #include "kernels/cpu/cpu_device.h"
@@ -166,10 +167,6 @@ const engine::TensorSpec& InputOf(const engine::TrainingRun& run) {
   return run.data.train->spec().inputs.front();
 }
 bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
-bool IsSgd(const engine::TrainingRun& run) {
-  return run.prepared.optimizer.kind == engine::Optimizer::Kind::kSgd;
-}
-bool IsAdamW(const engine::TrainingRun& run) { return !IsSgd(run); }
 bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
 bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
 bool IsWarmupCosine(const engine::TrainingRun& run) {
@@ -199,51 +196,74 @@ std::vector<std::string> SettledByPlan(const std::vector<RunFlag>& flags) {
   return settled;
 }
 
+// What formats of data say in help, in their order there.
+std::string JoinFormats(std::string (*text)(const engine::DataFormat& format)) {
+  std::vector<std::string> texts;
+  for (const engine::DataFormat* const format : engine::kDataFormats) {
+    std::string said = text(*format);
+    if (!said.empty()) texts.insert(texts.begin(), std::move(said));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+std::string NamesOfFormats() {
+  return JoinFormats([](const engine::DataFormat& format) { return std::string(format.name); });
+}
+
+std::string TestFractions() {
+  return JoinFormats([](const engine::DataFormat& format) {
+    return format.test_fraction > 0 ? absl::StrCat(format.name, " ", format.test_fraction) : "";
+  });
+}
+
 std::vector<RunFlag> DataFlags() {
   const O defaults;
-  return {Flag("--data", "SPEC",
-               "IDX, npy, csv, text, ids, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]",
-               Reads(&O::data, ParseData),
-               {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
-          Flag("--label", "NAME", Describe("Label column of a .csv file", defaults.label),
-               Reads(&O::label, ParseText),
-               {.in_effect = OfOptions([](const O& options) { return options.label; })}),
-          Flag("--channels", "first|last",
-               Describe("Position of the channel axis in arrays of images", "first"),
-               Reads(&O::channels,
-                     NamesOf<engine::ChannelOrder>({{"first", engine::ChannelOrder::kFirst},
-                                                    {"last", engine::ChannelOrder::kLast}})),
-               {.saving = FlagSaving::kOnlyGiven,
-                .in_effect = OfOptions([](const O& options) -> Effect {
-                  return engine::HoldsArrays(DataOf(options))
-                             ? Effect(options.channels == engine::ChannelOrder::kLast ? "last"
-                                                                                      : "first")
-                             : std::nullopt;
-                })}),
-          Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
-               Reads(&O::loss, Choice({"cross-entropy", "mse"})),
-               {.in_effect =
-                    OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
-          Flag("--context", "TOKENS",
-               absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
-               Reads(&O::context, CountIn(1, kMaxContext)),
-               {.in_effect = OfRun(TakesIds,
-                                   [](const engine::TrainingRun& run) {
-                                     return absl::StrCat(InputOf(run).shape.elements());
-                                   })}),
-          Flag("--vocabulary", "N", "Vocabulary size [the model's, or the tokens that occur]",
-               Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary)),
-               {.in_effect = OfRun(TakesIds,
-                                   [](const engine::TrainingRun& run) {
-                                     return absl::StrCat(InputOf(run).vocabulary);
-                                   })}),
-          Flag("--tokenizer", "FILE",
-               "Tokenizer for text: a .json or .model file, or bytes [--init's, or bytes]",
-               Reads(&O::tokenizer, ParseFile),
-               {.saving = FlagSaving::kOnlyGiven,
-                .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
-                  return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
-                }})};
+  return {
+      Flag("--data", "SPEC", absl::StrCat(NamesOfFormats(), " [Fashion-MNIST]"),
+           Reads(&O::data, ParseData),
+           {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
+      Flag("--label", "NAME",
+           Describe(absl::StrCat("Label column of ",
+                                 engine::DescribeDataForms(&engine::DataFormat::has_label_column)),
+                    defaults.label),
+           Reads(&O::label, ParseText),
+           {.in_effect = OfOptions([](const O& options) { return options.label; })}),
+      Flag("--channels", "first|last",
+           Describe("Position of the channel axis in arrays of images", "first"),
+           Reads(&O::channels,
+                 NamesOf<engine::ChannelOrder>({{"first", engine::ChannelOrder::kFirst},
+                                                {"last", engine::ChannelOrder::kLast}})),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfOptions([](const O& options) -> Effect {
+              return engine::HoldsArrays(DataOf(options))
+                         ? Effect(options.channels == engine::ChannelOrder::kLast ? "last"
+                                                                                  : "first")
+                         : std::nullopt;
+            })}),
+      Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
+           Reads(&O::loss, Choice({"cross-entropy", "mse"})),
+           {.in_effect =
+                OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+      Flag("--context", "TOKENS",
+           absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
+           Reads(&O::context, CountIn(1, kMaxContext)),
+           {.in_effect = OfRun(TakesIds,
+                               [](const engine::TrainingRun& run) {
+                                 return absl::StrCat(InputOf(run).shape.elements());
+                               })}),
+      Flag("--vocabulary", "N", "Vocabulary size [the model's, or the tokens that occur]",
+           Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary)),
+           {.in_effect = OfRun(TakesIds,
+                               [](const engine::TrainingRun& run) {
+                                 return absl::StrCat(InputOf(run).vocabulary);
+                               })}),
+      Flag("--tokenizer", "FILE",
+           "Tokenizer for text: a .json or .model file, or bytes [--init's, or bytes]",
+           Reads(&O::tokenizer, ParseFile),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
+              return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
+            }})};
 }
 
 std::vector<RunFlag> TestDataFlags() {
@@ -256,9 +276,7 @@ std::vector<RunFlag> TestDataFlags() {
                                                           : std::nullopt;
                                              })}),
       Flag("--test-fraction", "X",
-           absl::StrCat("Share of a file held out as the test set [csv ",
-                        engine::kDefaultCsvTestFraction, ", tokens ", engine::kDefaultTestFraction,
-                        "]"),
+           absl::StrCat("Share of a file held out as the test set [", TestFractions(), "]"),
            Reads(&O::test_fraction, ParseTestFraction),
            {.in_effect = OfOptions([](const O& options) -> Effect {
               return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))
@@ -392,10 +410,55 @@ std::vector<RunFlag> PlanFileFlag(const std::vector<RunFlag>& before) {
                {.saving = FlagSaving::kNever, .excludes = SettledByPlan(before)})};
 }
 
+std::vector<std::string> OptimizerNames() {
+  std::vector<std::string> names;
+  for (const engine::OptimizerType& type : engine::OptimizerTypes()) names.emplace_back(type.name);
+  return names;
+}
+
+// A default of each optimizer, for help: "adamw 0.01, sgd 0".
+std::string EachOptimizer(std::string (*text)(const engine::OptimizerType& type)) {
+  return absl::StrJoin(engine::OptimizerTypes(), ", ",
+                       [&](std::string* out, const engine::OptimizerType& type) {
+                         absl::StrAppend(out, type.name, " ", text(type));
+                       });
+}
+
+std::string RateOf(const engine::OptimizerType& type) {
+  if (type.rate_times_width == 0.0F) return Text(type.learning_rate);
+  return absl::StrFormat("%.1g / width", type.rate_times_width);
+}
+
+std::string DecayOf(const engine::OptimizerType& type) { return Text(type.defaults.weight_decay); }
+
+std::vector<RunFlag> HyperParameterFlags() {
+  std::vector<RunFlag> flags;
+  for (const engine::HyperParameter& parameter : engine::HyperParameters()) {
+    if (parameter.help == nullptr) continue;
+    const std::string name = parameter.name;
+    const auto set = [name](const std::string& text, O& options) -> absl::Status {
+      ASSIGN_OR_RETURN(const double value, NumberIn(kDecay)(text));
+      options.hyper_parameters[name] = static_cast<float>(value);
+      return absl::OkStatus();
+    };
+    const auto in_effect = [parameter](const O& /*options*/, const engine::TrainingRun& run) {
+      const engine::Optimizer& optimizer = run.prepared.optimizer;
+      return engine::TypeOf(optimizer).Has(parameter) ? Effect(Text(optimizer.*parameter.value))
+                                                      : std::nullopt;
+    };
+    flags.push_back(
+        Flag(absl::StrCat("--", name), "X",
+             Describe(absl::StrCat(engine::ListOptimizers(&parameter), ": ", parameter.help),
+                      Text(engine::Optimizer().*parameter.value)),
+             set, {.in_effect = in_effect, .belongs_to = {"--optimizer"}}));
+  }
+  return flags;
+}
+
 std::vector<RunFlag> OptimizerFlags() {
   const O defaults;
-  return {Flag("--optimizer", "NAME", Describe("adamw or sgd", defaults.optimizer),
-               Reads(&O::optimizer, Choice({"adamw", "sgd"})),
+  return {Flag("--optimizer", "NAME", Describe(engine::ListOptimizers(), defaults.optimizer),
+               Reads(&O::optimizer, Choice(OptimizerNames())),
                {.in_effect = OfOptions([](const O& options) { return options.optimizer; })}),
           Flag("--clip-norm", "X", "Maximum gradient norm [no clipping]",
                Reads(&O::clip_norm, NumberIn({.min = 0.0, .max = 1e30, .above_min = true})),
@@ -413,50 +476,34 @@ std::vector<RunFlag> OptimizerFlags() {
 
 std::vector<RunFlag> LearningRateFlags() {
   const O defaults;
-  return {
-      Flag("--learning-rate", "X", "Learning rate, or its peak [sgd 0.01, adamw 0.09 / width]",
-           Reads(&O::learning_rate, NumberIn(kPositive)),
-           {.in_effect = OfRun(
-                [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
-      Flag("--lr-schedule", "NAME",
-           Describe("constant or warmup-cosine", defaults.learning_rate_schedule),
-           Reads(&O::learning_rate_schedule, Choice({"constant", "warmup-cosine"})),
-           {.in_effect =
-                OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
-      Flag("--warmup-steps", "N", "Warm-up steps of warmup-cosine [a tenth of all]",
-           Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
-           {.in_effect = OfRun(IsWarmupCosine,
-                               [](const engine::TrainingRun& run) {
-                                 return absl::StrCat(run.learning_rate.warmup_steps);
-                               })}),
-      Flag("--min-lr", "X", "Final learning rate of warmup-cosine [0]",
-           Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
-           {.in_effect = OfRun(
-                IsWarmupCosine,
-                [](const engine::TrainingRun& run) { return Text(run.learning_rate.minimum); })}),
-      Flag("--weight-decay", "X", "Weight decay; biases are not decayed [adamw 0.01, sgd 0]",
-           Reads(&O::weight_decay, NumberIn(kNotNegative)),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return Text(run.prepared.optimizer.weight_decay);
-            })}),
-      Flag("--beta1", "X", "AdamW: decay rate of the first moment [0.9]",
-           Reads(&O::beta1, NumberIn(kDecay)),
-           {.in_effect = OfRun(
-                IsAdamW,
-                [](const engine::TrainingRun& run) { return Text(run.prepared.optimizer.beta1); }),
-            .belongs_to = {"--optimizer"}}),
-      Flag("--beta2", "X", "AdamW: decay rate of the second moment [0.999]",
-           Reads(&O::beta2, NumberIn(kDecay)),
-           {.in_effect = OfRun(
-                IsAdamW,
-                [](const engine::TrainingRun& run) { return Text(run.prepared.optimizer.beta2); }),
-            .belongs_to = {"--optimizer"}}),
-      Flag("--momentum", "X", "SGD momentum [0.9]", Reads(&O::momentum, NumberIn(kDecay)),
-           {.in_effect = OfRun(IsSgd,
-                               [](const engine::TrainingRun& run) {
-                                 return Text(run.prepared.optimizer.momentum);
-                               }),
-            .belongs_to = {"--optimizer"}})};
+  return {Flag("--learning-rate", "X",
+               absl::StrCat("Learning rate, or its peak [", EachOptimizer(RateOf), "]"),
+               Reads(&O::learning_rate, NumberIn(kPositive)),
+               {.in_effect = OfRun(
+                    [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
+          Flag("--lr-schedule", "NAME",
+               Describe("constant or warmup-cosine", defaults.learning_rate_schedule),
+               Reads(&O::learning_rate_schedule, Choice({"constant", "warmup-cosine"})),
+               {.in_effect =
+                    OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
+          Flag("--warmup-steps", "N", "Warm-up steps of warmup-cosine [a tenth of all]",
+               Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
+               {.in_effect = OfRun(IsWarmupCosine,
+                                   [](const engine::TrainingRun& run) {
+                                     return absl::StrCat(run.learning_rate.warmup_steps);
+                                   })}),
+          Flag("--min-lr", "X", "Final learning rate of warmup-cosine [0]",
+               Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
+               {.in_effect = OfRun(IsWarmupCosine,
+                                   [](const engine::TrainingRun& run) {
+                                     return Text(run.learning_rate.minimum);
+                                   })}),
+          Flag("--weight-decay", "X",
+               absl::StrCat("Weight decay; biases are not decayed [", EachOptimizer(DecayOf), "]"),
+               Reads(&O::weight_decay, NumberIn(kNotNegative)),
+               {.in_effect = OfRun([](const engine::TrainingRun& run) {
+                  return Text(run.prepared.optimizer.weight_decay);
+                })})};
 }
 
 std::vector<RunFlag> RunFlagsOfPlans() {
@@ -566,6 +613,7 @@ std::vector<RunFlag> MakeTable() {
   add("Pipeline", FlagScope::kTraining, PlanFileFlag(table));
   add("Optimizer", FlagScope::kModel, OptimizerFlags());
   add("Optimizer", FlagScope::kTraining, LearningRateFlags());
+  add("Optimizer", FlagScope::kTraining, HyperParameterFlags());
   add("Run", FlagScope::kPlan, RunFlagsOfPlans());
   add("Run", FlagScope::kTraining, LengthFlags());
   add("Checkpoints", FlagScope::kTraining, CheckpointFlags());

@@ -68,6 +68,17 @@ TEST(LoadData, ReadsADirectoryOfIdxFiles) {
   EXPECT_THAT(LabelsOf(*data->test), ElementsAre(0, 1));
 }
 
+TEST(LoadData, FollowsALinkToADirectory) {
+  const std::string folder = TestDirectory();
+  std::filesystem::create_directories(folder + "/files");
+  for (const char* name : {"/files/train.bin", "/files/val.bin"}) {
+    WriteTestFile(folder, name + 1, std::string(600, '\1'));
+  }
+  std::filesystem::create_directory_symlink(folder + "/files", folder + "/link");
+  EXPECT_OK(LoadData(Source(folder + "/link")));
+  EXPECT_FALSE(IsDivided(Source(folder + "/link")));
+}
+
 TEST(LoadData, NamesAMissingDirectory) {
   EXPECT_THAT(LoadData(Source("/no/such/directory")),
               StatusIs(kNotFound, HasSubstr("/no/such/directory: no such file or directory")));
@@ -76,9 +87,9 @@ TEST(LoadData, NamesAMissingDirectory) {
 TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
   EXPECT_THAT(
       LoadData(Source("")),
-      StatusIs(
-          kInvalidArgument,
-          HasSubstr("expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, ")));
+      StatusIs(kInvalidArgument,
+               HasSubstr("expected a directory of IDX files, a directory of CIFAR-10 files, a "
+                         "directory of .npy files, a .csv file, a .txt file, tokens in .bin")));
 }
 
 TEST(LoadData, NamesTheFileThatMayBeMeant) {
@@ -99,7 +110,7 @@ TEST(LoadData, ListsTheFormsForWhatIsInNone) {
     EXPECT_THAT(LoadData(Source(data)),
                 StatusIs(kInvalidArgument,
                          AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
-                                                          "IDX, CIFAR-10 or .npy files"))));
+                                                          "IDX files, a directory of "))));
   }
   const DataEncoding of_images = {.mean = {0}, .stddev = {1}};
   EXPECT_THAT(LoadSamples(Source(folder), of_images, 2),
@@ -220,6 +231,7 @@ TEST(LoadSamples, RefusesDataOfAnotherKindThanTheModelKnows) {
                            images = {.mean = {0}, .stddev = {1}};
   const std::string folder = TestDirectory();
   const std::string csv = WriteTestFile(folder, "a.csv", "x,label\n1,0\n2,1\n");
+  WriteTestFile(folder, "t10k-images-idx3-ubyte", IdxFile({2, 1, 1}, "ab"));
   const auto refused = [](const std::string& kind) {
     return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not trained on " + kind));
   };

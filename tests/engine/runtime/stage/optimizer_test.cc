@@ -118,6 +118,11 @@ TEST(UpdateParameters, AdamWAtFirstStepsByTheLearningRate) {
 }
 
 TEST(OptimizerStates, AreTwoForAdamWAndOneForSgd) {
+  for (const OptimizerType& type : OptimizerTypes()) {
+    EXPECT_EQ(&TypeOf(type.defaults), &type) << "the order is that of kinds";
+    EXPECT_EQ(FindOptimizerType(type.name), &type);
+    EXPECT_LE(type.states.size(), kernels::ParameterTensors().states.size());
+  }
   EXPECT_EQ(Optimizer::AdamW().states(), 2);
   EXPECT_EQ(Optimizer::Sgd().states(), 1);
 }

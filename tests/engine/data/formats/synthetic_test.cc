@@ -1,4 +1,4 @@
-#include "engine/data/synthetic.h"
+#include "engine/data/formats/synthetic.h"
 
 #include <algorithm>
 #include <cmath>

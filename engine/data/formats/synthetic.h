@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_DATA_SYNTHETIC_H_
-#define STAGECOACH_ENGINE_DATA_SYNTHETIC_H_
+#ifndef STAGECOACH_ENGINE_DATA_FORMATS_SYNTHETIC_H_
+#define STAGECOACH_ENGINE_DATA_FORMATS_SYNTHETIC_H_
 
 #include <cstdint>
 
@@ -45,4 +45,4 @@ absl::StatusOr<TrainTest> MakeSyntheticShapes(const SyntheticSpec& spec);
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_DATA_SYNTHETIC_H_
+#endif  // STAGECOACH_ENGINE_DATA_FORMATS_SYNTHETIC_H_

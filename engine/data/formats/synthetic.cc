@@ -1,4 +1,4 @@
-#include "engine/data/synthetic.h"
+#include "engine/data/formats/synthetic.h"
 
 #include <algorithm>
 #include <array>
@@ -11,17 +11,22 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/random_streams.h"
 
 namespace stagecoach::engine {
 namespace {
 
+constexpr absl::string_view kSynthetic = "synthetic:";
 constexpr int64_t kHidden = 32;
 constexpr int64_t kCalibrationRows = 1024;
 
@@ -183,5 +188,31 @@ absl::StatusOr<TrainTest> MakeSyntheticShapes(const SyntheticSpec& spec) {
   return TrainTest{.train = std::make_shared<Zeros>(row->spec(), spec.rows),
                    .test = std::make_shared<Zeros>(row->spec(), TestRows(spec.rows))};
 }
+
+namespace {
+
+absl::StatusOr<TrainTest> LoadSynthetic(const DataSource& source) {
+  ASSIGN_OR_RETURN(const SyntheticSpec spec,
+                   ParseSyntheticSpec(absl::StripPrefix(source.spec, kSynthetic)));
+  return source.has_shapes_only ? MakeSyntheticShapes(spec) : MakeSynthetic(spec, source.seed);
+}
+
+}  // namespace
+
+const DataFormat kSyntheticFormat = {
+    .name = "synthetic:ROWSxFEATURESxCLASSES",
+    .form = "\"synthetic:ROWSxFEATURESxCLASSES\"",
+    .matches = [](const DataSource& source) { return absl::StartsWith(source.spec, kSynthetic); },
+    .load = [](const DataSource& source, Sets /*sets*/) { return LoadSynthetic(source); },
+    .load_samples = [](const DataSource& source, const DataEncoding& encoding,
+                       int64_t /*classes*/) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
+      RETURN_IF_ERROR(
+          CheckEncodes(encoding.mean.empty(), "synthetic data", "its features were standardized"));
+      RETURN_IF_ERROR(CheckEncodes(encoding.vocabulary == 0, "synthetic data",
+                                   "it is fed with tokens, not with numbers"));
+      ASSIGN_OR_RETURN(const TrainTest data, LoadSynthetic(source));
+      return data.test;
+    },
+};
 
 }  // namespace stagecoach::engine

@@ -1,0 +1,83 @@
+#ifndef STAGECOACH_ENGINE_NN_LAYERS_LAYERS_H_
+#define STAGECOACH_ENGINE_NN_LAYERS_LAYERS_H_
+
+// All layers.
+#include "engine/nn/layers/activation.h"
+#include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/conv2d.h"
+#include "engine/nn/layers/dropout.h"
+#include "engine/nn/layers/embedding.h"
+#include "engine/nn/layers/flatten.h"
+#include "engine/nn/layers/head.h"
+#include "engine/nn/layers/image_norm.h"
+#include "engine/nn/layers/layer_norm.h"
+#include "engine/nn/layers/layer_type.h"
+#include "engine/nn/layers/linear.h"
+#include "engine/nn/layers/pooling.h"
+#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/skip.h"
+#include "engine/nn/layers/swiglu.h"
+
+namespace stagecoach::engine {
+
+extern const LayerType kSequenceType;
+
+// The types of layers in model files (engine/models/model_file.h), with their keys and defaults. A
+// header above describes each. There is a type for each activation, too (kActivationTypes): { type
+// = "relu" }.
+inline constexpr const LayerType* kLayerTypes[] = {
+    // { type = "linear", outputs = 512, activation = "none", bias = true, deviation = 0.02 }:
+    // outputs has no default, and may be "classes": as many as the data has, 1 if the labels are
+    // numbers; deviation is that of normal weights, uniform ones are the default.
+    &kLinearType,
+    // { type = "layer_norm", epsilon = 1e-5 }, { type = "rms_norm", epsilon = 1e-5 }
+    &kLayerNormType,
+    &kRmsNormType,
+    // { type = "residual", layers = [...], shortcut = [...], relu = false }: the default shortcut
+    // is the input; relu is that of the sum.
+    &kResidualType,
+    // { type = "sequence", layers = [...] }: these, one after the other, between which a cut may
+    // fall: to be repeated.
+    &kSequenceType,
+    // { type = "embedding", vocabulary = 50257, features = 768, positions = false,
+    //   token_deviation = 0.02, position_deviation = 0.02 }: a vocabulary may be "classes";
+    // positions is true, or as many as its table has.
+    &kEmbeddingType,
+    // { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0, rotary_scaling =
+    //   { factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 } }: heads has no
+    // default, kv_heads is as heads; without rotary_scaling, a factor of 1.
+    &kAttentionType,
+    // { type = "swiglu" }
+    &kSwiGluType,
+    // { type = "dropout", rate = 0.1 }: no default
+    &kDropoutType,
+
+    // Of images [channels, height, width]:
+    // { type = "conv2d", outputs = 64, kernel = 3, stride = 1, padding = 0, groups = 1,
+    //   bias = true }: outputs and kernel have no default.
+    &kConv2dType,
+    // { type = "max_pool", kernel = 2, stride = 2, padding = 0 }, and so "avg_pool": the stride is
+    // the kernel by default; { type = "global_avg_pool" }
+    &kMaxPoolType,
+    &kAvgPoolType,
+    &kGlobalAvgPoolType,
+    // { type = "group_norm", groups = 32, epsilon = 1e-5 }: groups has no default.
+    &kGroupNormType,
+    // { type = "batch_norm", momentum = 0.1, epsilon = 1e-5 }
+    &kBatchNormType,
+    // { type = "flatten" }
+    &kFlattenType,
+
+    // { type = "add_skip", from = "down" }, { type = "concat_skip", from = "down" }: from is the
+    // name of a layer before, whose output it reads: name = "down" (any may have one; the last of
+    // a repeated one).
+    &kAddSkipType,
+    &kConcatSkipType,
+    // { type = "head", deviation = 0.02, tied = false }: the last layer, in place of linear and its
+    // loss; tied: to the table of layer 0, an embedding.
+    &kHeadType,
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_NN_LAYERS_LAYERS_H_
