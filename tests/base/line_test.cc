@@ -8,6 +8,7 @@
 #include "base/toml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::base {
@@ -15,9 +16,7 @@ namespace {
 
 using ::testing::StartsWith;
 
-auto SaysFirst(const std::string& start) {
-  return testing::StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(start));
-}
+auto SaysFirst(const std::string& start) { return testing::IsRefused(StartsWith(start)); }
 
 constexpr absl::string_view kJson = R"({
   "layers": [

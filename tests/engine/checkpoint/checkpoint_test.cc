@@ -18,12 +18,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/small_save.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
@@ -202,8 +204,8 @@ TEST_F(CheckpointFolder, AManifestThatLeadsElsewhereIsRefused) {
   for (const std::string& name :
        {std::string("../outside.safetensors"), absl::StrCat(run_, "/outside.safetensors")}) {
     WriteManifest(absl::StrReplaceAll(text, {{"layer-00002.safetensors", name}}));
-    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                  AllOf(HasSubstr("manifest.json"), HasSubstr("$.files[2].name"))));
+    EXPECT_THAT(Check(),
+                IsRefused(AllOf(HasSubstr("manifest.json"), HasSubstr("$.files[2].name"))));
   }
 }
 

@@ -18,12 +18,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/small_save.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::ElementsAre;
@@ -171,13 +173,11 @@ TEST(ShardFiles, RefuseNamesThatCannotBeToldApart) {
   const std::vector<ParameterSpec> same = {{.name = "weight", .shape = {2}},
                                            {.name = "weight", .shape = {3}}};
   twice.Add(0, same);
-  EXPECT_THAT(ShardFilesOf(twice, Optimizer::AdamW()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("two parameters")));
+  EXPECT_THAT(ShardFilesOf(twice, Optimizer::AdamW()), IsRefused("two parameters"));
   ParameterTable strange;
   const std::vector<ParameterSpec> bytes = {{.name = "\xFF", .shape = {2}}};
   strange.Add(7, bytes);
-  EXPECT_THAT(ShardFilesOf(strange, Optimizer::AdamW()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 7 is not UTF-8")));
+  EXPECT_THAT(ShardFilesOf(strange, Optimizer::AdamW()), IsRefused("layer 7 is not UTF-8"));
 }
 
 }  // namespace

@@ -8,13 +8,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::testing::HasSubstr;
-using testing::StatusIs;
+using ::stagecoach::testing::IsRefused;
+
 using Environments = std::map<std::string, std::string>;
 
 absl::StatusOr<std::optional<Launch>> Find(const Environments& variables) {
@@ -185,8 +186,7 @@ class BadLaunchTest : public ::testing::TestWithParam<BadCase> {};
 
 TEST_P(BadLaunchTest, IsRefusedByVariableAndValue) {
   for (const std::string& part : GetParam().message) {
-    EXPECT_THAT(Find(GetParam().variables),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part)));
+    EXPECT_THAT(Find(GetParam().variables), IsRefused(part));
   }
 }
 

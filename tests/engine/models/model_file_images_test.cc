@@ -5,14 +5,14 @@
 #include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::IsRefused;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<std::string> DescribeLayers(const Model& model) {
   const ModelProfile profile = AnalyzeModel(model, {}).value();
@@ -85,15 +85,13 @@ TEST(ModelFileOfImages, CountsTheChannelsBehindAGlobalPoolAsOutputs) {
       "input = \"image\"\n[[layer]]\ntype = \"conv2d\"\nkernel = 1\noutputs = 3\n"
       "[[layer]]\ntype = \"global_avg_pool\"\n";
   EXPECT_OK(ParseModel(toml, /*features=*/16, /*classes=*/3));
-  EXPECT_THAT(ParseModel(toml, /*features=*/16, /*classes=*/4),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layers give 3")));
+  EXPECT_THAT(ParseModel(toml, /*features=*/16, /*classes=*/4), IsRefused("layers give 3"));
 }
 
 TEST(ModelFileOfImages, RefusesAnInputThatTheDataDoesNotHave) {
   const std::string file = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
   const auto expect_invalid = [&](const std::string& text, const std::string& message) {
-    EXPECT_THAT(ParseModel(text + file, /*features=*/20, /*classes=*/3),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    EXPECT_THAT(ParseModel(text + file, /*features=*/20, /*classes=*/3), IsRefused(message));
   };
   expect_invalid("input = [2, 3]\n", "1:1: $.input: has not as many elements");
   expect_invalid("input = [20, 1, 0]\n", "1:17: $.input[2]");

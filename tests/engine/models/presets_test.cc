@@ -7,13 +7,13 @@
 #include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
-using ::testing::HasSubstr;
+using ::stagecoach::testing::IsRefused;
 
 struct Known {
   const char* name;
@@ -47,8 +47,7 @@ TEST(Presets, HaveTheParametersThatTheyAreKnownFor) {
 TEST(Presets, OfImagesTakeOtherSquareImages) {
   const std::string text = FindPreset("resnet18-small")->text();
   EXPECT_EQ(ParseModel(text, 28 * 28, 10)->input, (Shape{1, 28, 28}));
-  EXPECT_THAT(ParseModel(text, 3 * 32 * 48, 10),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no square image")));
+  EXPECT_THAT(ParseModel(text, 3 * 32 * 48, 10), IsRefused("no square image"));
 }
 
 }  // namespace

@@ -14,11 +14,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -365,8 +367,7 @@ TEST(Fit, HashesTheLossesOfAllSteps) {
 TEST(Fit, RefusesLessThanOneBatchOfRows) {
   RecordingTrainer trainer(kRows + 1);
   EXPECT_EQ(StepsPerEpoch(*Data().train, trainer.plan()), 0);
-  EXPECT_THAT(Fit(trainer, Data(), {}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                 AllOf(HasSubstr("23 rows"), HasSubstr("24"))));
+  EXPECT_THAT(Fit(trainer, Data(), {}), IsRefused(AllOf(HasSubstr("23 rows"), HasSubstr("24"))));
 }
 
 TEST(Fit, TakesExactlyOneBatchOfRows) {

@@ -23,14 +23,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::IsRefused;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr int64_t kHeadWords = 700;  // more than one tile of classes
 constexpr int64_t kHeadContext = 11;
@@ -254,10 +254,9 @@ TEST(HeadTraining, ClassifiesSamplesOfOneAxisToo) {
 
 TEST(HeadTraining, IsRefusedWhereItCannotComputeTheLoss) {
   const auto refused = [](const std::string& where) {
-    return StatusIs(absl::StatusCode::kInvalidArgument,
-                    HasSubstr(absl::StrCat(where,
-                                           "head: computes the loss itself, so it must be "
-                                           "the last layer")));
+    return IsRefused(absl::StrCat(where,
+                                  "head: computes the loss itself, so it must be "
+                                  "the last layer"));
   };
   Model model = HeadModel();
   model.loss = MeanSquaredError();

@@ -10,11 +10,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -103,8 +105,7 @@ struct BadRate {
 class CheckLearningRateRefuses : public ::testing::TestWithParam<BadRate> {};
 
 TEST_P(CheckLearningRateRefuses, WhatIsOutOfRange) {
-  EXPECT_THAT(CheckLearningRate(GetParam().rate),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(GetParam().message)));
+  EXPECT_THAT(CheckLearningRate(GetParam().rate), IsRefused(GetParam().message));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -20,12 +20,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using schedule::Op;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -167,8 +169,7 @@ TEST(Trainer, AWrongLearningRateEndsTheRunBeforeItsStep) {
                                         [](int64_t step) { return step < 2 ? 1e-3F : -1.0F; })});
   const auto data = SmallData(32);
   ASSERT_OK(trainer->Step(*data, Rows(0, 32)));
-  const auto is_named =
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("step 2: learning rate: -1"));
+  const auto is_named = IsRefused("step 2: learning rate: -1");
   EXPECT_THAT(trainer->Step(*data, Rows(0, 32)), is_named);
   EXPECT_THAT(trainer->Step(*data, Rows(0, 32)), is_named);
 }
@@ -286,9 +287,8 @@ TEST(Trainer, RefusesALabelThatIsNoClassOfTheLoss) {
   for (const int32_t label : {-1, static_cast<int32_t>(kSmallClasses)}) {
     const auto data = Mislabeled(SmallData(kFailingBatchRows), 5, label);
     const auto refuses =
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 absl::StrCat("rank 1, stage 1 F micro-batch 2: label of row 5 is ", label,
-                              ", expected 0 to 3: the loss is of 4 classes"));
+        IsRefused(absl::StrCat("rank 1, stage 1 F micro-batch 2: label of row 5 is ", label,
+                               ", expected 0 to 3: the loss is of 4 classes"));
     for (const bool trains : {false, true}) {
       const auto trainer = MakeTrainer(
           model, EvenPlan(model, 2, "1f1b", kFailingMicroBatches, kFailingMicroBatchRows), {});

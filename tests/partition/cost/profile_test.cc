@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "schedule/simulate/costs.h"
 #include "tests/partition/random_layers.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -39,8 +40,7 @@ Profile TwoSizes() {
 }
 
 void ExpectRefused(const Profile& profile, const ::testing::Matcher<std::string>& message) {
-  EXPECT_THAT(CheckProfile(profile),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument, message));
+  EXPECT_THAT(CheckProfile(profile), testing::IsRefused(message));
 }
 
 TEST(PartitionProfile, AcceptsChainsAndGraphs) {

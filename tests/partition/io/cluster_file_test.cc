@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -72,8 +73,7 @@ gigabytes_per_second = 1.5
 }
 
 void ExpectClusterFileRefused(const std::string& text, const std::string& message) {
-  EXPECT_THAT(ParseClusterToml(text),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(message)));
+  EXPECT_THAT(ParseClusterToml(text), testing::IsRefused(StartsWith(message)));
 }
 
 constexpr absl::string_view kTwo = "version = 1\n[[group]]\ndevices = 2\n";

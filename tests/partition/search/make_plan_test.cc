@@ -16,11 +16,14 @@
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
 #include "tests/partition/random_layers.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusedChanges;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -231,8 +234,7 @@ TEST(MakePlan, BalancesAPredictionByItsForwardPasses) {
   request.layers[2] = {.forward_ns = 30};
   request.devices = 2;
   request.schedule = ForwardSchedule(8);
-  EXPECT_THAT(MakePlan(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("so it cannot train")));
+  EXPECT_THAT(MakePlan(request), IsRefused("so it cannot train"));
   request.predicts = true;
   ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2));
@@ -292,38 +294,6 @@ TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
   }
 }
 
-TEST(MakePlan, RefusesMoreStagesThanLayers) {
-  PlanRequest request = HeavyLayers(3);
-  request.devices = 4;
-  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument,
-                                          HasSubstr("cannot cut 3 layers into 4 stages")));
-}
-
-TEST(MakePlan, RefusesAnUnknownSchedule) {
-  PlanRequest request = HeavyLayers(3);
-  request.schedule = GeneratedSchedule("gpype", 1);
-  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gpype")));
-}
-
-TEST(MakePlan, RefusesCountsBelowOne) {
-  PlanRequest no_devices = HeavyLayers(3);
-  no_devices.devices = 0;
-  PlanRequest no_rows = HeavyLayers(3);
-  no_rows.micro_batch_rows = 0;
-  for (const PlanRequest& request : {no_devices, no_rows}) {
-    EXPECT_THAT(MakePlan(request),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least 1")));
-  }
-}
-
-TEST(MakePlan, RefusesWhatTheScheduleRefuses) {
-  PlanRequest request = HeavyLayers(8);
-  request.devices = 2;
-  request.schedule = GeneratedSchedule("interleaved", 3);  // not a multiple of 2
-  EXPECT_THAT(MakePlan(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("interleaved")));
-}
-
 // Two devices with two stages each.
 PlanRequest TwoChunks(int layers) {
   PlanRequest request = HeavyLayers(layers);
@@ -337,11 +307,6 @@ TEST(MakePlan, CutsForTheFastestSlowestStageWhereDevicesHaveSeveral) {
   request.layers[1].forward_ns = 3000;
   ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1, 2, 3));
-}
-
-TEST(MakePlan, RefusesMoreChunksThanLayers) {
-  EXPECT_THAT(MakePlan(TwoChunks(3)), StatusIs(absl::StatusCode::kInvalidArgument,
-                                               HasSubstr("cannot cut 3 layers into 4 stages")));
 }
 
 // The fastest cut has both wide stages on device 0: the layers without time carry the memory.
@@ -394,18 +359,25 @@ TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
   EXPECT_GT(fitting, 20);
 }
 
-TEST(MakePlan, RefusesNegativeDeviceMemory) {
-  PlanRequest request = HeavyLayers(3);
-  request.device_memory_bytes = -1;
-  EXPECT_THAT(MakePlan(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device memory")));
-}
-
-TEST(MakePlan, RefusesNegativeTimes) {
-  PlanRequest request = HeavyLayers(3);
-  request.layers[1].forward_ns = -1;
-  EXPECT_THAT(MakePlan(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1")));
+TEST(MakePlan, RefusesWhatCannotBe) {
+  ExpectRefusedChanges(
+      HeavyLayers(3), MakePlan,
+      {
+          {[](PlanRequest& request) { request.devices = 0; }, "at least 1"},
+          {[](PlanRequest& request) { request.devices = 4; }, "cannot cut 3 layers into 4 stages"},
+          {[](PlanRequest& request) { request.micro_batch_rows = 0; }, "at least 1"},
+          {[](PlanRequest& request) { request.device_memory_bytes = -1; }, "device memory"},
+          {[](PlanRequest& request) { request.layers[1].forward_ns = -1; }, "layer 1"},
+          {[](PlanRequest& request) { request.schedule = GeneratedSchedule("gpype", 1); }, "gpype"},
+          {[](PlanRequest& request) { request = TwoChunks(3); },
+           "cannot cut 3 layers into 4 stages"},
+          // Three micro-batches are no multiple of two ranks.
+          {[](PlanRequest& request) {
+             request = TwoChunks(8);
+             request.schedule = GeneratedSchedule("interleaved", 3);
+           },
+           "interleaved"},
+      });
 }
 
 }  // namespace

@@ -19,12 +19,14 @@
 #include "schedule/transforms/lowering.h"
 #include "schedule/verify/validator.h"
 #include "tests/schedule/mutate.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
 namespace stagecoach::schedule {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
@@ -124,9 +126,7 @@ TEST(ScheduleJson, RefusesWhatIsNotOfTheForm) {
       {absl::StrCat(kOneFOneB, "x"), "12:1: "},
   };
   for (const auto& [text, error] : refusals) {
-    EXPECT_THAT(ParseScheduleJson(text),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsAt(error)))
-        << text;
+    EXPECT_THAT(ParseScheduleJson(text), IsRefused(StartsAt(error))) << text;
   }
 }
 
@@ -144,22 +144,18 @@ TEST(ScheduleJson, NamesTheActionThatBreaksARule) {
       {With("\"micro_batches\": 2", "\"micro_batches\": 16777216"), "$: 2 stages times 16777216"},
   };
   for (const auto& [text, error] : refusals) {
-    EXPECT_THAT(ParseScheduleJson(text),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsAt(error)))
-        << text;
+    EXPECT_THAT(ParseScheduleJson(text), IsRefused(StartsAt(error))) << text;
   }
 }
 
 TEST(ScheduleJson, DrawsADeadlockWithThePlacesOfAComputeSchedule) {
-  EXPECT_THAT(
-      ParseScheduleJson(
-          absl::StrReplaceAll(kOneFOneB, {{"\"F0.1\", \"BW0.0\"", "\"BW0.0\", \"F0.1\""},
-                                          {"\"BW1.0\", \"F1.1\"", "\"F1.1\", \"BW1.0\""}})),
-      StatusIs(
-          absl::StatusCode::kInvalidArgument,
-          AllOf(StartsWith("8:14: $.ranks[0][1]: stage 0 BW micro-batch 0: deadlock of 2 ranks"),
-                HasSubstr("\n  $.ranks[0][1]: stage 0 BW micro-batch 0 waits for stage 1 "
-                          "SEND_B micro-batch 0 at $.ranks[1][2]"))));
+  EXPECT_THAT(ParseScheduleJson(
+                  absl::StrReplaceAll(kOneFOneB, {{"\"F0.1\", \"BW0.0\"", "\"BW0.0\", \"F0.1\""},
+                                                  {"\"BW1.0\", \"F1.1\"", "\"F1.1\", \"BW1.0\""}})),
+              IsRefused(AllOf(
+                  StartsWith("8:14: $.ranks[0][1]: stage 0 BW micro-batch 0: deadlock of 2 ranks"),
+                  HasSubstr("\n  $.ranks[0][1]: stage 0 BW micro-batch 0 waits for stage 1 "
+                            "SEND_B micro-batch 0 at $.ranks[1][2]"))));
 }
 
 TEST(ScheduleJsonFuzz, MutantsAreRefusedWithAPlaceOrAreProved) {
@@ -177,8 +173,7 @@ TEST(ScheduleJsonFuzz, MutantsAreRefusedWithAPlaceOrAreProved) {
         Mutate(seeds[i % seeds.size()], i, "{}[]\",:.\\+- 0123456789FBWSENDRCV_TP");
     const auto schedule = ParseScheduleJson(text);
     if (!schedule.ok()) {
-      EXPECT_THAT(schedule, StatusIs(absl::StatusCode::kInvalidArgument,
-                                     ContainsRegex("^([0-9]+:[0-9]+|line [0-9]+: \\$[^ ]*): ")))
+      EXPECT_THAT(schedule, IsRefused(ContainsRegex("^([0-9]+:[0-9]+|line [0-9]+: \\$[^ ]*): ")))
           << absl::CHexEscape(text);
       continue;
     }
@@ -214,12 +209,10 @@ TEST_F(ScheduleFile, IsReadAsItWasWrittenInBothForms) {
 TEST_F(ScheduleFile, ErrorsStartWithThePath) {
   const std::string csv = PathOf("a.csv");
   ASSERT_OK(base::WriteFileAtomically(csv, "0F0,0B0,0X0"));
-  EXPECT_THAT(ReadScheduleFile(csv),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(csv + ":1:9: ")));
+  EXPECT_THAT(ReadScheduleFile(csv), IsRefused(StartsWith(csv + ":1:9: ")));
   const std::string json = PathOf("a.json");
   ASSERT_OK(base::WriteFileAtomically(json, "{\"format\": 1}"));
-  EXPECT_THAT(ReadScheduleFile(json),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(json + ":1:2: $.format: ")));
+  EXPECT_THAT(ReadScheduleFile(json), IsRefused(StartsWith(json + ":1:2: $.format: ")));
   EXPECT_THAT(ReadScheduleFile(PathOf("missing.csv")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing.csv")));
 }
@@ -227,8 +220,7 @@ TEST_F(ScheduleFile, ErrorsStartWithThePath) {
 TEST_F(ScheduleFile, HasAFormThatItsNameSays) {
   ASSERT_OK_AND_ASSIGN(const Schedule schedule, Generate("gpipe", {2, 2}));
   for (const absl::string_view name : {"schedule", "schedule.toml", "csv", "schedule.csv.gz"}) {
-    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
-                                  AllOf(StartsWith(PathOf(name)), HasSubstr(".csv or .json")));
+    const auto refused = IsRefused(AllOf(StartsWith(PathOf(name)), HasSubstr(".csv or .json")));
     EXPECT_THAT(WriteScheduleFile(PathOf(name), schedule), refused);
     EXPECT_THAT(ReadScheduleFile(PathOf(name)), refused);
   }

@@ -17,12 +17,14 @@
 #include "schedule/verify/validator.h"
 #include "tests/schedule/every_order.h"
 #include "tests/schedule/handwritten.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {
 namespace {
 
 using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -329,8 +331,7 @@ TEST(Automatic, RefusesAStashThatIsNoSize) {
        {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     AutomaticRequest request = Uniform(2, 2, {100, 100, 100}, 0, 2.0);
     request.stash[1].weight = size;
-    EXPECT_THAT(Automatic(request),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stage 1")));
+    EXPECT_THAT(Automatic(request), IsRefused("stage 1"));
   }
 }
 

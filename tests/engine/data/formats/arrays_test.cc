@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
 #include "tests/engine/data/token_files.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -27,6 +28,7 @@ using absl::StatusCode::kFailedPrecondition;
 using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
 using kernels::Shape;
+using ::stagecoach::testing::IsRefused;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -129,7 +131,7 @@ TEST(Arrays, HaveLabelsThatAreNumbersIfAskedTo) {
     const std::string directory = Images();
     WriteTestFile(directory, "y_train.npy", labels);
     WriteTestFile(directory, "y_test.npy", Array("<i4", {1}, Elements<int32_t>({-3})));
-    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr("--loss mse")));
+    EXPECT_THAT(LoadArrays(directory), IsRefused("--loss mse"));
     ASSERT_OK_AND_ASSIGN(const TrainTest data,
                          LoadArrays(directory, {.labels = LabelKind::kNumbers}));
     EXPECT_EQ(data.encoding.label_mean, -0.5);
@@ -146,7 +148,7 @@ TEST(Arrays, RefusesLabelsThatAreNoFiniteNumbers) {
   const std::string directory = Images();
   WriteTestFile(directory, "y_train.npy", Array("<f4", {2}, Elements<float>({1.5F, NAN})));
   EXPECT_THAT(LoadArrays(directory, {.labels = LabelKind::kNumbers}),
-              StatusIs(kInvalidArgument, HasSubstr("y_train.npy: label of row 1 is nan")));
+              IsRefused("y_train.npy: label of row 1 is nan"));
 }
 
 TEST(Arrays, RefusesFilesThatDoNotFitTogether) {
@@ -154,7 +156,7 @@ TEST(Arrays, RefusesFilesThatDoNotFitTogether) {
                                  const std::string& message) {
     const std::string directory = Images();
     WriteTestFile(directory, name, contents);
-    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr(message)));
+    EXPECT_THAT(LoadArrays(directory), IsRefused(message));
   };
   expect_refused("y_train.npy", Array("|u1", {3}, std::string("\0\1\2", 3)), "holds 2 samples but");
   expect_refused("x_test.npy", Array("|u1", {1, 3, 2, 1}, std::string(6, 'x')),
@@ -231,7 +233,7 @@ TEST(Arrays, BothOrdersOfChannelsAreReadIntoTheSameSamples) {
     }
   }
   EXPECT_THAT(LoadArrays(Numbers(), {.channels = kLast}),
-              StatusIs(kInvalidArgument, HasSubstr("(samples, height, width, channels)")));
+              IsRefused("(samples, height, width, channels)"));
 }
 
 TEST(Arrays, ChannelsAreWhereTheFlagOrTheModelSaysOtherwiseFirst) {
@@ -284,8 +286,8 @@ TEST(Arrays, ChannelsAreWhereTheFlagOrTheModelSaysOtherwiseFirst) {
                               model_input.ToString(), ", expected ", shape.ToString()));
     const auto data = LoadData(source);
     if (!refusal.empty()) {
-      EXPECT_THAT(data, StatusIs(kInvalidArgument, HasSubstr(refusal)));
-      EXPECT_THAT(LoadSamples(source, {}, 2), StatusIs(kInvalidArgument, HasSubstr(refusal)));
+      EXPECT_THAT(data, IsRefused(refusal));
+      EXPECT_THAT(LoadSamples(source, {}, 2), IsRefused(refusal));
       continue;
     }
     ASSERT_OK(data);
@@ -300,7 +302,7 @@ TEST(Arrays, RefusesNumbersThatAreNotFinite) {
   for (const double bad : {std::nan(""), 1e300}) {
     const std::string directory = Numbers();
     WriteTestFile(directory, "x_test.npy", Array("<f8", {1, 3}, Elements<double>({0, bad, 0})));
-    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr("finite number")));
+    EXPECT_THAT(LoadArrays(directory), IsRefused("finite number"));
   }
 }
 
@@ -358,7 +360,7 @@ TEST(Arrays, RefusesAFileAboveTheLimit) {
   const std::string directory = Images();
   std::filesystem::resize_file(directory + "/x_train.npy", kMaxArrayBytes + 1);
   EXPECT_THAT(LoadData({.spec = directory}),
-              StatusIs(kInvalidArgument, AllOf(HasSubstr("x_train.npy"), HasSubstr("the limit"))));
+              IsRefused(AllOf(HasSubstr("x_train.npy"), HasSubstr("the limit"))));
 }
 
 TEST(Arrays, SayWhatImagesTheyAre) {

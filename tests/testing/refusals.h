@@ -1,0 +1,97 @@
+#ifndef STAGECOACH_TESTS_TESTING_REFUSALS_H_
+#define STAGECOACH_TESTS_TESTING_REFUSALS_H_
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::testing {
+
+// What an error says: a part of its message, or a matcher of all of it.
+class Says {
+ public:
+  template <typename What>
+  Says(const What& what)  // NOLINT(google-explicit-constructor): rows hold texts and matchers
+      : matcher_(MatcherOf(what)) {}
+
+  const ::testing::Matcher<std::string>& matcher() const { return matcher_; }
+
+ private:
+  template <typename What>
+  static ::testing::Matcher<std::string> MatcherOf(const What& what) {
+    if constexpr (std::is_convertible_v<What, absl::string_view>) {
+      return ::testing::HasSubstr(std::string(absl::string_view(what)));
+    } else {
+      return what;
+    }
+  }
+
+  ::testing::Matcher<std::string> matcher_;
+};
+
+// Matches a Status or StatusOr that refuses a value:  EXPECT_THAT(Read(text), IsRefused("line 3")).
+inline auto IsRefused(const Says& says,
+                      absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+  return StatusIs(code, says.matcher());
+}
+
+// A row of a table of refusals.
+template <typename Input>
+struct Refusal {
+  Input input;
+  Says says;
+  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+};
+
+// Expects that `read`, which returns a Status or StatusOr, refuses the input of every row:
+//   ExpectRefusals<std::string>(ParsePlan, {{"{", "1:2: expected a key"}, {"[]", "an object"}});
+template <typename Input, typename Read>
+void ExpectRefusals(const Read& read, std::initializer_list<Refusal<Input>> rows) {
+  int number = 0;
+  for (const Refusal<Input>& row : rows) {
+    SCOPED_TRACE("row " + std::to_string(++number) + " of the table");
+    EXPECT_THAT(read(row.input), IsRefused(row.says, row.code));
+  }
+}
+
+template <typename Value>
+using Change = std::function<void(Value&)>;
+
+// Expects that `check` accepts `good`, and refuses it after the change of any row:
+//   ExpectRefusedChanges(SmallPlan(), CheckPlan, {{[](Plan& p) { p.num_layers = 0; }, "layers"}});
+template <typename Value, typename Check>
+void ExpectRefusedChanges(const Value& good, const Check& check,
+                          std::initializer_list<Refusal<Change<Value>>> rows) {
+  EXPECT_OK(check(good));
+  const auto check_changed = [&](const Change<Value>& change) {
+    Value value = good;
+    change(value);
+    return GetStatus(check(value));
+  };
+  ExpectRefusals(check_changed, rows);
+}
+
+// A Status or StatusOr that a call returned, of which only the status counts.
+struct Returned {
+  template <typename Result>
+  Returned(const Result& result)  // NOLINT(google-explicit-constructor): rows hold calls
+      : status(GetStatus(result)) {}
+
+  absl::Status status;
+};
+
+// Expects that the calls of all rows were refused:  ExpectRefusals({{Open(""), "an empty path"}});
+inline void ExpectRefusals(std::initializer_list<Refusal<Returned>> rows) {
+  ExpectRefusals<Returned>([](const Returned& returned) { return returned.status; }, rows);
+}
+
+}  // namespace stagecoach::testing
+
+#endif  // STAGECOACH_TESTS_TESTING_REFUSALS_H_
