@@ -1,8 +1,9 @@
 #ifndef STAGECOACH_TESTS_TESTING_REFUSALS_H_
 #define STAGECOACH_TESTS_TESTING_REFUSALS_H_
 
+#include <cstddef>
 #include <functional>
-#include <initializer_list>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -42,33 +43,39 @@ inline auto IsRefused(const Says& says,
   return StatusIs(code, says.matcher());
 }
 
-// A row of a table of refusals.
+// A row of a table of refusals, with a code only where it is not that of the table:
+//   const Refusal<std::string> refusals[] = {
+//       {"{", "1:2: expected a key"},
+//       {"[]", "an object"},
+//   };
 template <typename Input>
 struct Refusal {
   Input input;
   Says says;
-  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+  std::optional<absl::StatusCode> code = std::nullopt;
 };
 
 // Expects that `read`, which returns a Status or StatusOr, refuses the input of every row:
-//   ExpectRefusals<std::string>(ParsePlan, {{"{", "1:2: expected a key"}, {"[]", "an object"}});
-template <typename Input, typename Read>
-void ExpectRefusals(const Read& read, std::initializer_list<Refusal<Input>> rows) {
-  int number = 0;
-  for (const Refusal<Input>& row : rows) {
-    SCOPED_TRACE("row " + std::to_string(++number) + " of the table");
-    EXPECT_THAT(read(row.input), IsRefused(row.says, row.code));
+//   ExpectRefusals(ParsePlan, refusals);
+template <typename Read, typename Input, size_t kRows>
+void ExpectRefusals(const Read& read, const Refusal<Input> (&rows)[kRows],
+                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+  for (size_t i = 0; i < kRows; ++i) {
+    SCOPED_TRACE("row " + std::to_string(i) + " of the table");
+    EXPECT_THAT(read(rows[i].input), IsRefused(rows[i].says, rows[i].code.value_or(code)));
   }
 }
 
+// An input that is a change of a valid value:
+//   const Refusal<Change<Plan>> refusals[] = {{[](Plan& plan) { plan.num_layers = 0; }, "layers"}};
 template <typename Value>
 using Change = std::function<void(Value&)>;
 
 // Expects that `check` accepts `good`, and refuses it after the change of any row:
-//   ExpectRefusedChanges(SmallPlan(), CheckPlan, {{[](Plan& p) { p.num_layers = 0; }, "layers"}});
-template <typename Value, typename Check>
+//   ExpectRefusedChanges(SmallPlan(), CheckPlan, refusals);
+template <typename Value, typename Check, size_t kRows>
 void ExpectRefusedChanges(const Value& good, const Check& check,
-                          std::initializer_list<Refusal<Change<Value>>> rows) {
+                          const Refusal<Change<Value>> (&rows)[kRows]) {
   EXPECT_OK(check(good));
   const auto check_changed = [&](const Change<Value>& change) {
     Value value = good;
@@ -87,9 +94,15 @@ struct Returned {
   absl::Status status;
 };
 
-// Expects that the calls of all rows were refused:  ExpectRefusals({{Open(""), "an empty path"}});
-inline void ExpectRefusals(std::initializer_list<Refusal<Returned>> rows) {
-  ExpectRefusals<Returned>([](const Returned& returned) { return returned.status; }, rows);
+// Expects that the calls of all rows were refused:
+//   ExpectRefusals({
+//       {Open(""), "the path is empty"},
+//       {Open("/none"), "no such file", absl::StatusCode::kNotFound},
+//   });
+template <size_t kRows>
+void ExpectRefusals(const Refusal<Returned> (&rows)[kRows],
+                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+  ExpectRefusals([](const Returned& returned) { return returned.status; }, rows, code);
 }
 
 }  // namespace stagecoach::testing

@@ -11,7 +11,9 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::testing::ElementsAre;
 
 std::vector<std::string> DescribeLayers(const Model& model) {
@@ -89,16 +91,19 @@ TEST(ModelFileOfImages, CountsTheChannelsBehindAGlobalPoolAsOutputs) {
 }
 
 TEST(ModelFileOfImages, RefusesAnInputThatTheDataDoesNotHave) {
-  const std::string file = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
-  const auto expect_invalid = [&](const std::string& text, const std::string& message) {
-    EXPECT_THAT(ParseModel(text + file, /*features=*/20, /*classes=*/3), IsRefused(message));
+  const Refusal<std::string> refusals[] = {
+      {"input = [2, 3]", "1:1: $.input: has not as many elements"},
+      {"input = [20, 1, 0]", "1:17: $.input[2]"},
+      {"input = [1, 1, 4, 5]", "expected 1 to 3 extents"},
+      {"input = \"image\"", "no square image of 1 or 3 channels"},
+      {"input = \"picture\"", "expected a shape or \"image\""},
+      {"[[layer]]\ntype = \"max_pool\"\nkernel = 0", "$.layer[0].kernel"},
   };
-  expect_invalid("input = [2, 3]\n", "1:1: $.input: has not as many elements");
-  expect_invalid("input = [20, 1, 0]\n", "1:17: $.input[2]");
-  expect_invalid("input = [1, 1, 4, 5]\n", "expected 1 to 3 extents");
-  expect_invalid("input = \"image\"\n", "no square image of 1 or 3 channels");
-  expect_invalid("input = \"picture\"\n", "expected a shape or \"image\"");
-  expect_invalid("[[layer]]\ntype = \"max_pool\"\nkernel = 0\n", "$.layer[0].kernel");
+  const auto parse = [](const std::string& text) {
+    return ParseModel(text + "\n[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n",
+                      /*features=*/20, /*classes=*/3);
+  };
+  ExpectRefusals(parse, refusals);
 }
 
 }  // namespace

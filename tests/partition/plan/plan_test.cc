@@ -20,8 +20,10 @@
 namespace stagecoach::partition {
 namespace {
 
+using ::stagecoach::testing::Change;
 using ::stagecoach::testing::ExpectRefusedChanges;
 using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -86,19 +88,18 @@ TEST(CheckPlan, RefusesStagesThatDoNotCoverTheLayers) {
 }
 
 TEST(CheckPlan, RefusesWhatIsNoPlan) {
-  ExpectRefusedChanges(
-      SmallPlan(), CheckPlan,
-      {
-          {[](Plan& plan) { plan.first_layer = {0}, plan.num_layers = 0; }, ""},
-          {[](Plan& plan) { plan.first_layer[2] = 2; }, "stage 1"},
-          {[](Plan& plan) { plan.schedule.num_micro_batches = 0; }, "0 micro-batches"},
-          {[](Plan& plan) { plan.schedule = GeneratedSchedule("gpipe", 4)(2).value(); },
-           AllOf(HasSubstr("3 stages"), HasSubstr("schedule gpipe has 2"))},
-          {[](Plan& plan) { plan.schedule.rank_of_stage[1] = schedule::Rank(-1); }, "stage 1"},
-          {[](Plan& plan) { plan.schedule.rank_of_stage[1] = schedule::Rank(3); }, "stage 1"},
-          {[](Plan& plan) { plan.schedule.actions.emplace_back(); }, "rank 3"},
-          {[](Plan& plan) { plan.micro_batch_rows = 0; }, "0 rows"},
-      });
+  const Refusal<Change<Plan>> refusals[] = {
+      {[](Plan& plan) { plan.first_layer = {0}, plan.num_layers = 0; }, ""},
+      {[](Plan& plan) { plan.first_layer[2] = 2; }, "stage 1"},
+      {[](Plan& plan) { plan.schedule.num_micro_batches = 0; }, "0 micro-batches"},
+      {[](Plan& plan) { plan.schedule = GeneratedSchedule("gpipe", 4)(2).value(); },
+       AllOf(HasSubstr("3 stages"), HasSubstr("schedule gpipe has 2"))},
+      {[](Plan& plan) { plan.schedule.rank_of_stage[1] = schedule::Rank(-1); }, "stage 1"},
+      {[](Plan& plan) { plan.schedule.rank_of_stage[1] = schedule::Rank(3); }, "stage 1"},
+      {[](Plan& plan) { plan.schedule.actions.emplace_back(); }, "rank 3"},
+      {[](Plan& plan) { plan.micro_batch_rows = 0; }, "0 rows"},
+  };
+  ExpectRefusedChanges(SmallPlan(), CheckPlan, refusals);
 }
 
 TEST(CheckPlan, TakesAScheduleThatOnlyPredicts) {

@@ -22,8 +22,10 @@
 namespace stagecoach::partition {
 namespace {
 
+using ::stagecoach::testing::Change;
 using ::stagecoach::testing::ExpectRefusedChanges;
 using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -360,24 +362,22 @@ TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
 }
 
 TEST(MakePlan, RefusesWhatCannotBe) {
-  ExpectRefusedChanges(
-      HeavyLayers(3), MakePlan,
-      {
-          {[](PlanRequest& request) { request.devices = 0; }, "at least 1"},
-          {[](PlanRequest& request) { request.devices = 4; }, "cannot cut 3 layers into 4 stages"},
-          {[](PlanRequest& request) { request.micro_batch_rows = 0; }, "at least 1"},
-          {[](PlanRequest& request) { request.device_memory_bytes = -1; }, "device memory"},
-          {[](PlanRequest& request) { request.layers[1].forward_ns = -1; }, "layer 1"},
-          {[](PlanRequest& request) { request.schedule = GeneratedSchedule("gpype", 1); }, "gpype"},
-          {[](PlanRequest& request) { request = TwoChunks(3); },
-           "cannot cut 3 layers into 4 stages"},
-          // Three micro-batches are no multiple of two ranks.
-          {[](PlanRequest& request) {
-             request = TwoChunks(8);
-             request.schedule = GeneratedSchedule("interleaved", 3);
-           },
-           "interleaved"},
-      });
+  const Refusal<Change<PlanRequest>> refusals[] = {
+      {[](PlanRequest& request) { request.devices = 0; }, "at least 1"},
+      {[](PlanRequest& request) { request.devices = 4; }, "cannot cut 3 layers into 4 stages"},
+      {[](PlanRequest& request) { request.micro_batch_rows = 0; }, "at least 1"},
+      {[](PlanRequest& request) { request.device_memory_bytes = -1; }, "device memory"},
+      {[](PlanRequest& request) { request.layers[1].forward_ns = -1; }, "layer 1"},
+      {[](PlanRequest& request) { request.schedule = GeneratedSchedule("gpype", 1); }, "gpype"},
+      {[](PlanRequest& request) { request = TwoChunks(3); }, "cannot cut 3 layers into 4 stages"},
+      // Three micro-batches are no multiple of two ranks.
+      {[](PlanRequest& request) {
+         request = TwoChunks(8);
+         request.schedule = GeneratedSchedule("interleaved", 3);
+       },
+       "interleaved"},
+  };
+  ExpectRefusedChanges(HeavyLayers(3), MakePlan, refusals);
 }
 
 }  // namespace

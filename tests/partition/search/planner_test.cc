@@ -18,8 +18,10 @@
 namespace stagecoach::partition {
 namespace {
 
+using ::stagecoach::testing::Change;
 using ::stagecoach::testing::ExpectRefusedChanges;
 using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -365,35 +367,35 @@ TEST(FindPlan, BoundsUnequalRanksByTheirSpeeds) {
 // What was not requested, such as other schedules, is not mentioned.
 TEST(FindPlan, RefusesWhatCannotBe) {
   using ::testing::Eq;
+  const Refusal<Change<PlannerRequest>> refusals[] = {
+      {[](auto& request) { request.batch_rows = 0; }, ""},
+      {[](auto& request) { request.micro_batches = 3; }, "does not divide"},
+      {[](auto& request) { request.cluster = UniformCluster(13); },
+       "cannot cut 12 layers into 13 stages"},
+      {[](auto& request) { request.replicas = 3; },
+       Eq("3 replicas of every stage do not divide 4 devices")},
+      {[](auto& request) { request.cluster = UniformCluster(6), request.replicas = 3; },
+       "3 replicas: must be a power of two"},
+      {[](auto& request) { request.replicas = 4, request.gradient_blocks = 2; },
+       "2 gradient blocks for 4 replicas"},
+      {[](auto& request) { request.replicas = 4, request.micro_batches = 2; },
+       Eq("2 micro-batches cannot be divided evenly into 4 gradient blocks, one for each "
+          "replica: use a multiple of 4")},
+      {[](auto& request) { request.schedule = "zb-v", request.chunks = 3; },
+       "zb-v has 2 stages per device"},
+      {[](auto& request) { request.chunks = 4; },
+       Eq("cannot cut 12 layers into 16 stages: use at most 12 stages")},
+      {[](auto& request) { request.schedule = "gpipe", request.chunks = 4; },
+       Eq("schedule gpipe has 1 stage per device, not 4")},
+      {[](auto& request) {
+         request.cluster = UniformCluster(2);
+         request.profile.sizes.front().layers.resize(1);
+       },
+       Eq("cannot cut 1 layer into 2 stages: use at most 1 stage")},
+      {[](auto& request) { request.schedule = "1f2b"; }, "1f1b", absl::StatusCode::kNotFound},
+  };
   ExpectRefusedChanges(
-      EqualLayers(4, 0), [](const PlannerRequest& request) { return FindPlan(request); },
-      {
-          {[](auto& request) { request.batch_rows = 0; }, ""},
-          {[](auto& request) { request.micro_batches = 3; }, "does not divide"},
-          {[](auto& request) { request.cluster = UniformCluster(13); },
-           "cannot cut 12 layers into 13 stages"},
-          {[](auto& request) { request.replicas = 3; },
-           Eq("3 replicas of every stage do not divide 4 devices")},
-          {[](auto& request) { request.cluster = UniformCluster(6), request.replicas = 3; },
-           "3 replicas: must be a power of two"},
-          {[](auto& request) { request.replicas = 4, request.gradient_blocks = 2; },
-           "2 gradient blocks for 4 replicas"},
-          {[](auto& request) { request.replicas = 4, request.micro_batches = 2; },
-           Eq("2 micro-batches cannot be divided evenly into 4 gradient blocks, one for each "
-              "replica: use a multiple of 4")},
-          {[](auto& request) { request.schedule = "zb-v", request.chunks = 3; },
-           "zb-v has 2 stages per device"},
-          {[](auto& request) { request.chunks = 4; },
-           Eq("cannot cut 12 layers into 16 stages: use at most 12 stages")},
-          {[](auto& request) { request.schedule = "gpipe", request.chunks = 4; },
-           Eq("schedule gpipe has 1 stage per device, not 4")},
-          {[](auto& request) {
-             request.cluster = UniformCluster(2);
-             request.profile.sizes.front().layers.resize(1);
-           },
-           Eq("cannot cut 1 layer into 2 stages: use at most 1 stage")},
-          {[](auto& request) { request.schedule = "1f2b"; }, "1f2b"},
-      });
+      EqualLayers(4, 0), [](const PlannerRequest& request) { return FindPlan(request); }, refusals);
 }
 
 // Names the first remedy that helps, and no more of it than is needed.

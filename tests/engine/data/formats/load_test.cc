@@ -12,8 +12,8 @@
 namespace stagecoach::engine {
 namespace {
 
-using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
+using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::IsRefused;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -42,21 +42,12 @@ TEST(LoadData, SeedsTheSyntheticSet) {
   EXPECT_NE(FeaturesOf(*zero->train, 0), FeaturesOf(*one->train, 0));
 }
 
-TEST(LoadData, RefusesABadSyntheticSpec) {
-  EXPECT_THAT(LoadData(Source("synthetic:30x4")),
-              IsRefused("\"30x4\", expected ROWSxFEATURESxCLASSES"));
-}
-
 TEST(LoadData, ReadsACsvFileByItsLabelColumn) {
   DataSource source = Source(WriteTestFile(TestDirectory(), "a.csv", "x,kind\n1,a\n2,b\n3,a\n"));
   source.label_column = "kind";
   const auto data = LoadData(source);
   ASSERT_OK(data);
   EXPECT_EQ(data->train->rows() + data->test->rows(), 3);
-}
-
-TEST(LoadData, NamesAMissingCsvFile) {
-  EXPECT_THAT(LoadData(Source("/no/such.csv")), StatusIs(kNotFound, HasSubstr("/no/such.csv")));
 }
 
 TEST(LoadData, ReadsADirectoryOfIdxFiles) {
@@ -70,23 +61,22 @@ TEST(LoadData, ReadsADirectoryOfIdxFiles) {
   EXPECT_THAT(LabelsOf(*data->test), ElementsAre(0, 1));
 }
 
-TEST(LoadData, NamesAMissingDirectory) {
-  EXPECT_THAT(LoadData(Source("/no/such/directory")),
-              StatusIs(kNotFound, HasSubstr("/no/such/directory: no such file or directory")));
-}
-
-TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
-  EXPECT_THAT(
-      LoadData(Source("")),
-      IsRefused("expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, "));
-}
-
-TEST(LoadData, NamesTheFileThatMayBeMeant) {
+TEST(LoadData, RefusesWhatIsNoData) {
   const std::string folder = TestDirectory();
   WriteTestFile(folder, "num.csv", "x,label\n1,a\n2,b\n");
-  EXPECT_THAT(LoadData(Source(folder + "/num.cvs")),
-              StatusIs(kNotFound, HasSubstr("/num.cvs: no such file or directory; did you mean "
-                                            "num.csv?")));
+  ExpectRefusals({
+      {LoadData(Source("synthetic:30x4")), "\"30x4\", expected ROWSxFEATURESxCLASSES"},
+      {LoadData(Source("/no/such.csv")), "/no/such.csv", kNotFound},
+      {LoadData(Source("/no/such/directory")), "/no/such/directory: no such file or directory",
+       kNotFound},
+      {LoadData(Source("")),
+       "expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, "},
+      {LoadData(Source(folder + "/num.cvs")),
+       "/num.cvs: no such file or directory; did you mean num.csv?", kNotFound},
+      {LoadData({.spec = "synthetic:30x4x3", .train_rows = 31}),
+       "synthetic:30x4x3: training rows: asked for 31 rows of a set that has 30"},
+      {LoadData({.spec = "synthetic:30x4x3", .train_rows = -1}), "asked for -1 rows"},
+  });
 }
 
 TEST(LoadData, ListsTheFormsForWhatIsInNone) {
@@ -125,19 +115,6 @@ TEST(LoadData, KeepsTheFirstTrainingRowsOnRequest) {
   for (int64_t row = 0; row < 10; ++row) {
     EXPECT_EQ(FeaturesOf(*some->train, row), FeaturesOf(*all->train, row));
   }
-}
-
-TEST(LoadData, RefusesMoreTrainingRowsThanThereAre) {
-  DataSource source = Source("synthetic:30x4x3");
-  source.train_rows = 31;
-  EXPECT_THAT(LoadData(source), IsRefused("synthetic:30x4x3: training rows: asked for 31 rows of a "
-                                          "set that has 30"));
-}
-
-TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
-  DataSource source = Source("synthetic:30x4x3");
-  source.train_rows = -1;
-  EXPECT_THAT(LoadData(source), IsRefused("asked for -1 rows"));
 }
 
 // Both sets use the classes and statistics of one training set, which is then the whole file.

@@ -19,8 +19,10 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::RandomUniform;
+using ::stagecoach::testing::Refusal;
 using ::stagecoach::testing::TestDevice;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -210,11 +212,6 @@ absl::Status PrepareFromLayerThree(const std::vector<LayerFactory>& layers) {
   });
 }
 
-TEST(LayerShapes, ALinearLayerWithoutOutputsIsNamed) {
-  EXPECT_THAT(PrepareFromLayerThree({Linear(4), Linear(0)}),
-              IsRefused(AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))));
-}
-
 // Returns what Sequential::Prepare reports for layers that are fed ids.
 absl::Status PrepareWithIds(const std::vector<LayerFactory>& layers, const Shape& input) {
   TestDevice device;
@@ -234,35 +231,24 @@ TEST(LayerShapes, AnEmbeddingTakesRowsOfIds) {
               IsRefused(AllOf(HasSubstr("layer 4"), HasSubstr("takes ids"))));
 }
 
+TEST(LayerShapes, ALayerThatDoesNotFitIsNamedWithTheReason) {
+  const Refusal<std::vector<LayerFactory>> refusals[] = {
+      {{Linear(4), Linear(0)}, AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))},
+      {{Dropout(1.0F)}, AllOf(HasSubstr("layer 3: dropout"), HasSubstr("below 1"))},
+      {{Linear(4), SwiGlu(), Linear(3), SwiGlu()},
+       AllOf(HasSubstr("layer 6: swiglu"), HasSubstr("even"), HasSubstr("[3]"))},
+      {{Linear(4), Residual({Linear(6)})},
+       AllOf(HasSubstr("layer 4: residual"), HasSubstr("[4]"), HasSubstr("[6]"),
+             HasSubstr("must be equal"))},
+      {{Residual({LayerNorm(), Linear(0)})}, "layer 3: layer 1: linear"},
+      {{Residual({})}, "layer 3: residual: needs at least one layer"},
+  };
+  ExpectRefusals(PrepareFromLayerThree, refusals);
+}
+
 TEST(LayerShapes, AnEmbeddingNeedsAVocabularyAndFeatures) {
   EXPECT_THAT(PrepareWithIds({Embedding({.features = 5})}, Shape{4}), IsRefused("0 words"));
   EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}), IsRefused("0 features"));
-}
-
-TEST(LayerShapes, DropoutNamesARateOutOfRange) {
-  EXPECT_THAT(PrepareFromLayerThree({Dropout(1.0F)}),
-              IsRefused(AllOf(HasSubstr("layer 3: dropout"), HasSubstr("below 1"))));
-}
-
-TEST(LayerShapes, SwiGluHalvesAnEvenNumberOfFeatures) {
-  EXPECT_THAT(PrepareFromLayerThree({Linear(4), SwiGlu(), Linear(3), SwiGlu()}),
-              IsRefused(AllOf(HasSubstr("layer 6: swiglu"), HasSubstr("even"), HasSubstr("[3]"))));
-}
-
-TEST(LayerShapes, AResidualLayerMustKeepItsShape) {
-  EXPECT_THAT(PrepareFromLayerThree({Linear(4), Residual({Linear(6)})}),
-              IsRefused(AllOf(HasSubstr("layer 4: residual"), HasSubstr("[4]"), HasSubstr("[6]"),
-                              HasSubstr("must be equal"))));
-}
-
-TEST(LayerShapes, AnErrorInsideAResidualLayerNamesBothLayers) {
-  EXPECT_THAT(PrepareFromLayerThree({Residual({LayerNorm(), Linear(0)})}),
-              IsRefused("layer 3: layer 1: linear"));
-}
-
-TEST(LayerShapes, AResidualLayerNeedsAnInnerLayer) {
-  EXPECT_THAT(PrepareFromLayerThree({Residual({})}),
-              IsRefused("layer 3: residual: needs at least one layer"));
 }
 
 }  // namespace
