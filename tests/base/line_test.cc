@@ -8,7 +8,6 @@
 #include "base/toml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::base {

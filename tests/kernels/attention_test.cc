@@ -27,13 +27,14 @@ namespace {
 using reference::Vector;
 using ::stagecoach::testing::CheckAvailable;
 using ::stagecoach::testing::CloseTo;
-using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::OpBackend;
 using ::stagecoach::testing::OpBackends;
 using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::OpResults;
 using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::Refusal;
 using ::stagecoach::testing::RoundedTo;
 using ::stagecoach::testing::ToDouble;
 
@@ -188,38 +189,35 @@ INSTANTIATE_OP_TEST(AttentionWorkspace, NameOf,
                     AttentionShape{.heads = 2, .kv_heads = 2, .head_size = 64});
 
 TEST(AttentionRefusal, IsAnInvalidArgument) {
-  struct Refusal {
-    AttentionShape shape;
-    const char* says;
-  };
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   constexpr int64_t kLarge = std::numeric_limits<int32_t>::max();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const Refusal refusals[] = {{{.samples = 0}, "0 samples"},
-                              {{.positions = 0}, "0 positions"},
-                              {{.heads = 0}, "0 heads"},
-                              {{.kv_heads = 0}, "0 kv heads"},
-                              {{.head_size = 0}, "head size 0"},
-                              {{.samples = -1}, "-1 samples"},
-                              {{.positions = kHuge}, "positions"},
-                              {{.samples = kLarge, .positions = kLarge}, "positions"},
-                              {{.heads = kLarge, .head_size = kLarge}, "head size"},
-                              {{.positions = 1 << 29, .head_size = 8}, "head size 8"},
-                              {{.heads = kHuge}, "heads"},
-                              {{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
-                              {{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},
-                              {{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
-                              {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
-                              {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
-                              {{.head_size = 4, .rotary_base = kNan}, "not nan"}};
+  const Refusal<AttentionShape> refusals[] = {
+      {{.samples = 0}, "0 samples"},
+      {{.positions = 0}, "0 positions"},
+      {{.heads = 0}, "0 heads"},
+      {{.kv_heads = 0}, "0 kv heads"},
+      {{.head_size = 0}, "head size 0"},
+      {{.samples = -1}, "-1 samples"},
+      {{.positions = kHuge}, "positions"},
+      {{.samples = kLarge, .positions = kLarge}, "positions"},
+      {{.heads = kLarge, .head_size = kLarge}, "head size"},
+      {{.positions = 1 << 29, .head_size = 8}, "head size 8"},
+      {{.heads = kHuge}, "heads"},
+      {{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
+      {{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},
+      {{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
+      {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
+      {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
+      {{.head_size = 4, .rotary_base = kNan}, "not nan"},
+  };
   for (const OpBackend& backend : OpBackends()) {
     if (!CheckAvailable(backend).ok()) continue;
     SCOPED_TRACE(backend.name);
     OpBench bench(backend.variants.front());
-    for (const Refusal& refusal : refusals) {
-      EXPECT_THAT(bench.ops().Create(refusal.shape), IsRefused(refusal.says));
-    }
+    ExpectRefusals([&](const AttentionShape& shape) { return bench.ops().Create(shape); },
+                   refusals);
   }
 }
 

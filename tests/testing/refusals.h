@@ -5,43 +5,15 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <type_traits>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::testing {
-
-// What an error says: a part of its message, or a matcher of all of it.
-class Says {
- public:
-  template <typename What>
-  Says(const What& what)  // NOLINT(google-explicit-constructor): rows hold texts and matchers
-      : matcher_(MatcherOf(what)) {}
-
-  const ::testing::Matcher<std::string>& matcher() const { return matcher_; }
-
- private:
-  template <typename What>
-  static ::testing::Matcher<std::string> MatcherOf(const What& what) {
-    if constexpr (std::is_convertible_v<What, absl::string_view>) {
-      return ::testing::HasSubstr(std::string(absl::string_view(what)));
-    } else {
-      return what;
-    }
-  }
-
-  ::testing::Matcher<std::string> matcher_;
-};
-
-// Matches a Status or StatusOr that refuses a value:  EXPECT_THAT(Read(text), IsRefused("line 3")).
-inline auto IsRefused(const Says& says,
-                      absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
-  return StatusIs(code, says.matcher());
-}
 
 // A row of a table of refusals, with a code only where it is not that of the table:
 //   const Refusal<std::string> refusals[] = {
@@ -62,8 +34,19 @@ void ExpectRefusals(const Read& read, const Refusal<Input> (&rows)[kRows],
                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   for (size_t i = 0; i < kRows; ++i) {
     SCOPED_TRACE("row " + std::to_string(i) + " of the table");
-    EXPECT_THAT(read(rows[i].input), IsRefused(rows[i].says, rows[i].code.value_or(code)));
+    EXPECT_THAT(read(rows[i].input), StatusIs(rows[i].code.value_or(code), rows[i].says));
   }
+}
+
+// Returns `text` with its first `piece`, which must be there, replaced; in both, ' stands for ":
+//   Edited(plan, "'layers': 20", "'layers': 0")
+inline std::string Edited(std::string text, absl::string_view piece,
+                          absl::string_view replacement) {
+  const std::string quoted = absl::StrReplaceAll(piece, {{"'", "\""}});
+  const size_t at = text.find(quoted);
+  EXPECT_NE(at, std::string::npos) << quoted << " is not in " << text;
+  if (at == std::string::npos) return text;
+  return text.replace(at, quoted.size(), absl::StrReplaceAll(replacement, {{"'", "\""}}));
 }
 
 // An input that is a change of a valid value:

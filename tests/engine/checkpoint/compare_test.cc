@@ -18,7 +18,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/small_save.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -29,7 +28,6 @@ using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -150,8 +148,7 @@ TEST_F(TwoCheckpoints, ExportOfADamagedOneLeavesNothing) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(path));
   std::ofstream(absl::StrCat(path, "/layer-00002.safetensors")) << "damaged";
   const std::string to = absl::StrCat(Folder("one"), "/parameters.safetensors");
-  EXPECT_THAT(ExportParameters(one, to),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer-00002")));
+  EXPECT_THAT(ExportParameters(one, to), StatusIs(absl::StatusCode::kDataLoss, "layer-00002"));
   EXPECT_THAT(LeftoversIn(Folder("one")), IsEmpty());
 }
 

@@ -28,7 +28,6 @@
 #include "kernels/device.h"
 #include "tests/engine/comm/gloo_ranks.h"
 #include "tests/engine/comm/in_process_ranks.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -231,9 +230,9 @@ TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
   std::vector<float> from = {1}, to(1);
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(from)));
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(1), View(from)));
-  EXPECT_THAT(ranks[0]->PostSend(kOne, Activation(2), View(from)),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("more than 2 messages from rank 0 to rank 1")));
+  EXPECT_THAT(
+      ranks[0]->PostSend(kOne, Activation(2), View(from)),
+      StatusIs(absl::StatusCode::kResourceExhausted, "more than 2 messages from rank 0 to rank 1"));
 }
 
 TEST(InProcessTransport, TakesAnotherReceiveOnceOneIsDelivered) {
@@ -277,7 +276,8 @@ TEST(InProcessTransport, AbortKeepsTheFirstReason) {
   ranks[0]->Abort(absl::DataLossError("first"));
   ranks[1]->Abort(absl::InternalError("second"));
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
-  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
 }
 
 // Passes numbers to the next of four ranks and back to the previous one, with random pauses.
@@ -338,12 +338,13 @@ TEST(GlooTransport, AnAbortEndsTheWaitsOfItsOwnEnd) {
   std::vector<float> to(1);
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   std::thread aborting([&] { ranks[1]->Abort(absl::DataLossError("first")); });
-  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
   aborting.join();
   ranks[1]->Abort(absl::InternalError("second"));
-  EXPECT_THAT(ranks[1]->Poll(), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Poll(), StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
   EXPECT_THAT(ranks[1]->PostReceive(kZero, Activation(1), View(to)),
-              StatusIs(absl::StatusCode::kDataLoss, "first"));
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
 }
 
 TEST(GlooTransport, AProcessThatGoesEndsTheWaitsForIt) {
@@ -394,7 +395,8 @@ TEST(GlooTransport, AnAbortEndsASum) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ranks[1]->Abort(absl::DataLossError("first"));
   });
-  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
   aborting.join();
 }
 
@@ -404,7 +406,7 @@ TEST(GlooTransport, AProcessThatGoesEndsTheSumsWithIt) {
   ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
   ranks[0].reset();
   EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("a rank is gone")));
+              StatusIs(absl::StatusCode::kUnavailable, "a rank is gone"));
 }
 
 TEST(GlooTransport, ASumHasADeadline) {
@@ -412,8 +414,7 @@ TEST(GlooTransport, ASumHasADeadline) {
   Transports ranks = ConnectGloo(2);
   ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
   EXPECT_THAT(ranks[1]->Wait(ticket, Short()),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("rank 1 timed out in the all-reduce")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 1 timed out in the all-reduce"));
 }
 
 TEST(InProcessTransport, HasNoSum) {
@@ -470,7 +471,7 @@ TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
     aborting.join();
     if (absl::IsCancelled(status)) continue;
     ++aborted;
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was ended")));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "was ended"));
   }
   EXPECT_EQ(aborted, 1);
 }

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
 #include "tests/testing/refusals.h"
+#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -15,7 +15,6 @@
 #include "engine/nn/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -23,7 +22,6 @@ namespace {
 
 using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr absl::StatusCode kWrong = absl::StatusCode::kFailedPrecondition;
@@ -158,7 +156,7 @@ TEST(CheckLayer, NamesWhatIsWrong) {
   EXPECT_OK(CheckSquare(Fault::kNone));
   EXPECT_THAT(CheckSquare(Fault::kFails), IsRefused(StartsWith("no")));
   EXPECT_THAT(CheckSquare(Fault::kThrows),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("Forward throws: ran away")));
+              StatusIs(absl::StatusCode::kInternal, "Forward throws: ran away"));
   const std::pair<Fault, const char*> faults[] = {
       {Fault::kGivesNaN, "Forward gives y that is not finite"},
       {Fault::kWritesBehindY, "Forward writes outside of y"},
@@ -178,7 +176,7 @@ TEST(CheckLayer, NamesWhatIsWrong) {
       {Fault::kOtherBackward, "Backward gives other bits of the gradient of scale"},
   };
   for (const auto& [fault, message] : faults) {
-    EXPECT_THAT(CheckSquare(fault), StatusIs(kWrong, HasSubstr(message)));
+    EXPECT_THAT(CheckSquare(fault), StatusIs(kWrong, message));
   }
 }
 

@@ -23,7 +23,6 @@
 #include "tests/engine/train/cuda_run.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/cuda/stand_in.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -143,13 +142,13 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, CudaFailure,
 TEST_F(CudaFailure, WithoutDriverThereIsNoDevice) {
   cuda::Reset({.driver = false});
   EXPECT_THAT(TinyTrainer(CudaRun(Exchange::kCopies)),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("driver")));
+              StatusIs(absl::StatusCode::kUnavailable, "driver"));
 }
 
 TEST_F(CudaFailure, TooFewGpusAreNamed) {
   cuda::Reset({.gpus = 1});
   EXPECT_THAT(TinyTrainer(CudaRun(Exchange::kCopies)),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("GPU 1")));
+              StatusIs(absl::StatusCode::kUnavailable, "GPU 1"));
 }
 
 TEST_F(CudaFailure, TooLittleMemoryIsSaid) {

@@ -12,7 +12,6 @@
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 #include "tests/engine/train/small_run.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

@@ -15,7 +15,6 @@
 #include "tests/engine/checkpoint/small_save.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/precision.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -248,12 +247,12 @@ TEST_F(Saved, PassesOverOnesThatAreDamagedAndSaysWhy) {
                                          HasSubstr("tensor \"layer 7: ")))));
   Flip(File(1, "manifest.json"), 3);
   EXPECT_THAT(trainer->Restore(folder_),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("none of the 2 checkpoints")));
+              StatusIs(absl::StatusCode::kDataLoss, "none of the 2 checkpoints"));
 }
 
 TEST_F(Saved, IsRefusedByAnotherModelOrOptimizer) {
   EXPECT_THAT(TrainerAt({1, "gpipe"}, Optimizer::Sgd())->Restore(folder_),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was trained with adamw")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "was trained with adamw"));
   Model model = SmallModel();
   model.layers.back() = Linear(kSmallClasses + 1);
   EXPECT_THAT(
@@ -277,7 +276,7 @@ TEST(SetParameter, GivesAllReplicasTheValues) {
 TEST_F(Saved, ThereIsNoneInAnEmptyFolder) {
   const auto trainer = TrainerAt({1, "gpipe"}, Optimizer::AdamW());
   EXPECT_THAT(trainer->Restore(test_folder_.path().string()),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no checkpoint in")));
+              StatusIs(absl::StatusCode::kNotFound, "no checkpoint in"));
   EXPECT_EQ(trainer->steps(), 0);
 }
 

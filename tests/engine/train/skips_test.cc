@@ -18,7 +18,8 @@
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::Refusal;
 
 constexpr int kSkipMicroBatches = 12;
 constexpr int64_t kSkipRows = 3;  // of a micro-batch
@@ -139,21 +140,23 @@ TEST(SkipsAcrossStages, AreInThePlan) {
 }
 
 TEST(SkipsAcrossStages, ThatDoNotFitAreRefused) {
-  const auto refused = [](std::vector<Skip> skips) {
-    Model model = UShapedModel();
-    model.skips = std::move(skips);
-    return AnalyzeModel(model, {}).status();
+  const Refusal<std::vector<Skip>> refusals[] = {
+      {{{5, 6}}, "is given anyway"},
+      {{{6, 3}}, "layers being 0 to 13"},
+      {{{3, 14}}, "from layer 3 to layer 14"},
+      {{{-1, 6}}, "from layer -1"},
+      {{{2, 6}, {3, 6}}, "reads another skip already"},
+      {{}, "layer 6: add skip"},
+      {{{3, 7}}, "layer 6: add skip"},
+      {{{3, 6}, {0, 7}}, "takes nothing besides its input"},
+      {{{0, 6}}, "shapes must be equal"},
   };
-  using absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(refused({{5, 6}}), IsRefused("is given anyway"));
-  EXPECT_THAT(refused({{6, 3}}), IsRefused("layers being 0 to 13"));
-  EXPECT_THAT(refused({{3, 14}}), IsRefused("from layer 3 to layer 14"));
-  EXPECT_THAT(refused({{-1, 6}}), IsRefused("from layer -1"));
-  EXPECT_THAT(refused({{2, 6}, {3, 6}}), IsRefused("reads another skip already"));
-  EXPECT_THAT(refused({}), IsRefused("layer 6: add skip"));
-  EXPECT_THAT(refused({{3, 7}}), IsRefused("layer 6: add skip"));
-  EXPECT_THAT(refused({{3, 6}, {0, 7}}), IsRefused("takes nothing besides its input"));
-  EXPECT_THAT(refused({{0, 6}}), IsRefused("shapes must be equal"));
+  const auto analyze = [](const std::vector<Skip>& skips) {
+    Model model = UShapedModel();
+    model.skips = skips;
+    return AnalyzeModel(model, {});
+  };
+  ExpectRefusals(analyze, refusals);
 }
 
 }  // namespace

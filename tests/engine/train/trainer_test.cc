@@ -20,6 +20,7 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
@@ -47,40 +48,25 @@ std::shared_ptr<const Dataset> Zeros(int64_t features, int64_t classes) {
       .value();
 }
 
-TEST(TrainerCreate, RefusesAPlanForAnotherNumberOfLayers) {
-  Model model = SmallModel();
-  model.layers.push_back(Linear(3));
-  EXPECT_THAT(Trainer::Create(model, SmallPlan(), {}),
-              IsRefused(AllOf(HasSubstr("8 layers"), HasSubstr("9"))));
-}
-
-TEST(TrainerCreate, RefusesAScheduleThatCannotBePerformed) {
-  partition::Plan plan = SmallPlan();
-  plan.schedule.actions[2].pop_back();
-  EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("micro-batch 1")));
-}
-
-TEST(TrainerCreate, RefusesAnOptimizerOutOfRange) {
-  EXPECT_THAT(Trainer::Create(SmallModel(), SmallPlan(), {.optimizer = Optimizer::Sgd(1.0F)}),
-              IsRefused("momentum"));
-}
-
-TEST(TrainerCreate, RefusesALearningRateOutOfRange) {
-  EXPECT_THAT(
-      Trainer::Create(SmallModel(), SmallPlan(), {.learning_rate = LearningRate::Constant(-1.0F)}),
-      IsRefused("learning rate"));
-}
-
-TEST(TrainerCreate, RefusesADeviceWithoutThreads) {
-  EXPECT_THAT(Trainer::Create(SmallModel(), SmallPlan(), {.device = {.threads = 0}}),
-              IsRefused("threads"));
-}
-
-TEST(TrainerCreate, NamesTheLayerThatDoesNotFit) {
-  Model model = SmallModel();
-  model.layers[5] = Linear(0);
-  EXPECT_THAT(Trainer::Create(model, SmallPlan(), {}), IsRefused("layer 5"));
+TEST(TrainerCreate, RefusesWhatCannotBe) {
+  Model longer = SmallModel();
+  longer.layers.push_back(Linear(3));
+  Model broken = SmallModel();
+  broken.layers[5] = Linear(0);
+  partition::Plan incomplete = SmallPlan();
+  incomplete.schedule.actions[2].pop_back();
+  const auto with = [](const TrainerOptions& options) {
+    return Trainer::Create(SmallModel(), SmallPlan(), options);
+  };
+  ExpectRefusals({
+      {Trainer::Create(longer, SmallPlan(), {}), AllOf(HasSubstr("8 layers"), HasSubstr("9"))},
+      {Trainer::Create(broken, SmallPlan(), {}), "layer 5"},
+      {Trainer::Create(SmallModel(), incomplete, {}), "micro-batch 1",
+       absl::StatusCode::kFailedPrecondition},
+      {with({.optimizer = Optimizer::Sgd(1.0F)}), "momentum"},
+      {with({.learning_rate = LearningRate::Constant(-1.0F)}), "learning rate"},
+      {with({.device = {.threads = 0}}), "threads"},
+  });
 }
 
 TEST(TrainerStep, CountsRowsAndSteps) {
@@ -105,21 +91,16 @@ TEST(TrainerStep, RefusesAnotherNumberOfRows) {
   }
 }
 
-TEST(TrainerStep, RefusesDataOfOtherFeatures) {
+TEST(TrainerStep, TakesDataOfItsFeaturesAndOfAtMostItsClasses) {
   const auto trainer = MakeSmallTrainer();
-  EXPECT_THAT(trainer->Step(*Zeros(kSmallFeatures + 1, kSmallClasses), Rows(0, kTrainedBatchRows)),
+  const auto step = [&](int64_t features, int64_t classes) {
+    return trainer->Step(*Zeros(features, classes), Rows(0, kTrainedBatchRows));
+  };
+  EXPECT_THAT(step(kSmallFeatures + 1, kSmallClasses),
               IsRefused(AllOf(HasSubstr("has 21 features"), HasSubstr("takes 20 features"))));
-}
-
-TEST(TrainerStep, RefusesDataOfMoreClassesThanOutputs) {
-  const auto trainer = MakeSmallTrainer();
-  EXPECT_THAT(trainer->Step(*Zeros(kSmallFeatures, kSmallClasses + 1), Rows(0, kTrainedBatchRows)),
+  EXPECT_THAT(step(kSmallFeatures, kSmallClasses + 1),
               IsRefused(AllOf(HasSubstr("5 classes"), HasSubstr("4 outputs"))));
-}
-
-TEST(TrainerStep, TakesDataOfFewerClassesThanOutputs) {
-  const auto trainer = MakeSmallTrainer();
-  EXPECT_OK(trainer->Step(*Zeros(kSmallFeatures, kSmallClasses - 1), Rows(0, kTrainedBatchRows)));
+  EXPECT_OK(step(kSmallFeatures, kSmallClasses - 1));
 }
 
 TEST(TrainerStep, WorksAfterItRefusedItsArguments) {

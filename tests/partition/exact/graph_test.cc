@@ -12,7 +12,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/partition/random_layers.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -15,7 +15,6 @@
 #include "schedule/generators/generators.h"
 #include "schedule/io/csv.h"
 #include "schedule/transforms/lowering.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -11,7 +11,6 @@
 #include "partition/io/csv_profile.h"
 #include "partition/io/pipedream_profile.h"
 #include "schedule/memory/memory_plan.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

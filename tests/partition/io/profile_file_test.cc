@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -329,7 +328,7 @@ TEST(ProfileFile, RefusesAGigabyteBeforeReadingIt) {
   std::ofstream(path) << "{";
   std::filesystem::resize_file(path, int64_t{1} << 30);
   EXPECT_THAT(ReadProfileFile(path),
-              testing::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("67108864")));
+              testing::StatusIs(absl::StatusCode::kResourceExhausted, "67108864"));
 }
 
 // Changing any byte yields a profile or an error.

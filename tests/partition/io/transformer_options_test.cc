@@ -5,7 +5,6 @@
 #include "gtest/gtest.h"
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_profile.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

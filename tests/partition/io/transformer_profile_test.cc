@@ -12,7 +12,6 @@
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_times.h"
 #include "schedule/memory/memory_plan.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -7,7 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/search/make_plan.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -11,10 +11,12 @@
 #include "schedule/transforms/lowering.h"
 #include "schedule/verify/validator.h"
 #include "tests/schedule/handwritten.h"
+#include "tests/testing/refusals.h"
 
 namespace stagecoach::schedule {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -83,11 +85,6 @@ TEST(Interleaved, StashesWhatTheFormulaSays) {
       }
     }
   }
-}
-
-TEST(Interleaved, RefusesMicroBatchesThatRanksDoNotDivide) {
-  EXPECT_THAT(std::string(Interleaved({4, 6}).status().message()),
-              HasSubstr("interleaved: needs micro-batches divisible by ranks: 6 and 4"));
 }
 
 TEST(LoopedBfs, GoesThroughAllMicroBatchesChunkByChunk) {
@@ -170,11 +167,6 @@ TEST(DualPipeV, StashesOneChunkMoreThanZeroBubbleV) {
   }
 }
 
-TEST(DualPipeV, RefusesFewerThanTwoMicroBatchesPerRank) {
-  EXPECT_THAT(std::string(DualPipeV({4, 7}).status().message()),
-              HasSubstr("dualpipe-v: needs at least 2 micro-batches per rank: 7 and 4"));
-}
-
 TEST(ForwardOnly, FinishesWhatIsOnItsWayFirst) {
   const auto forward = ForwardOnly(PlaceStages(Placement::kV, 2, 2), 2, 4);
   EXPECT_EQ(TextOf(forward, 0), "F0.0 F0.1 F0.2 F3.0 F0.3 F3.1 F3.2 F3.3");
@@ -183,10 +175,6 @@ TEST(ForwardOnly, FinishesWhatIsOnItsWayFirst) {
 
 TEST(ForwardOnly, KeepsNothing) {
   EXPECT_THAT(StageStashes(ForwardOnly({Rank(0), Rank(1)}, 2, 5).value(), 1.0), Each(0));
-}
-
-TEST(ForwardOnly, IsNotListedAmongTheTrainingSchedules) {
-  EXPECT_EQ(Generate("forward", {2, 2}).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(ForwardOnly, RefusesPlacementsOutOfRange) {
@@ -270,29 +258,21 @@ TEST(Generators, RefuseShapesOutOfRange) {
   }
 }
 
-TEST(Generators, RefuseAnotherNumberOfChunksThanTheyHave) {
-  EXPECT_THAT(std::string(OneFOneB({2, 4, 2}).status().message()),
-              HasSubstr("1f1b: has 1 chunk per rank, not 2"));
-  EXPECT_THAT(std::string(ZeroBubbleV({2, 4, 3}).status().message()),
-              HasSubstr("zb-v: has 2 chunks per rank, not 3"));
-}
-
-TEST(Generators, ReasonOfARefusalNamesTheScheduleAndTheNumber) {
-  EXPECT_THAT(std::string(OneFOneB({0, 4}).status().message()),
-              AllOf(HasSubstr("1f1b"), HasSubstr("at least 1 rank, got 0")));
-}
-
-TEST(Generators, UnknownNameListsTheKnownOnesAndTheNearest) {
-  const absl::Status status = Generate("1f1c", {2, 2}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("\"1f1c\""), HasSubstr("known are gpipe, 1f1b, interleaved"),
-                    HasSubstr("did you mean 1f1b?")));
-}
-
-TEST(Generators, UnknownNameNearNoneSuggestsNothing) {
-  EXPECT_THAT(std::string(Generate("zebra", {2, 2}).status().message()),
-              ::testing::Not(HasSubstr("did you mean")));
+TEST(Generators, RefuseWithTheScheduleAndTheNumbers) {
+  using absl::StatusCode::kNotFound;
+  ExpectRefusals({
+      {OneFOneB({0, 4}), AllOf(HasSubstr("1f1b"), HasSubstr("at least 1 rank, got 0"))},
+      {Interleaved({4, 6}), "interleaved: needs micro-batches divisible by ranks: 6 and 4"},
+      {DualPipeV({4, 7}), "dualpipe-v: needs at least 2 micro-batches per rank: 7 and 4"},
+      {OneFOneB({2, 4, 2}), "1f1b: has 1 chunk per rank, not 2"},
+      {ZeroBubbleV({2, 4, 3}), "zb-v: has 2 chunks per rank, not 3"},
+      {Generate("1f1c", {2, 2}),
+       AllOf(HasSubstr("\"1f1c\""), HasSubstr("known are gpipe, 1f1b, interleaved"),
+             HasSubstr("did you mean 1f1b?")),
+       kNotFound},
+      {Generate("zebra", {2, 2}), ::testing::Not(HasSubstr("did you mean")), kNotFound},
+      {Generate("forward", {2, 2}), "", kNotFound},  // it does not train
+  });
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include "schedule/verify/validator.h"
 #include "tests/schedule/every_order.h"
 #include "tests/schedule/handwritten.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {

@@ -13,6 +13,7 @@
 #include "tests/schedule/handwritten.h"
 #include "tests/schedule/random_costs.h"
 #include "tests/testing/refusals.h"
+#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {
 namespace {

@@ -26,6 +26,7 @@ namespace stagecoach::schedule {
 namespace {
 
 using nlohmann::json;
+using ::stagecoach::testing::Edited;
 using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::Refusal;
@@ -207,39 +208,34 @@ TEST(ChromeTrace, ShowsReductionsOnThreadsOfTheirOwn) {
 
 TEST(ChromeTrace, RefusesWhatItWouldHaveToGuess) {
   const std::string good = ToChromeTrace(Small());
-  // Returns it with the first occurrence of a piece replaced.
-  const auto with = [&](const std::string& piece, const std::string& replacement) {
-    EXPECT_THAT(good, HasSubstr(piece));
-    return absl::StrJoin(std::vector<std::string>(absl::StrSplit(good, absl::MaxSplits(piece, 1))),
-                         replacement);
+  const auto with = [&](const char* piece, const char* replacement) {
+    return Edited(good, piece, replacement);
   };
   const Refusal<std::string> refusals[] = {
       {with("stagecoach-trace", "other-trace"), "$.otherData.format: must be \"stagecoach-trace\""},
-      {with("\"version\":1", "\"version\":2"), "$.otherData.version: only version 1"},
-      {with("\"micro_batches\":1", "\"micro_batches\":-1"), "$.otherData.micro_batches: must be"},
-      {with("\"micro_batches\":1", "\"micro_batches\":1.0"), "$.otherData.micro_batches"},
-      {with("\"rank_of_stage\":[0,1]", "\"rank_of_stage\":[0,2]"), "$.otherData.rank_of_stage[1]"},
-      {with("\"rank_of_stage\":[0,1]", "\"rank_of_stage\":[1,0]"), "the stage is on rank 1"},
-      {with("\"actions_per_rank\":[5,5]", "\"actions_per_rank\":[5,6]"),
+      {with("'version':1", "'version':2"), "$.otherData.version: only version 1"},
+      {with("'micro_batches':1", "'micro_batches':-1"), "$.otherData.micro_batches: must be"},
+      {with("'micro_batches':1", "'micro_batches':1.0"), "$.otherData.micro_batches"},
+      {with("'rank_of_stage':[0,1]", "'rank_of_stage':[0,2]"), "$.otherData.rank_of_stage[1]"},
+      {with("'rank_of_stage':[0,1]", "'rank_of_stage':[1,0]"), "the stage is on rank 1"},
+      {with("'actions_per_rank':[5,5]", "'actions_per_rank':[5,6]"),
        "$.traceEvents: 5 slices of rank 1, but $.otherData.actions_per_rank[1] says 6"},
-      {with("\"actions_per_rank\":[5,5]", "\"actions_per_rank\":[]"), "$.otherData.rank_of_stage"},
-      {with("\"step_ns\":9500", "\"step_ns\":9499"), "after the step"},
-      {with("\"step_ns\":9500", "\"step_ns\":9500,\"more\":1"), "unknown key \"more\""},
-      {with("\"otherData\"", "\"otherDatum\""), "the key \"otherData\" is missing"},
-      {with("\"op\":\"BW\"", "\"op\":\"BX\""), ".args.op: must be one of F, B, W, BW"},
-      {with("\"stage\":0", "\"stage\":3"), "the trace has 2 stages"},
-      {with("\"micro_batch\":0", "\"micro_batch\":4294967296"),
-       ".args.micro_batch: must be from 0"},
-      {with("\"micro_batch\":0,", ""), "the key \"micro_batch\" is missing"},
-      {with("\"op\":\"STEP\"", "\"op\":\"STEP\",\"micro_batch\":0"), "unknown key \"micro_batch\""},
-      {with("\"reached_ns\":1700", "\"reached_ns\":6002"), "started before it was reached"},
-      {with("\"bytes\":0", "\"bytes\":-1"), ".args.bytes: must be at least 0"},
-      {with("\"bytes\":0", "\"bytes\":0,\"size\":1"), "unknown key \"size\""},
-      {with("\"pid\":1,\"tid\":0,\"ts\"", "\"pid\":2,\"tid\":0,\"ts\""),
-       ".pid: must be from 0 to 1"},
-      {with("\"dur\"", "\"duration\""), "unknown key \"duration\""},
-      {with("\"ph\":\"X\"", "\"ph\":\"Y\""), "4 slices of rank 0"},
-      {with("{\"ph\":\"M\"", "7,{\"ph\":\"M\""), "$.traceEvents[0]: expected an object"},
+      {with("'actions_per_rank':[5,5]", "'actions_per_rank':[]"), "$.otherData.rank_of_stage"},
+      {with("'step_ns':9500", "'step_ns':9499"), "after the step"},
+      {with("'step_ns':9500", "'step_ns':9500,'more':1"), "unknown key \"more\""},
+      {with("'otherData'", "'otherDatum'"), "the key \"otherData\" is missing"},
+      {with("'op':'BW'", "'op':'BX'"), ".args.op: must be one of F, B, W, BW"},
+      {with("'stage':0", "'stage':3"), "the trace has 2 stages"},
+      {with("'micro_batch':0", "'micro_batch':4294967296"), ".args.micro_batch: must be from 0"},
+      {with("'micro_batch':0,", ""), "the key \"micro_batch\" is missing"},
+      {with("'op':'STEP'", "'op':'STEP','micro_batch':0"), "unknown key \"micro_batch\""},
+      {with("'reached_ns':1700", "'reached_ns':6002"), "started before it was reached"},
+      {with("'bytes':0", "'bytes':-1"), ".args.bytes: must be at least 0"},
+      {with("'bytes':0", "'bytes':0,'size':1"), "unknown key \"size\""},
+      {with("'pid':1,'tid':0,'ts'", "'pid':2,'tid':0,'ts'"), ".pid: must be from 0 to 1"},
+      {with("'dur'", "'duration'"), "unknown key \"duration\""},
+      {with("'ph':'X'", "'ph':'Y'"), "4 slices of rank 0"},
+      {with("{'ph':'M'", "7,{'ph':'M'"), "$.traceEvents[0]: expected an object"},
       {"", ""},
       {"[]", "expected an object"},
       {good + "x", ""},
@@ -280,8 +276,7 @@ TEST(ChromeTrace, NamesTheFileThatCannotBeRead) {
   const std::string path = folder.path() / "bad.json";
   ASSERT_OK(base::WriteFileAtomically(path, "{}"));
   EXPECT_THAT(ReadTrace(path), IsRefused(AllOf(StartsWith(path), HasSubstr("otherData"))));
-  EXPECT_THAT(ReadTrace(path + ".none"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path + ".none")));
+  EXPECT_THAT(ReadTrace(path + ".none"), StatusIs(absl::StatusCode::kNotFound, path + ".none"));
 }
 
 TEST(ChromeTrace, WritesNoTraceThatItWouldNotRead) {

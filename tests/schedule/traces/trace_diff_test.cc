@@ -14,7 +14,6 @@
 #include "schedule/simulate/simulate.h"
 #include "schedule/transforms/lowering.h"
 #include "tests/schedule/traces/traces.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {

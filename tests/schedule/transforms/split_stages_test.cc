@@ -10,7 +10,6 @@
 #include "schedule/generators/generators.h"
 #include "schedule/transforms/lowering.h"
 #include "schedule/verify/validator.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {

@@ -9,14 +9,15 @@
 #include "schedule/transforms/lowering.h"
 #include "tests/schedule/handwritten.h"
 #include "tests/testing/refusals.h"
+#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {
 namespace {
 
 using absl::StatusCode::kFailedPrecondition;
 using ::stagecoach::testing::ExpectRefusals;
-using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::Refusal;
+using ::stagecoach::testing::StatusIs;
 
 // The valid schedule of two ranks and two micro-batches that the cases below modify.
 constexpr char kRank0[] = "F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 BW0.1 STEP0";
@@ -115,7 +116,7 @@ TEST(Validate, RefusesPlacementsStagesOfOneRankAndForwardSchedules) {
 TEST(Validate, RefusesAStepOfAMicroBatch) {
   Schedule schedule = Lower(OneFOneB({1, 1}).value()).value();
   schedule.actions[0].back().micro_batch = MicroBatch(0);
-  EXPECT_THAT(Validate(schedule), IsRefused("a STEP has no micro-batch", kFailedPrecondition));
+  EXPECT_THAT(Validate(schedule), StatusIs(kFailedPrecondition, "a STEP has no micro-batch"));
 }
 
 TEST(Validate, RefusesReceivesOutOfTheSendersOrder) {
@@ -138,7 +139,7 @@ TEST(Validate, RefusesReceivesOutOfOrderAcrossLanes) {
   const Action moved = *gradient;
   list.erase(gradient);
   list.insert(list.begin(), moved);
-  EXPECT_THAT(Validate(schedule), IsRefused("out of order", kFailedPrecondition));
+  EXPECT_THAT(Validate(schedule), StatusIs(kFailedPrecondition, "out of order"));
 }
 
 TEST(Validate, AcceptsAReductionBetweenBackwardPassesAndStep) {
@@ -162,8 +163,8 @@ TEST(Validate, RefusesPairsThatCannotBeOverlapped) {
     Schedule lowered = FromText({0}, 2, {std::string(list)});
     lowered.actions[0].push_back({.op = Op::kStep, .stage = StageId(0)});
     EXPECT_THAT(Validate(lowered),
-                IsRefused("it overlaps the next action, but the two are neither an F and",
-                          kFailedPrecondition));
+                StatusIs(kFailedPrecondition,
+                         "it overlaps the next action, but the two are neither an F and"));
   }
 }
 

@@ -18,7 +18,6 @@
 #include "partition/cost/analytic.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/precision.h"
-#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
