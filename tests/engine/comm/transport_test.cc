@@ -209,9 +209,8 @@ TEST_P(AnyTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[2]->PostReceive(kOne, Gradient(7), View(to)));
   EXPECT_THAT(ranks[2]->Wait(ticket, Short()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       ContainsRegex("rank 2 timed out waiting for rank 1 to "
-                                     "send the gradient of stage 0, "
-                                     "micro-batch 7")));
+                       ContainsRegex("rank 2 timed out waiting for rank 1 to send the gradient of "
+                                     "stage 0, micro-batch 7")));
 }
 
 TEST_P(AnyTransport, ADeadlineNamesWhatASenderWaitedFor) {
@@ -220,9 +219,8 @@ TEST_P(AnyTransport, ADeadlineNamesWhatASenderWaitedFor) {
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[0]->PostSend(kOne, Activation(4), View(from)));
   EXPECT_THAT(ranks[0]->Wait(ticket, Short()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       ContainsRegex("rank 0 timed out waiting for rank 1 to "
-                                     "take the activation of stage 0, "
-                                     "micro-batch 4")));
+                       ContainsRegex("rank 0 timed out waiting for rank 1 to take the activation "
+                                     "of stage 0, micro-batch 4")));
 }
 
 TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {

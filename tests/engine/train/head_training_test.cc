@@ -253,9 +253,8 @@ TEST(HeadTraining, ClassifiesSamplesOfOneAxisToo) {
 
 TEST(HeadTraining, IsRefusedWhereItCannotComputeTheLoss) {
   const auto refused = [](const std::string& where) {
-    return IsRefused(absl::StrCat(where,
-                                  "head: computes the loss itself, so it must be "
-                                  "the last layer"));
+    return IsRefused(
+        absl::StrCat(where, "head: computes the loss itself, so it must be the last layer"));
   };
   Model model = HeadModel();
   model.loss = MeanSquaredError();

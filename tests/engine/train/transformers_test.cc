@@ -333,8 +333,7 @@ TEST_F(DamagedFolder, BothShapesAreTold) {
   Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
   model.hidden = 32;
   EXPECT_THAT(HuggingFaceFolder::Open(path(), model),
-              IsRefused("has the shape [24, 16], and the model's "
-                        "[32, 16]"));
+              IsRefused("has the shape [24, 16], and the model's [32, 16]"));
 }
 
 // The head may be a copy of the table's values.

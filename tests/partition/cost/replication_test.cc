@@ -32,8 +32,7 @@ TEST(CheckReplication, AcceptsPowersOfTwoThatDivideEvenly) {
 
 TEST(CheckReplication, SaysWhatToChange) {
   constexpr char kBinaryTree[] =
-      ": must be a power of two up to 4096, so that gradients are "
-      "summed in one binary tree";
+      ": must be a power of two up to 4096, so that gradients are summed in one binary tree";
   const auto is = [](const auto&... parts) { return ::testing::Eq(absl::StrCat(parts...)); };
   ExpectRefusals({
       {CheckReplication({0, 1}, 8), is("0 replicas", kBinaryTree)},
@@ -43,17 +42,14 @@ TEST(CheckReplication, SaysWhatToChange) {
        is("6 gradient blocks: must be a power of two, to be summed in a binary tree")},
       {CheckReplication({1, -4}, 12),
        is("-4 gradient blocks: must be a power of two, to be summed in a binary tree")},
-      {CheckReplication({4, 2}, 8),
-       is("2 gradient blocks for 4 replicas: use a multiple of the replicas, so that each has "
-          "whole blocks")},
-      {CheckReplication({2, 2}, 7),
-       is("7 micro-batches cannot be divided evenly into 2 gradient blocks, one for each replica: "
-          "use a multiple of 2")},
+      {CheckReplication({4, 2}, 8), is("2 gradient blocks for 4 replicas: use a multiple of the "
+                                       "replicas, so that each has whole blocks")},
+      {CheckReplication({2, 2}, 7), is("7 micro-batches cannot be divided evenly into 2 gradient "
+                                       "blocks, one for each replica: use a multiple of 2")},
       {CheckReplication({2, 8}, 12),
        is("12 micro-batches cannot be divided evenly into 8 gradient blocks: use a multiple of 8")},
-      {CheckReplication({1, 4, true}, 8),
-       is("a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
-          "shard it")},
+      {CheckReplication({1, 4, true}, 8), is("a sharded optimizer for 1 replica, which keeps all "
+                                             "of it: use more replicas, or do not shard it")},
       {CheckReplication({1, 4, false, ReductionKind::kRing}, 8),
        is("a ring of 1 replica: use more replicas, or sum gradients in a tree")},
       {CheckReplication({2, 4, true, ReductionKind::kRing}, 8),

@@ -26,10 +26,10 @@ std::string PipedreamFile(const std::string& name) {
 
 std::string NodeLine(int number, const std::string& name = "ReLU(inplace)",
                      const std::string& activation = "64.000") {
-  return absl::StrCat("node", number, " -- ", name,
-                      " -- forward_compute_time=1.500, backward_compute_time=3.000, "
-                      "activation_size=",
-                      activation, ", parameter_size=0.000\n");
+  return absl::StrCat(
+      "node", number, " -- ", name,
+      " -- forward_compute_time=1.500, backward_compute_time=3.000, activation_size=", activation,
+      ", parameter_size=0.000\n");
 }
 
 TEST(PipedreamProfile, ReadsNodesAndEdgesInAnyOrder) {
@@ -37,10 +37,9 @@ TEST(PipedreamProfile, ReadsNodesAndEdgesInAnyOrder) {
       const Profile profile,
       ParsePipedreamProfile(
           absl::StrCat("\tnode2 -- node10\n", NodeLine(10), NodeLine(1, "Input", "100.000"),
-                       "node2 -- Linear(in=4 -- out=8) -- "
-                       "forward_compute_time=1.234, backward_compute_time=3.0, "
-                       "activation_size=[4.000; 8.4], parameter_size=160.000 -- "
-                       "stage_id=3\n\n\tnode1 -- node2"),
+                       "node2 -- Linear(in=4 -- out=8) -- forward_compute_time=1.234, "
+                       "backward_compute_time=3.0, activation_size=[4.000; 8.4], "
+                       "parameter_size=160.000 -- stage_id=3\n\n\tnode1 -- node2"),
           "net"));
   EXPECT_EQ(profile.model, "net");
   ASSERT_EQ(profile.sizes.size(), 1u);

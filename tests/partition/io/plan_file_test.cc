@@ -293,9 +293,8 @@ TEST(PlanFile, SaysWhereAnOrderOrAScheduleInFullIsWrong) {
       {with("'rank_of_stage': [0, 1]", "'rank_of_stage': [1, 0]"), "$.schedule.ranks["},
       // The count is per replica, and there are two.
       {with("  'micro_batch_rows'", "  'replicas': 2,\n  'micro_batch_rows'"),
-       EndsWith(
-           "$.micro_batches: must be 4, as in the schedule, which each of 2 replicas performs, "
-           "found 2")},
+       EndsWith("$.micro_batches: must be 4, as in the schedule, which each of 2 replicas "
+                "performs, found 2")},
       {ParsePlanJson(ToPlanJson(forward)), "no backward action"},
   });
 }

@@ -264,8 +264,7 @@ TEST(ProfileFile, SaysWhereAndWhatIsWrong) {
       {File({R"({"name": "b", "forward_ms": 1, "backward_weight_ms": 1})"}),
        StartsWith("2:1: $.layers[0]: the key \"backward_input_ms\" is missing")},
       {File({Named("a"), Named("b", ",\n\"stash_byte\": 1")}),
-       StartsWith("4:1: $.layers[1]: unknown key \"stash_byte\"; did you mean "
-                  "\"stash_bytes\"?")},
+       StartsWith("4:1: $.layers[1]: unknown key \"stash_byte\"; did you mean \"stash_bytes\"?")},
       {File({Named("a")}, "\"modle\": \"x\", "),
        StartsWith("1:48: $: unknown key \"modle\"; did you mean \"model\"?")},
       {File({Named("a")}, R"("loss": {"bytes": 1}, )"), "$.loss: unknown key"},
@@ -290,8 +289,8 @@ TEST(ProfileFile, SaysWhereAndWhatIsWrong) {
       {File({Named("a"), Named("b"), Named("a")}),
        StartsWith("4:2: $.layers[2].name: an earlier layer is also called \"a\"")},
       {File({Named("conv1"), Named("b", R"(, "after": ["conv"])")}),
-       StartsWith("3:79: $.layers[1].after[0]: \"conv\" is not the name of a layer; did "
-                  "you mean \"conv1\"?")},
+       StartsWith("3:79: $.layers[1].after[0]: \"conv\" is not the name of a layer; did you mean "
+                  "\"conv1\"?")},
       {File({Named("a"), Named("b", R"(, "after": ["a", "a"])")}),
        StartsWith("3:84: $.layers[1].after[1]: \"a\" appears twice")},
       {File({Named("a"), Named("b", R"(, "after": ["b"])")}),
@@ -304,8 +303,7 @@ TEST(ProfileFile, SaysWhereAndWhatIsWrong) {
       {File({Named("a"), Named("b", R"(, "after": [3])")}),
        StartsWith("3:79: $.layers[1].after[0]: expected a string")},
       {File({Named("a", R"(, "input_last_use": "backward")")}),
-       "must be \"forward\", \"backward_input\" or \"backward_weight\", found "
-       "\"backward\""},
+       "must be \"forward\", \"backward_input\" or \"backward_weight\", found \"backward\""},
       {File({Named("a", R"(, "output_gradient_last_use": "forward")")}),
        "must be \"backward_input\" or \"backward_weight\""},
   };
@@ -315,11 +313,11 @@ TEST(ProfileFile, SaysWhereAndWhatIsWrong) {
 TEST(ProfileFile, RefusesManyLayersForManySizes) {
   std::vector<int> rows;
   for (int i = 1; i <= 200; ++i) rows.push_back(i);
-  EXPECT_THAT(ParseProfileJson(
-                  File(std::vector<std::string>(5001, "{}"),
-                       absl::StrCat("\"micro_batch_rows\": [", absl::StrJoin(rows, ","), "], "))),
-              testing::IsRefused("5001 layers for 200 sizes, expected a product of at most "
-                                 "1000000"));
+  EXPECT_THAT(
+      ParseProfileJson(
+          File(std::vector<std::string>(5001, "{}"),
+               absl::StrCat("\"micro_batch_rows\": [", absl::StrJoin(rows, ","), "], "))),
+      testing::IsRefused("5001 layers for 200 sizes, expected a product of at most 1000000"));
 }
 
 TEST(ProfileFile, RefusesAGigabyteBeforeReadingIt) {

@@ -379,8 +379,8 @@ TEST(FindPlan, RefusesWhatCannotBe) {
       {[](auto& request) { request.replicas = 4, request.gradient_blocks = 2; },
        "2 gradient blocks for 4 replicas"},
       {[](auto& request) { request.replicas = 4, request.micro_batches = 2; },
-       Eq("2 micro-batches cannot be divided evenly into 4 gradient blocks, one for each "
-          "replica: use a multiple of 4")},
+       Eq("2 micro-batches cannot be divided evenly into 4 gradient blocks, one for each replica: "
+          "use a multiple of 4")},
       {[](auto& request) { request.schedule = "zb-v", request.chunks = 3; },
        "zb-v has 2 stages per device"},
       {[](auto& request) { request.chunks = 4; },
@@ -423,18 +423,17 @@ TEST(FindPlan, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
   PlannerRequest request = EqualLayers(8, 0);
   request.given = schedule::Generate("1f1b", {.ranks = 4, .micro_batches = 8}).value();
   request.replicas = 1;
-  EXPECT_THAT(FindPlan(request),
-              IsRefused(::testing::Eq(
-                  "the schedule is for 4 ranks: with 8 devices each rank has 2, not 1; ask "
-                  "for 2 replicas of every stage, or use 4 devices")));
+  EXPECT_THAT(
+      FindPlan(request),
+      IsRefused(::testing::Eq("the schedule is for 4 ranks: with 8 devices each rank has 2, not 1; "
+                              "ask for 2 replicas of every stage, or use 4 devices")));
   request.batch_rows = 16;
   request.replicas = 2;
   EXPECT_EQ(FindPlan(request).value().plan.micro_batches(), 16);
   request.micro_batches = 8;
   EXPECT_THAT(FindPlan(request),
-              IsRefused(::testing::Eq(
-                  "8 micro-batches are asked for, but the schedule is for 8, and there are 2 "
-                  "replicas: ask for 16, or leave it open")));
+              IsRefused(::testing::Eq("8 micro-batches are asked for, but the schedule is for 8, "
+                                      "and there are 2 replicas: ask for 16, or leave it open")));
   request.micro_batches.reset();
   request.cluster = UniformCluster(12);
   request.batch_rows = 24;
@@ -445,9 +444,8 @@ TEST(FindPlan, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
   for (const bool has_replicas : {true, false}) {
     if (!has_replicas) request.replicas.reset();
     EXPECT_THAT(FindPlan(request),
-                IsRefused(::testing::Eq(
-                    "the schedule is for 4 ranks: 6 devices cannot be divided evenly among "
-                    "them; use a multiple of 4")));
+                IsRefused(::testing::Eq("the schedule is for 4 ranks: 6 devices cannot be divided "
+                                        "evenly among them; use a multiple of 4")));
   }
 }
 

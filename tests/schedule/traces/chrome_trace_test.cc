@@ -38,11 +38,10 @@ using ::testing::StartsWith;
 constexpr Sends kDrawnSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking};
 
 Trace Small() {
-  return TraceFromText({0, 1}, 1,
-                       {"F0.0@0-1500 SEND_F0.0@1500-2750 RECV_B0.0@1600-6001 BW0.0@1700:6001-9000 "
-                        "STEP0@9000-9500",
-                        "RECV_F1.0@0-2750 F1.0@10:2750-4000 BW1.0@4000-6000 SEND_B1.0@6000-6001 "
-                        "STEP1@6001-6501"});
+  return TraceFromText(
+      {0, 1}, 1,
+      {"F0.0@0-1500 SEND_F0.0@1500-2750 RECV_B0.0@1600-6001 BW0.0@1700:6001-9000 STEP0@9000-9500",
+       "RECV_F1.0@0-2750 F1.0@10:2750-4000 BW1.0@4000-6000 SEND_B1.0@6000-6001 STEP1@6001-6501"});
 }
 
 json Events(const Trace& trace) {
@@ -62,11 +61,11 @@ TEST(ChromeTrace, ReadsBackWhatItWrote) {
 }
 
 TEST(ChromeTrace, ReadsBackEveryOperationAndExtreme) {
-  Trace trace = TraceFromText(
-      {0, 0}, 2147483647,
-      {"UNSHARD0@0-0 F0.0+@1:3-9 B1.2147483646@1:3-9 W0.1@9-9007199254740992 RECV_B0.7@"
-       "9007199254740991-0 REDUCE1@9007199254740991-9007199254740992 RESHARD0@9007199254740992-"
-       "9007199254740992"});
+  Trace trace =
+      TraceFromText({0, 0}, 2147483647,
+                    {"UNSHARD0@0-0 F0.0+@1:3-9 B1.2147483646@1:3-9 W0.1@9-9007199254740992 "
+                     "RECV_B0.7@9007199254740991-0 REDUCE1@9007199254740991-9007199254740992 "
+                     "RESHARD0@9007199254740992-9007199254740992"});
   trace.name = "\"quoted\" \\ \n\t \xC3\xA9 </script>";
   trace.source = "";
   trace.actions[0][1].bytes = std::numeric_limits<int64_t>::max();

@@ -169,11 +169,8 @@ TEST(Validate, RefusesPairsThatCannotBeOverlapped) {
 }
 
 TEST(FindViolation, NamesRankPositionAndAction) {
-  const std::optional<Violation> violation =
-      FindViolation(FromText({0, 1}, 2,
-                             {kRank0,
-                              "F1.0 RECV_F1.0 RECV_F1.1 BW1.0 SEND_B1.0 F1.1 "
-                              "BW1.1 SEND_B1.1 STEP1"}));
+  const std::optional<Violation> violation = FindViolation(FromText(
+      {0, 1}, 2, {kRank0, "F1.0 RECV_F1.0 RECV_F1.1 BW1.0 SEND_B1.0 F1.1 BW1.1 SEND_B1.1 STEP1"}));
   ASSERT_TRUE(violation.has_value());
   EXPECT_EQ(violation->rank, Rank(1));
   EXPECT_EQ(violation->position, 0);

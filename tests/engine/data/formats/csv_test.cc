@@ -199,9 +199,8 @@ TEST(Csv, RefusesWhatIsNotAFiniteNumber) {
   for (const std::string text : {"", "one", "1 ", " 1", "1.2.3", "0x10", "nan", "inf", "-inf",
                                  "1e999", "3.5e38", "1e", "--1"}) {
     EXPECT_THAT(Load(absl::StrCat("x,y,label\n1,2,0\n3,", text, ",1\n")),
-                IsRefused(absl::StrFormat("a.csv:3:3: \"%s\" in column \"y\" is not a finite "
-                                          "number",
-                                          text)));
+                IsRefused(absl::StrFormat(
+                    "a.csv:3:3: \"%s\" in column \"y\" is not a finite number", text)));
   }
 }
 

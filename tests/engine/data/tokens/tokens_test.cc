@@ -122,12 +122,10 @@ TEST(TokenDataset, RefusesWhatGivesNoRow) {
         vocabulary);
   };
   EXPECT_OK(create(4, 3, 5));
-  EXPECT_THAT(create(3, 3, 5), IsRefused("3 tokens, expected at least 4 for a context "
-                                         "of 3"));
+  EXPECT_THAT(create(3, 3, 5), IsRefused("3 tokens, expected at least 4 for a context of 3"));
   EXPECT_THAT(create(0, 3, 5), IsRefused("0 tokens"));
   EXPECT_THAT(create(4, 0, 5), IsRefused("a context of 0"));
-  EXPECT_THAT(create(4, 3, 4), IsRefused("a vocabulary of 4, expected "
-                                         "one of 5"));
+  EXPECT_THAT(create(4, 3, 4), IsRefused("a vocabulary of 4, expected one of 5"));
   EXPECT_THAT(create(4, 3, kMaxVocabulary + 1), StatusIs(kInvalidArgument));
 }
 
@@ -200,8 +198,7 @@ TEST(LoadTokens, SaysWhichSetIsTooShort) {
   const std::string path = WriteTestFile(TestDirectory(), "a.txt", std::string(50, 'x'));
   EXPECT_OK(LoadTokens(path, {.context = 4}));
   EXPECT_THAT(LoadTokens(path, {.context = 5}),
-              IsRefused("a.txt: test set: 5 tokens, expected at least "
-                        "6 for a context of 5"));
+              IsRefused("a.txt: test set: 5 tokens, expected at least 6 for a context of 5"));
   EXPECT_THAT(LoadTokens(path, {.context = 45}), IsRefused("training set: 45 tokens"));
 }
 

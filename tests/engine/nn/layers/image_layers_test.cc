@@ -34,8 +34,7 @@ TEST(ImageLayers, RefuseSamplesThatAreNoImages) {
   for (const LayerFactory& layer : {Conv2d({.outputs = 1}), MaxPool({}), AvgPool({}),
                                     GlobalAvgPool(), GroupNorm(1), BatchNorm()}) {
     EXPECT_THAT(Prepared(layer, Shape{12}),
-                IsRefused("takes images of shape [channels, height, width], not samples "
-                          "of [12]"));
+                IsRefused("takes images of shape [channels, height, width], not samples of [12]"));
   }
 }
 
