@@ -28,45 +28,32 @@ TEST(LearningRate, ConstantStaysWhatItIs) {
   for (int64_t step : {1, 2, 1000, 1000000}) EXPECT_EQ(rate.At(step).value(), 0.3F);
 }
 
-TEST(LearningRate, WarmsUpLinearly) {
-  const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20);
-  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.2F);
-  EXPECT_FLOAT_EQ(rate.At(2).value(), 0.4F);
-  EXPECT_FLOAT_EQ(rate.At(3).value(), 0.6F);
-  EXPECT_FLOAT_EQ(rate.At(4).value(), 0.8F);
-}
-
-TEST(LearningRate, FallsAlongHalfACosine) {
-  const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20);
-  EXPECT_FLOAT_EQ(rate.At(8).value(), 0.4F * static_cast<float>(1.0 + std::sqrt(0.5)));
-  EXPECT_FLOAT_EQ(rate.At(12).value(), 0.4F);
-  EXPECT_FLOAT_EQ(rate.At(16).value(), 0.4F * static_cast<float>(1.0 - std::sqrt(0.5)));
-  EXPECT_FLOAT_EQ(rate.At(20).value(), 0.0F);
-}
-
-TEST(LearningRate, EndsAtItsMinimumAndStaysThere) {
-  const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20, 0.2F);
-  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.2F);
-  EXPECT_FLOAT_EQ(rate.At(12).value(), 0.5F);
-  for (int64_t step : {20, 21, 1000000}) EXPECT_EQ(rate.At(step).value(), 0.2F);
+TEST(LearningRate, WarmsUpLinearlyAndFallsAlongHalfACosine) {
+  const auto at = [](const LearningRate& rate, int64_t step) { return rate.At(step).value(); };
+  const LearningRate usual = LearningRate::WarmupCosine(0.8F, 4, 20);
+  for (int step = 1; step <= 4; ++step) {
+    EXPECT_FLOAT_EQ(at(usual, step), 0.2F * static_cast<float>(step));
+  }
+  EXPECT_FLOAT_EQ(at(usual, 8), 0.4F * static_cast<float>(1.0 + std::sqrt(0.5)));
+  EXPECT_FLOAT_EQ(at(usual, 12), 0.4F);
+  EXPECT_FLOAT_EQ(at(usual, 16), 0.4F * static_cast<float>(1.0 - std::sqrt(0.5)));
+  EXPECT_FLOAT_EQ(at(usual, 20), 0.0F);
+  const LearningRate to_minimum = LearningRate::WarmupCosine(0.8F, 4, 20, 0.2F);
+  EXPECT_FLOAT_EQ(at(to_minimum, 1), 0.2F);
+  EXPECT_FLOAT_EQ(at(to_minimum, 12), 0.5F);
+  for (int64_t step : {20, 21, 1000000}) EXPECT_EQ(at(to_minimum, step), 0.2F);
+  const LearningRate cosine = LearningRate::WarmupCosine(1.0F, 0, 2);
+  EXPECT_FLOAT_EQ(at(cosine, 1), 0.5F);
+  EXPECT_FLOAT_EQ(at(cosine, 2), 0.0F);
+  const LearningRate warm_up = LearningRate::WarmupCosine(1.0F, 2, 2);
+  EXPECT_FLOAT_EQ(at(warm_up, 1), 0.5F);
+  EXPECT_FLOAT_EQ(at(warm_up, 2), 1.0F);
 }
 
 TEST(LearningRate, NeverRisesAfterTheWarmUp) {
   const LearningRate rate = LearningRate::WarmupCosine(1.0F, 10, 100, 0.1F);
   for (int64_t step = 10; step < 110; ++step)
     EXPECT_LE(rate.At(step + 1).value(), rate.At(step).value());
-}
-
-TEST(LearningRate, NeedsNoWarmUp) {
-  const LearningRate rate = LearningRate::WarmupCosine(1.0F, 0, 2);
-  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.5F);
-  EXPECT_FLOAT_EQ(rate.At(2).value(), 0.0F);
-}
-
-TEST(LearningRate, MayConsistOfWarmUpAlone) {
-  const LearningRate rate = LearningRate::WarmupCosine(1.0F, 2, 2);
-  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.5F);
-  EXPECT_FLOAT_EQ(rate.At(2).value(), 1.0F);
 }
 
 TEST(LearningRate, IsWhatAFunctionSays) {

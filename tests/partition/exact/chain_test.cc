@@ -28,16 +28,27 @@ using ::testing::ElementsAre;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(PartitionChain, PrefersEvenStagesAmongEqualBottlenecks) {
-  const ChainProblem problem = {.layer_ns = {9, 1, 1, 1, 1, 1, 1}, .stages = 3};
-  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
-  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1, 4));
-}
-
-TEST(PartitionChain, PrefersTheLexicographicallyFirstAmongEquallyEvenCuts) {
-  const ChainProblem problem = {.layer_ns = {1, 1, 1, 1}, .stages = 3};
-  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
-  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1, 2));
+TEST(PartitionChain, CutsWhereTheSlowestStageIsFastest) {
+  struct Row {
+    std::vector<double> layer_ns;
+    int stages;
+    std::vector<int> first_layer;
+    double bottleneck_ns;
+  };
+  const double most = std::numeric_limits<double>::max();
+  const Row rows[] = {
+      {{3, 1, 2}, 1, {0}, 6},
+      {{9, 1, 1, 1, 1, 1, 1}, 3, {0, 1, 4}, 9},  // and the other stages are even
+      {{1, 1, 1, 1}, 3, {0, 1, 2}, 2},           // the lexicographically first of three
+      {{0, 0, 0, 0}, 2, {0, 1}, 0},
+      {{most, most, most}, 3, {0, 1, 2}, most},
+  };
+  for (const Row& row : rows) {
+    ASSERT_OK_AND_ASSIGN(const ChainCut cut,
+                         PartitionChain({.layer_ns = row.layer_ns, .stages = row.stages}));
+    EXPECT_EQ(cut.first_layer, row.first_layer);
+    EXPECT_EQ(cut.bottleneck_ns, row.bottleneck_ns);
+  }
 }
 
 TEST(PartitionChain, RoundingDoesNotTellEqualLayersApart) {
@@ -49,27 +60,6 @@ TEST(PartitionChain, RoundingDoesNotTellEqualLayersApart) {
     EXPECT_THAT(cut.first_layer, ElementsAre(0, 6, 12, 18, 24, 30, 36, 42));
     EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 6 * ns);
   }
-}
-
-TEST(PartitionChain, TakesTheLargestTimesWithoutOverflow) {
-  const double most = std::numeric_limits<double>::max();
-  const ChainProblem problem = {.layer_ns = {most, most, most}, .stages = 3};
-  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
-  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1, 2));
-}
-
-TEST(PartitionChain, CutsLayersThatTakeNoTime) {
-  const ChainProblem problem = {.layer_ns = {0, 0, 0, 0}, .stages = 2};
-  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
-  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1));
-  EXPECT_EQ(cut.bottleneck_ns, 0);
-}
-
-TEST(PartitionChain, GivesOneStageAllLayers) {
-  const ChainProblem problem = {.layer_ns = {3, 1, 2}, .stages = 1};
-  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
-  EXPECT_THAT(cut.first_layer, ElementsAre(0));
-  EXPECT_EQ(cut.bottleneck_ns, 6);
 }
 
 TEST(PartitionChain, AcceptsASlowerCutWhereTheFastestDoesNotFit) {
