@@ -53,15 +53,19 @@ const Environments kOwn = {{"STAGECOACH_RANK", "3"},
                            {"STAGECOACH_LOCAL_RANK", "0"},
                            {"STAGECOACH_RENDEZVOUS", "tcp://here:1"}};
 
-struct Case {
-  std::string name;
-  Environments variables;
-  std::string launcher;  // empty: no launch
+struct Place {
   int rank = 2;
   int ranks = 4;
   int local_rank = 1;
+};
+
+struct Case {
+  std::string name;
+  Environments variables;
+  std::string launcher = {};  // empty: no launch
   std::string id = {};
   std::string rendezvous = {};
+  Place place = {};
 };
 void PrintTo(const Case& value, std::ostream* out) { *out << value.name; }
 
@@ -73,9 +77,9 @@ TEST_P(LaunchTest, IsFound) {
   ASSERT_EQ(launch.has_value(), !wanted.launcher.empty());
   if (!launch.has_value()) return;
   EXPECT_EQ(launch->launcher, wanted.launcher);
-  EXPECT_EQ(launch->rank, wanted.rank);
-  EXPECT_EQ(launch->ranks, wanted.ranks);
-  EXPECT_EQ(launch->local_rank, wanted.local_rank);
+  EXPECT_EQ(launch->rank, wanted.place.rank);
+  EXPECT_EQ(launch->ranks, wanted.place.ranks);
+  EXPECT_EQ(launch->local_rank, wanted.place.local_rank);
   EXPECT_EQ(launch->id, wanted.id);
   EXPECT_EQ(launch->rendezvous, wanted.rendezvous);
 }
@@ -83,66 +87,56 @@ TEST_P(LaunchTest, IsFound) {
 std::vector<Case> Cases() {
   return {
       {"Nothing", {}, ""},
-      {"Own", kOwn, "STAGECOACH_RANKS", 3, 8, 0, "", "tcp://here:1"},
+      {"Own", kOwn, "STAGECOACH_RANKS", "", "tcp://here:1", {3, 8, 0}},
       {"OwnWithoutLocalRankOrPlace",
        {{"STAGECOACH_RANK", "3"}, {"STAGECOACH_RANKS", "8"}},
        "STAGECOACH_RANKS",
-       3,
-       8,
-       3,
        "",
-       ""},
-      {"OwnBeforeAllOthers", Joined(kOwn, Joined(kTorchrun, Joined(kMpirun, kSrun))),
-       "STAGECOACH_RANKS", 3, 8, 0, "", "tcp://here:1"},
+       "",
+       {3, 8, 3}},
+      {"OwnBeforeAllOthers",
+       Joined(kOwn, Joined(kTorchrun, Joined(kMpirun, kSrun))),
+       "STAGECOACH_RANKS",
+       "",
+       "tcp://here:1",
+       {3, 8, 0}},
       {"EmptyIsNotSet", {{"STAGECOACH_RANK", ""}, {"STAGECOACH_RANKS", ""}}, ""},
       {"OneProcess", {{"STAGECOACH_RANK", "0"}, {"STAGECOACH_RANKS", "1"}}, ""},
-
-      {"Mpirun", kMpirun, "mpirun", 2, 4, 1, "670760961", ""},
+      {"Mpirun", kMpirun, "mpirun", "670760961"},
       {"MpirunOnOneHost",
-       Joined({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"TMPDIR", "/scratch"}}, kMpirun), "mpirun", 2,
-       4, 1, "670760961", "file:/scratch"},
+       Joined({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"TMPDIR", "/scratch"}}, kMpirun), "mpirun",
+       "670760961", "file:/scratch"},
       {"MpirunOnOneHostWithoutTmpdir", Joined({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}, kMpirun),
-       "mpirun", 2, 4, 1, "670760961", "file:/tmp"},
+       "mpirun", "670760961", "file:/tmp"},
       {"MpirunWithMaster", Joined(kMpirun, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "9"}}), "mpirun",
-       2, 4, 1, "670760961", "tcp://a:9"},
-      {"MpirunWithOwnPlace", Joined(kMpirun, {{"STAGECOACH_RENDEZVOUS", "file:/nfs"}}), "mpirun", 2,
-       4, 1, "670760961", "file:/nfs"},
-      {"MpirunWithOwnLocalRank", Joined(kMpirun, {{"STAGECOACH_LOCAL_RANK", "3"}}), "mpirun", 2, 4,
-       3, "670760961", ""},
+       "670760961", "tcp://a:9"},
+      {"MpirunWithOwnPlace", Joined(kMpirun, {{"STAGECOACH_RENDEZVOUS", "file:/nfs"}}), "mpirun",
+       "670760961", "file:/nfs"},
+      {"MpirunWithOwnLocalRank",
+       Joined(kMpirun, {{"STAGECOACH_LOCAL_RANK", "3"}}),
+       "mpirun",
+       "670760961",
+       "",
+       {2, 4, 3}},
       // srun starts mpirun's daemons, one per host.
       {"MpirunWithinSlurm",
        Joined(kMpirun, {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}),
-       "mpirun", 2, 4, 1, "670760961", ""},
-      {"Mpiexec",
-       {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}},
-       "mpiexec",
-       2,
-       4,
-       1,
-       "",
-       ""},
-
-      {"Srun", kSrun, "srun", 2, 4, 1, "77.0.", ""},
-      {"SrunOnOneHost", Joined({{"SLURM_STEP_NUM_NODES", "1"}}, kSrun), "srun", 2, 4, 1, "77.0.",
+       "mpirun", "670760961"},
+      {"Mpiexec", {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}}, "mpiexec"},
+      {"Srun", kSrun, "srun", "77.0."},
+      {"SrunOnOneHost", Joined({{"SLURM_STEP_NUM_NODES", "1"}}, kSrun), "srun", "77.0.",
        "file:/tmp"},
       {"SrunOfAnOldSlurm",
        {{"SLURM_STEP_ID", "3"},
         {"SLURM_PROCID", "2"},
         {"SLURM_NTASKS", "4"},
         {"SLURM_LOCALID", "1"}},
-       "srun",
-       2,
-       4,
-       1,
-       "",
-       ""},
-      {"SrunThatServesPmi", Joined(kSrun, {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}), "srun", 2, 4, 1,
-       "77.0.", ""},
-      {"SrunOfARequeuedJob", Joined(kSrun, {{"SLURM_RESTART_COUNT", "1"}}), "srun", 2, 4, 1,
-       "77.0.1", ""},
+       "srun"},
+      {"SrunThatServesPmi", Joined(kSrun, {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}), "srun", "77.0."},
+      {"SrunOfARequeuedJob", Joined(kSrun, {{"SLURM_RESTART_COUNT", "1"}}), "srun", "77.0.1"},
       {"SrunWithMasterAndWorldSize",
-       Joined(kSrun, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "9"}, {"WORLD_SIZE", "4"}}), "srun", 2,
-       4, 1, "77.0.", "tcp://a:9"},
+       Joined(kSrun, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "9"}, {"WORLD_SIZE", "4"}}), "srun",
+       "77.0.", "tcp://a:9"},
       {"BatchScript",
        {{"SLURM_JOB_ID", "77"},
         {"SLURM_PROCID", "0"},
@@ -152,23 +146,22 @@ std::vector<Case> Cases() {
       {"ShellOfSalloc",
        {{"SLURM_STEP_ID", "4294967290"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
        ""},
-
-      {"Torchrun", kTorchrun, "torchrun", 2, 4, 1, "run7.1", "tcp://node1:29500"},
+      {"Torchrun", kTorchrun, "torchrun", "run7.1", "tcp://node1:29500"},
       {"TorchrunWhoseAgentHasThePort",
-       Joined(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), "torchrun", 2, 4, 1, "run7.1",
+       Joined(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), "torchrun", "run7.1",
        "tcp://node1:29501"},
-      {"TorchrunOverIpv6", Joined({{"MASTER_ADDR", "fe80::1"}}, kTorchrun), "torchrun", 2, 4, 1,
-       "run7.1", "tcp://[fe80::1]:29500"},
+      {"TorchrunOverIpv6", Joined({{"MASTER_ADDR", "fe80::1"}}, kTorchrun), "torchrun", "run7.1",
+       "tcp://[fe80::1]:29500"},
       {"TorchrunPerHostWithinSrun",
        Joined(kTorchrun, Joined({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}, kSrun)),
-       "torchrun", 2, 4, 1, "run7.1", "tcp://node1:29500"},
+       "torchrun", "run7.1", "tcp://node1:29500"},
       {"TorchrunsNamesSetByAScriptOfMpirun",
        Joined(kMpirun, {{"RANK", "2"},
                         {"WORLD_SIZE", "4"},
                         {"LOCAL_RANK", "1"},
                         {"MASTER_ADDR", "a"},
                         {"MASTER_PORT", "9"}}),
-       "torchrun", 2, 4, 1, "", "tcp://a:9"},
+       "torchrun", "", "tcp://a:9"},
       {"CommonNamesOfSomethingElse", {{"RANK", "Colonel"}, {"WORLD_SIZE", "12 parsecs"}}, ""},
   };
 }

@@ -317,23 +317,17 @@ class DamagedFolder : public ::testing::Test {
   const TestFolder folder_;
 };
 
-TEST_F(DamagedFolder, MissingAndUnknownTensorsAreNamed) {
+TEST_F(DamagedFolder, TensorsThatAreMissingUnknownOrOfAnotherShapeAreNamed) {
   EXPECT_OK(Open());
+  Transformer shorter = ReadHuggingFaceConfigFile(Fixture("llama")).value(), wider = shorter;
+  shorter.blocks = 1;
+  wider.hidden = 32;
+  ExpectRefusals({
+      {HuggingFaceFolder::Open(path(), shorter), "a tensor \"layers.1."},
+      {HuggingFaceFolder::Open(path(), wider), "has the shape [24, 16], and the model's [32, 16]"},
+  });
   Replace("layers.1.mlp.up_proj", "layers.1.mlp.us_proj");
   EXPECT_THAT(Open(), IsRefused("\"layers.1.mlp.up_proj.weight\" is missing"));
-}
-
-TEST_F(DamagedFolder, ATensorThatTheModelHasNotIsNamed) {
-  Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
-  model.blocks = 1;
-  EXPECT_THAT(HuggingFaceFolder::Open(path(), model), IsRefused("a tensor \"layers.1."));
-}
-
-TEST_F(DamagedFolder, BothShapesAreTold) {
-  Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
-  model.hidden = 32;
-  EXPECT_THAT(HuggingFaceFolder::Open(path(), model),
-              IsRefused("has the shape [24, 16], and the model's [32, 16]"));
 }
 
 // The head may be a copy of the table's values.
