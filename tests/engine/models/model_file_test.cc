@@ -51,7 +51,7 @@ absl::StatusOr<Model> Parse(const std::string& toml) {
 }
 
 // Returns the lines of a layer.
-std::string Layer(const std::string& type, const std::string& options = "") {
+std::string LayerLines(const std::string& type, const std::string& options = "") {
   return absl::StrCat("[[layer]]\ntype = \"", type, "\"\n", options, "\n");
 }
 
@@ -234,43 +234,44 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {std::string("loss = \"mean_square_error\"\n") + kHead,
        "did you mean \"mean_squared_error\"?"},
       // Names, with the nearest or the known ones.
-      {absl::StrCat(kHead, "\n", Layer("liner", "outputs = 4")),
+      {absl::StrCat(kHead, "\n", LayerLines("liner", "outputs = 4")),
        AllOf(StartsWith("6:1: $.layer[1].type: "), HasSubstr("\"liner\""),
              HasSubstr("did you mean \"linear\"?"))},
       {"layer = [\n{ type = \"liner\" }]\n", StartsWith("2:3: $.layer[0].type: ")},
-      {Layer("residual", "layers = [{ type = \"pooling\" }]"),
+      {LayerLines("residual", "layers = [{ type = \"pooling\" }]"),
        AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
              HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
                        "swiglu, dropout"))},
-      {Layer("linear", "outputs = 3\nactivatoin = \"relu\""),
+      {LayerLines("linear", "outputs = 3\nactivatoin = \"relu\""),
        AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
              HasSubstr("\"activation\""))},
-      {Layer("linear", "outputs = 3\nactivation = \"swish\""),
+      {LayerLines("linear", "outputs = 3\nactivation = \"swish\""),
        "none, relu, gelu, gelu_exact, tanh, sigmoid"},
       // Options and their ranges.
-      {Layer("linear", "outputs = 0"), "layer[0].outputs"},
-      {Layer("linear", "outputs = \"features\""), "expected a number or \"classes\""},
-      {Layer("linear", "outputs = 3\nbias = 1"), "layer[0].bias"},
-      {Layer("dropout", "rate = 1.0"), "layer[0].rate"},
-      {Layer("dropout"), "\"rate\" is missing"},
-      {Layer("embedding", "vocabulary = \"words\"\nfeatures = 3"),
+      {LayerLines("linear", "outputs = 0"), "layer[0].outputs"},
+      {LayerLines("linear", "outputs = \"features\""), "expected a number or \"classes\""},
+      {LayerLines("linear", "outputs = 3\nbias = 1"), "layer[0].bias"},
+      {LayerLines("dropout", "rate = 1.0"), "layer[0].rate"},
+      {LayerLines("dropout"), "\"rate\" is missing"},
+      {LayerLines("embedding", "vocabulary = \"words\"\nfeatures = 3"),
        "expected a number or \"classes\""},
-      {Layer("embedding", "vocabulary = 3\nfeatures = 0"), "layer[0].features"},
-      {Layer("head", "deviation = -1.0"), "layer[0].deviation"},
-      {Layer("attention"), "\"heads\" is missing"},
-      {Layer("attention", "heads = 2\nrotary_base = -1.0"), "layer[0].rotary_base"},
-      {Layer("attention", "heads = 2\nrotary_base = 0.5"), "expected at least 1, or 0"},
+      {LayerLines("embedding", "vocabulary = 3\nfeatures = 0"), "layer[0].features"},
+      {LayerLines("head", "deviation = -1.0"), "layer[0].deviation"},
+      {LayerLines("attention"), "\"heads\" is missing"},
+      {LayerLines("attention", "heads = 2\nrotary_base = -1.0"), "layer[0].rotary_base"},
+      {LayerLines("attention", "heads = 2\nrotary_base = 0.5"), "expected at least 1, or 0"},
       // One output for each class. Attention has as many as the queries have.
-      {Layer("linear", "outputs = 4"), AllOf(HasSubstr("3 classes"), HasSubstr("give 4"))},
-      {Layer("linear", "outputs = 4") + Layer("swiglu"), "give 2"},
-      {Layer("linear", "outputs = 16") + Layer("attention", "heads = 2"), "give 4"},
-      {Layer("linear", "outputs = 16") + Layer("attention", "heads = 2\nkv_heads = 1"), "give 8"},
-      {Layer("sequence",
-             "repeat = 2\nlayers = [{ type = \"linear\", outputs = 8 },"
-             " { type = \"swiglu\", repeat = 2 }]"),
+      {LayerLines("linear", "outputs = 4"), AllOf(HasSubstr("3 classes"), HasSubstr("give 4"))},
+      {LayerLines("linear", "outputs = 4") + LayerLines("swiglu"), "give 2"},
+      {LayerLines("linear", "outputs = 16") + LayerLines("attention", "heads = 2"), "give 4"},
+      {LayerLines("linear", "outputs = 16") + LayerLines("attention", "heads = 2\nkv_heads = 1"),
+       "give 8"},
+      {LayerLines("sequence",
+                  "repeat = 2\nlayers = [{ type = \"linear\", outputs = 8 },"
+                  " { type = \"swiglu\", repeat = 2 }]"),
        "give 2"},
-      {Layer("sequence",
-             "repeat = 200\nlayers = [{ type = \"linear\", outputs = 8, repeat = 60 }]"),
+      {LayerLines("sequence",
+                  "repeat = 200\nlayers = [{ type = \"linear\", outputs = 8, repeat = 60 }]"),
        "12000 layers"},
   };
   ExpectRefusals(Parse, refusals);
@@ -278,7 +279,7 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
 
 TEST(ModelFile, ErrorsOfSkipsSayWhere) {
   const auto second = [](const char* type, const char* options) {
-    return Layer("linear", "outputs = 3\nname = \"a\"") + Layer(type, options);
+    return LayerLines("linear", "outputs = 3\nname = \"a\"") + LayerLines(type, options);
   };
   const Refusal<std::string> refusals[] = {
       {second("add_skip", ""), "\"from\" is missing"},
@@ -295,10 +296,11 @@ TEST(ModelFile, ErrorsOfSkipsSayWhere) {
 
 // In all, and through residuals, in which it multiplies.
 TEST(ModelFile, RepetitionIsLimited) {
-  const std::string norms = Layer("layer_norm", "repeat = 6000");
+  const std::string norms = LayerLines("layer_norm", "repeat = 6000");
   const auto nested = [](const char* repeat) {
-    return Layer("residual", absl::StrCat("repeat = ", repeat,
-                                          "\nlayers = [{ type = \"layer_norm\", repeat = 99 }]")) +
+    return LayerLines("residual",
+                      absl::StrCat("repeat = ", repeat,
+                                   "\nlayers = [{ type = \"layer_norm\", repeat = 99 }]")) +
            kHead;
   };
   EXPECT_OK(Parse(norms + kHead));
