@@ -170,8 +170,6 @@ ChainProblem FullProblem() {
   return problem;
 }
 
-absl::StatusOr<ChainCut> Partition(const ChainProblem& problem) { return PartitionChain(problem); }
-
 TEST(PartitionChain, RefusesFieldsOfTheWrongLength) {
   const Refusal<Change<ChainProblem>> refusals[] = {
       {[](ChainProblem& p) { p.speeds.pop_back(); }, "speeds has 1 entries: expected 2"},
@@ -184,7 +182,7 @@ TEST(PartitionChain, RefusesFieldsOfTheWrongLength) {
       {[](ChainProblem& p) { p.budget_bytes.pop_back(); }, "budget_bytes has 1 entries"},
       {[](ChainProblem& p) { p.stages = 1; }, "speeds has 2 entries: expected 1"},
   };
-  ExpectRefusedChanges(FullProblem(), Partition, refusals);
+  ExpectRefusedChanges(FullProblem(), PartitionChain, refusals);
 }
 
 TEST(PartitionChain, RefusesTimesThatAreNegativeOrNotFinite) {
@@ -193,7 +191,7 @@ TEST(PartitionChain, RefusesTimesThatAreNegativeOrNotFinite) {
         {[ns](ChainProblem& p) { p.layer_ns[1] = ns; }, "layer 1 takes"},
         {[ns](ChainProblem& p) { p.start_ns[2] = ns; }, "layer 2 starts after"},
     };
-    ExpectRefusedChanges(FullProblem(), Partition, refusals);
+    ExpectRefusedChanges(FullProblem(), PartitionChain, refusals);
   }
 }
 
