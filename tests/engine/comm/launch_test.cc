@@ -16,6 +16,8 @@ namespace {
 
 using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::Refusal;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 using Environments = std::map<std::string, std::string>;
 
