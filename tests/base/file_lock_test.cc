@@ -40,13 +40,14 @@ class FileLocks : public ::testing::Test {
 TEST_F(FileLocks, AreHeldByOneThatTheOthersAreTold) {
   absl::StatusOr<FileLock> first = Take("the first, who is long-winded");
   ASSERT_OK(first.status());
-  EXPECT_THAT(Take("another").status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "the first, who is long-winded"));
+  EXPECT_THAT(Take("another").status(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                 ::testing::Eq("the first, who is long-winded")));
   { const FileLock ended = *std::move(first); }
   EXPECT_FALSE(std::filesystem::exists(path_));
   const absl::StatusOr<FileLock> second = Take("second");
   ASSERT_OK(second.status());
-  EXPECT_THAT(Take("another").status(), StatusIs(absl::StatusCode::kFailedPrecondition, "second"));
+  EXPECT_THAT(Take("another").status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::Eq("second")));
 }
 
 TEST_F(FileLocks, WaitForTheNameOfOneThatHasJustBegun) {
@@ -56,7 +57,8 @@ TEST_F(FileLocks, WaitForTheNameOfOneThatHasJustBegun) {
     absl::SleepFor(absl::Milliseconds(120));
     static_cast<void>(write(file, "late", 4));
   });
-  EXPECT_THAT(Take("another").status(), StatusIs(absl::StatusCode::kFailedPrecondition, "late"));
+  EXPECT_THAT(Take("another").status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::Eq("late")));
   writes.join();
   close(file);
 }
@@ -73,7 +75,8 @@ TEST_F(FileLocks, AreTakenOverFromAProcessThatWasKilled) {
   char is_held = '0';
   ASSERT_EQ(read(ready[0], &is_held, 1), 1);
   EXPECT_EQ(is_held, '1');
-  EXPECT_THAT(Take("another").status(), StatusIs(absl::StatusCode::kFailedPrecondition, "child"));
+  EXPECT_THAT(Take("another").status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::Eq("child")));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(std::filesystem::exists(path_));

@@ -10,17 +10,14 @@ namespace {
 
 const std::vector<std::string> kKnown = {"latency", "bandwidth", "memory", "lr", "stages", "stage"};
 
-TEST(Nearest, FindsTransposedLetters) { EXPECT_EQ(Nearest("latnecy", kKnown), "latency"); }
-
-TEST(Nearest, FindsMissingLetters) { EXPECT_EQ(Nearest("bandwith", kKnown), "bandwidth"); }
-
-TEST(Nearest, FindsSurplusLetters) { EXPECT_EQ(Nearest("memmory", kKnown), "memory"); }
-
-TEST(Nearest, IgnoresLetterCase) { EXPECT_EQ(Nearest("LATENCY", kKnown), "latency"); }
-
-TEST(Nearest, ServesShortWords) { EXPECT_EQ(Nearest("lt", kKnown), "lr"); }
-
-TEST(Nearest, PrefersTheSmallestDistance) { EXPECT_EQ(Nearest("stage", kKnown), "stage"); }
+TEST(Nearest, IsTheNameThatWasMeant) {
+  EXPECT_EQ(Nearest("latnecy", kKnown), "latency");     // transposed letters
+  EXPECT_EQ(Nearest("bandwith", kKnown), "bandwidth");  // a missing letter
+  EXPECT_EQ(Nearest("memmory", kKnown), "memory");      // a surplus letter
+  EXPECT_EQ(Nearest("LATENCY", kKnown), "latency");
+  EXPECT_EQ(Nearest("lt", kKnown), "lr");
+  EXPECT_EQ(Nearest("stage", kKnown), "stage");  // and not "stages"
+}
 
 TEST(Nearest, TakesTheFirstAmongEquals) {
   EXPECT_EQ(Nearest("cart", std::vector<std::string>{"card", "care"}), "card");

@@ -19,7 +19,7 @@
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/testing/refusals.h"
 
 namespace stagecoach::kernels::attention_test {
 namespace {
@@ -27,16 +27,16 @@ namespace {
 using reference::Vector;
 using ::stagecoach::testing::CheckAvailable;
 using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::ExpectRefusals;
 using ::stagecoach::testing::OpBackend;
 using ::stagecoach::testing::OpBackends;
 using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::OpResults;
 using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::Refusal;
 using ::stagecoach::testing::RoundedTo;
-using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::ToDouble;
-using ::testing::HasSubstr;
 
 // Operands, rounded to the activation type. y and the statistics are the exact ones, rounded:
 // backward is tested on its own operands.
@@ -193,45 +193,41 @@ INSTANTIATE_OP_TEST(AttentionWorkspace, NameOf,
                     AttentionShape{.heads = 2, .kv_heads = 2, .head_size = 64});
 
 TEST(AttentionRefusal, IsAnInvalidArgument) {
-  struct Refusal {
-    AttentionShape shape;
-    const char* says;
-  };
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   constexpr int64_t kLarge = std::numeric_limits<int32_t>::max();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const Refusal refusals[] = {{{.samples = 0}, "0 samples"},
-                              {{.positions = 0}, "0 positions"},
-                              {{.heads = 0}, "0 heads"},
-                              {{.kv_heads = 0}, "0 kv heads"},
-                              {{.head_size = 0}, "head size 0"},
-                              {{.samples = -1}, "-1 samples"},
-                              {{.positions = kHuge}, "positions"},
-                              {{.samples = kLarge, .positions = kLarge}, "positions"},
-                              {{.heads = kLarge, .head_size = kLarge}, "head size"},
-                              {{.positions = 1 << 29, .head_size = 8}, "head size 8"},
-                              {{.heads = kHuge}, "heads"},
-                              {{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
-                              {{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},
-                              {{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
-                              {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
-                              {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
-                              {{.head_size = 4, .rotary_base = kNan}, "not nan"},
-                              {{.rotary_scaling = {.factor = 0.5}}, "scaled by 0.5"},
-                              {{.rotary_scaling = {.factor = kNan}}, "scaled by nan"},
-                              {{.rotary_scaling = {.original_positions = -1}}, "in -1 positions"},
-                              {{.rotary_scaling = {.low_turns = 0.0}}, "between 0 and 4 turns"},
-                              {{.rotary_scaling = {.low_turns = 4.0}}, "between 4 and 4 turns"},
-                              {{.rotary_scaling = {.high_turns = kInfinity}}, "and inf turns"}};
+  const Refusal<AttentionShape> refusals[] = {
+      {{.samples = 0}, "0 samples"},
+      {{.positions = 0}, "0 positions"},
+      {{.heads = 0}, "0 heads"},
+      {{.kv_heads = 0}, "0 kv heads"},
+      {{.head_size = 0}, "head size 0"},
+      {{.samples = -1}, "-1 samples"},
+      {{.positions = kHuge}, "positions"},
+      {{.samples = kLarge, .positions = kLarge}, "positions"},
+      {{.heads = kLarge, .head_size = kLarge}, "head size"},
+      {{.positions = 1 << 29, .head_size = 8}, "head size 8"},
+      {{.heads = kHuge}, "heads"},
+      {{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
+      {{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},
+      {{.head_size = 3, .rotary_base = 10.0F}, "even, not 3"},
+      {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
+      {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
+      {{.head_size = 4, .rotary_base = kNan}, "not nan"},
+      {{.rotary_scaling = {.factor = 0.5}}, "scaled by 0.5"},
+      {{.rotary_scaling = {.factor = kNan}}, "scaled by nan"},
+      {{.rotary_scaling = {.original_positions = -1}}, "in -1 positions"},
+      {{.rotary_scaling = {.low_turns = 0.0}}, "between 0 and 4 turns"},
+      {{.rotary_scaling = {.low_turns = 4.0}}, "between 4 and 4 turns"},
+      {{.rotary_scaling = {.high_turns = kInfinity}}, "and inf turns"},
+  };
   for (const OpBackend& backend : OpBackends()) {
     if (!CheckAvailable(backend).ok()) continue;
     SCOPED_TRACE(backend.name);
     OpBench bench(backend.variants.front());
-    for (const Refusal& refusal : refusals) {
-      EXPECT_THAT(bench.ops().Create(refusal.shape),
-                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refusal.says)));
-    }
+    ExpectRefusals([&](const AttentionShape& shape) { return bench.ops().Create(shape); },
+                   refusals);
   }
 }
 

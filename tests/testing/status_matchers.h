@@ -2,10 +2,12 @@
 #define STAGECOACH_TESTS_TESTING_STATUS_MATCHERS_H_
 
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 
@@ -29,15 +31,41 @@ MATCHER_P(StatusIs, code, "has the code " + absl::StatusCodeToString(code)) {
   return GetStatus(arg).code() == code;
 }
 
-// Matches one with this code and a message that `message` (a string or a matcher, such as
-// HasSubstr) matches.
-MATCHER_P2(StatusIs, code, message,
+// What a message says: a part of it, or a matcher of all of it.
+class Says {
+ public:
+  template <typename What>
+  Says(const What& what)  // NOLINT(google-explicit-constructor): for texts and for matchers
+      : matcher_(MatcherOf(what)) {}
+
+  const ::testing::Matcher<std::string>& matcher() const { return matcher_; }
+
+ private:
+  template <typename What>
+  static ::testing::Matcher<std::string> MatcherOf(const What& what) {
+    if constexpr (std::is_convertible_v<What, absl::string_view>) {
+      return ::testing::HasSubstr(std::string(absl::string_view(what)));
+    } else {
+      return what;
+    }
+  }
+
+  ::testing::Matcher<std::string> matcher_;
+};
+
+// Matches one with this code and a message that says this:
+//   EXPECT_THAT(Load(path), StatusIs(kNotFound, "no such file"));
+MATCHER_P2(StatusIs, code, says,
            "has the code " + absl::StatusCodeToString(code) + " and a message that " +
-               ::testing::DescribeMatcher<std::string>(message)) {
+               ::testing::DescribeMatcher<std::string>(Says(says).matcher())) {
   const absl::Status& status = GetStatus(arg);
   *result_listener << status.ToString();
-  return status.code() == code && ::testing::Matches(::testing::Matcher<std::string>(message))(
-                                      std::string(status.message()));
+  return status.code() == code && Says(says).matcher().Matches(std::string(status.message()));
+}
+
+// Matches one that refuses a value and says this:  EXPECT_THAT(Read(text), IsRefused("line 3")).
+inline auto IsRefused(const Says& says) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, says);
 }
 
 }  // namespace stagecoach::testing

@@ -24,6 +24,8 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Says;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
@@ -52,6 +54,8 @@ class PartsOfAFile final : public FileReceiver {
   std::array<std::byte, 300> space_;
   std::string bytes_;
 };
+
+auto IsDamaged(const Says& what) { return StatusIs(absl::StatusCode::kDataLoss, what); }
 
 class CheckpointFolder : public ::testing::Test {
  protected:
@@ -113,7 +117,7 @@ TEST_F(CheckpointFolder, GivesAFileInParts) {
     EXPECT_EQ(parts.header(), loaded.header());
   }
   PartsOfAFile parts;
-  EXPECT_THAT(checkpoint.LoadTo("../x", parts), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(checkpoint.LoadTo("../x", parts), IsDamaged(""));
 }
 
 TEST_F(CheckpointFolder, EveryChangedByteIsFound) {
@@ -123,8 +127,7 @@ TEST_F(CheckpointFolder, EveryChangedByteIsFound) {
         std::string changed = bytes;
         changed[i] = static_cast<char>(changed[i] ^ change);
         Write(name, changed);
-        ASSERT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path())))
-            << name << ", byte " << i;
+        ASSERT_THAT(Check(), IsDamaged(path())) << name << ", byte " << i;
       }
     }
     Write(name, bytes);
@@ -141,9 +144,8 @@ TEST_F(CheckpointFolder, NamesTheTensorThatWasChanged) {
       std::string changed = files_[file];
       ++changed[static_cast<size_t>(byte)];
       Write(file, changed);
-      EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
-                                    AllOf(HasSubstr(PathOf(file)),
-                                          HasSubstr(absl::StrCat("\"", entry.name, "\"")))));
+      EXPECT_THAT(Check(), IsDamaged(AllOf(HasSubstr(PathOf(file)),
+                                           HasSubstr(absl::StrCat("\"", entry.name, "\"")))));
     }
   }
 }
@@ -154,8 +156,7 @@ TEST_F(CheckpointFolder, EveryTruncationAndAnAddedByteAreFound) {
     const std::string named = PathOf(is_shard ? name : kManifestName);
     for (size_t size = 0; size <= bytes.size(); ++size) {
       Write(name, size < bytes.size() ? bytes.substr(0, size) : bytes + '\n');
-      ASSERT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(named)))
-          << name << ", " << size << " bytes";
+      ASSERT_THAT(Check(), IsDamaged(named)) << name << ", " << size << " bytes";
     }
     Write(name, bytes);
   }
@@ -166,19 +167,18 @@ TEST_F(CheckpointFolder, FilesThatAreNotItsOwnAreFound) {
   for (const auto& [name, bytes] : files_) {
     if (other.at(name) == bytes) continue;
     Write(name, other.at(name));
-    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))) << name;
+    EXPECT_THAT(Check(), IsDamaged(path())) << name;
     Write(name, bytes);
   }
   // Two of its own files have changed places.
   Write("layer-00000.safetensors", files_["layer-00002.safetensors"]);
-  EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer-00000.safetensors")));
+  EXPECT_THAT(Check(), IsDamaged("layer-00000.safetensors"));
 }
 
 TEST_F(CheckpointFolder, MissingFilesAreFound) {
   for (const auto& [name, bytes] : files_) {
     std::filesystem::remove(PathOf(name));
-    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
-                                  AllOf(HasSubstr(PathOf(name)), HasSubstr("missing"))));
+    EXPECT_THAT(Check(), IsDamaged(AllOf(HasSubstr(PathOf(name)), HasSubstr("missing"))));
     Write(name, bytes);
   }
 }
@@ -188,8 +188,7 @@ TEST_F(CheckpointFolder, NothingIsReadThroughALink) {
     const std::string real = absl::StrCat(run_, "/real");
     std::filesystem::rename(PathOf(name), real);
     std::filesystem::create_symlink(real, PathOf(name));
-    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
-                                  AllOf(HasSubstr(PathOf(name)), HasSubstr("regular file"))));
+    EXPECT_THAT(Check(), IsDamaged(AllOf(HasSubstr(PathOf(name)), HasSubstr("regular file"))));
     std::filesystem::remove(PathOf(name));
     std::filesystem::rename(real, PathOf(name));
   }
@@ -202,8 +201,8 @@ TEST_F(CheckpointFolder, AManifestThatLeadsElsewhereIsRefused) {
   for (const std::string& name :
        {std::string("../outside.safetensors"), absl::StrCat(run_, "/outside.safetensors")}) {
     WriteManifest(absl::StrReplaceAll(text, {{"layer-00002.safetensors", name}}));
-    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                  AllOf(HasSubstr("manifest.json"), HasSubstr("$.files[2].name"))));
+    EXPECT_THAT(Check(),
+                IsRefused(AllOf(HasSubstr("manifest.json"), HasSubstr("$.files[2].name"))));
   }
 }
 
@@ -215,7 +214,7 @@ TEST_F(CheckpointFolder, AManifestThatPromisesOtherTensorsIsRefused) {
             "no tensor \"layer 0: bios"},
        }) {
     WriteManifest(absl::StrReplaceAll(text, {{what, by}}));
-    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(why)));
+    EXPECT_THAT(Check(), IsDamaged(why));
   }
 }
 
@@ -223,8 +222,7 @@ TEST_F(CheckpointFolder, AWrongHashOfATensorIsFoundAndIsNoDifference) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint before, Checkpoint::Open(path()));
   const SavedFile::Tensor& tensor = before.manifest().files[2].tensors[0];
   WriteManifest(absl::StrReplaceAll(files_[kManifestName], {{tensor.hash, std::string(32, '0')}}));
-  EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
-                                AllOf(HasSubstr("manifest.json"), HasSubstr(tensor.name))));
+  EXPECT_THAT(Check(), IsDamaged(AllOf(HasSubstr("manifest.json"), HasSubstr(tensor.name))));
   ASSERT_OK_AND_ASSIGN(const Checkpoint after, Checkpoint::Open(path()));
   ASSERT_OK_AND_ASSIGN(const CheckpointDifference difference, Compare(before, after));
   EXPECT_TRUE(difference.empty());
@@ -232,13 +230,13 @@ TEST_F(CheckpointFolder, AWrongHashOfATensorIsFoundAndIsNoDifference) {
 
 TEST_F(CheckpointFolder, AFileThatTheManifestDoesNotNameIsNotLoaded) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(path()));
-  EXPECT_THAT(checkpoint.Load("manifest.json"), StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_THAT(checkpoint.Load("../x"), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(checkpoint.Load("manifest.json"), IsDamaged(""));
+  EXPECT_THAT(checkpoint.Load("../x"), IsDamaged(""));
   ASSERT_OK_AND_ASSIGN(const LoadedFile file, checkpoint.Load("layer-00000.safetensors"));
   ASSERT_OK_AND_ASSIGN(const absl::Span<const float> values, file.Find("layer 0: weight", {3, 5}));
   EXPECT_THAT(values, SizeIs(15));
-  EXPECT_THAT(file.Find("layer 0: weight", {15}), StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_THAT(file.Find("layer 0: height", {3, 5}), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(file.Find("layer 0: weight", {15}), IsDamaged(""));
+  EXPECT_THAT(file.Find("layer 0: height", {3, 5}), IsDamaged(""));
 }
 
 TEST_F(CheckpointFolder, IsListedByStep) {
@@ -264,14 +262,12 @@ TEST_F(CheckpointFolder, TheNewestThatCanBeOpenedIsTaken) {
   std::filesystem::remove(PathOf("manifest.json"));
   ASSERT_OK_AND_ASSIGN(const Checkpoint older, OpenNewest(run_, passed_over));
   EXPECT_EQ(older.path(), paths_[0]);
-  EXPECT_THAT(passed_over, ElementsAre(StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))));
-  EXPECT_THAT(
-      OpenNewest(path(), passed_over),
-      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json: the file is missing")));
+  EXPECT_THAT(passed_over, ElementsAre(IsDamaged(path())));
+  EXPECT_THAT(OpenNewest(path(), passed_over), IsDamaged("manifest.json: the file is missing"));
   ASSERT_OK_AND_ASSIGN(const Checkpoint named, OpenNewest(paths_[0], passed_over));
   EXPECT_EQ(named.manifest().step, 1);
   EXPECT_THAT(OpenNewest(absl::StrCat(run_, "/nowhere"), passed_over),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("nowhere")));
+              StatusIs(absl::StatusCode::kNotFound, "nowhere"));
 }
 
 }  // namespace

@@ -11,7 +11,6 @@ namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
-using ::testing::HasSubstr;
 
 // Returns the address that a process gets if the others say that they are reachable.
 absl::StatusOr<std::string> Agreed(const std::string& own_address, bool is_one_host) {
@@ -29,13 +28,13 @@ TEST(AgreeOnAddress, IsLoopbackOnOneHost) {
 TEST(AgreeOnAddress, SaysThatOtherHostsCannotReachIt) {
   EXPECT_THAT(Agreed("127.0.1.1", /*is_one_host=*/false),
               StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr("127.0.1.1 is 127.0.1.1 here, where other hosts cannot reach")));
+                       "127.0.1.1 is 127.0.1.1 here, where other hosts cannot reach"));
 }
 
 TEST(AgreeOnAddress, SaysThatItIsNotOfThisHost) {
   for (const char* address : {"192.0.2.1", "no-such-host.invalid"}) {
     EXPECT_THAT(Agreed(address, /*is_one_host=*/false),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
+                StatusIs(absl::StatusCode::kUnavailable, address));
   }
 }
 
@@ -44,7 +43,7 @@ TEST(AgreeOnAddress, FailsAsGatheringDoes) {
                              [](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
                                return absl::AbortedError("rank 1 has failed");
                              }),
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1")));
+              StatusIs(absl::StatusCode::kAborted, "rank 1"));
 }
 
 }  // namespace

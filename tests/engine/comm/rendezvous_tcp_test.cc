@@ -47,7 +47,7 @@ void ExpectDeathIsNoticed(
       together.Send();
       if (rank == victim) pause();
       EXPECT_THAT((*rendezvous)->Barrier(Deadline::Never()),
-                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr(message)));
+                  StatusIs(absl::StatusCode::kUnavailable, message));
     });
   }
   for (int rank = 0; rank < 4; ++rank) together.Await();
@@ -80,7 +80,7 @@ TEST_F(TcpRendezvousTest, ThoseWhoLookSeeThatARankWasKilled) {
     EXPECT_THAT((*rendezvous)->Get("key", Deadline::Never()),
                 StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_THAT((*rendezvous)->CheckOthers(Soon()),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 was killed")));
+                StatusIs(absl::StatusCode::kUnavailable, "rank 1 was killed"));
   });
   Process one([&] {
     const auto rendezvous = Connect(1, 2);
@@ -116,7 +116,8 @@ TEST_F(TcpRendezvousTest, TellsThoseThatComeLateOfAFailure) {
   std::thread leaving([&] { zero.reset(); });
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Rendezvous> one, Connect(1, 2));
   EXPECT_THAT(one->Barrier(Soon()),
-              StatusIs(absl::StatusCode::kAborted, "rank 0 has failed: the disk is on fire"));
+              StatusIs(absl::StatusCode::kAborted,
+                       ::testing::Eq("rank 0 has failed: the disk is on fire")));
   leaving.join();
 }
 
@@ -152,9 +153,9 @@ TEST_F(TcpRendezvousTest, RefusesRanksOfAnotherLaunch) {
   auto zero = Connect(0, 2);
   ASSERT_OK(zero);
   EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2, "other"), kLong),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("\"other\"")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "\"other\""));
   EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 3), kLong),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("launch of 2")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "launch of 2"));
 }
 
 // Returns bytes of many kinds, from none of the protocol's to nearly all.

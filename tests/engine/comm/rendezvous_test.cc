@@ -18,6 +18,7 @@ namespace stagecoach::engine {
 namespace {
 
 using base::Deadline;
+using ::stagecoach::testing::IsRefused;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -68,7 +69,7 @@ TEST_P(RendezvousTest, GetWaitsUntilTheKeyIsSet) {
       EXPECT_EQ(rendezvous.Get("key", Soon()).value(), "value");
     } else {
       EXPECT_THAT(rendezvous.Get("key", Short()),
-                  StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("\"key\"")));
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, "\"key\""));
       EXPECT_OK(rendezvous.Set("key", "value", Soon()));
     }
   });
@@ -137,8 +138,7 @@ TEST_P(RendezvousTest, NamesAllRanksThatDoNotCome) {
            {{1}, "rank 1 of 4 did not"}, {{1, 3}, "ranks 1, 3 of 4 did not"}}) {
     ForEachRank(4, [&, absent = absent, named = named](Rendezvous& rendezvous) {
       if (absent.contains(rendezvous.rank())) {
-        EXPECT_THAT(rendezvous.Get("key", Soon()),
-                    StatusIs(absl::StatusCode::kAborted, HasSubstr(named)));
+        EXPECT_THAT(rendezvous.Get("key", Soon()), StatusIs(absl::StatusCode::kAborted, named));
       } else {
         EXPECT_THAT(rendezvous.Barrier(Deadline::After(absl::Seconds(1))).message(),
                     HasSubstr(named));
@@ -167,7 +167,7 @@ TEST_P(RendezvousTest, TellsThatARankHasLeft) {
   ASSERT_OK(zero);
   ASSERT_OK(Connect(1, 2));
   EXPECT_THAT((*zero)->Barrier(Soon()),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left")));
+              StatusIs(absl::StatusCode::kUnavailable, "rank 1 has left"));
 }
 
 TEST_P(RendezvousTest, AFailureEndsTheWaitsOfAll) {
@@ -178,9 +178,9 @@ TEST_P(RendezvousTest, AFailureEndsTheWaitsOfAll) {
         rendezvous.Fail(absl::DataLossError("the disk is on fire"), Soon());
         return;
       }
-      const auto fails =
-          StatusIs(absl::StatusCode::kAborted,
-                   absl::StrCat("rank ", failing, " has failed: the disk is on fire"));
+      const auto fails = StatusIs(
+          absl::StatusCode::kAborted,
+          ::testing::Eq(absl::StrCat("rank ", failing, " has failed: the disk is on fire")));
       EXPECT_THAT(rendezvous.Get("key", Deadline::Never()), fails);
       EXPECT_THAT(rendezvous.Barrier(Deadline::Never()), fails);
     });
@@ -195,7 +195,8 @@ TEST_P(RendezvousTest, TellsTheFirstFailureToThoseWhoLook) {
       rendezvous.Fail(absl::DataLossError("first"), Soon());
       EXPECT_OK(rendezvous.CheckOthers(Soon())) << "its own failure";
     }
-    const auto fails = StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: first");
+    const auto fails =
+        StatusIs(absl::StatusCode::kAborted, ::testing::Eq("rank 1 has failed: first"));
     if (rendezvous.rank() == 2) {
       EXPECT_THAT(rendezvous.Get("key", Soon()), fails);
       rendezvous.Fail(absl::DataLossError("second"), Soon());
@@ -261,16 +262,17 @@ TEST_P(RendezvousTest, BlamesTheSilentForALateGatherAndTellsAll) {
     if (rendezvous.rank() == 0) {
       EXPECT_OK(rendezvous.Get("seen", Soon()));
       EXPECT_THAT(rendezvous.Barrier(Short()),
-                  StatusIs(absl::StatusCode::kDeadlineExceeded, reason));
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::Eq(reason)));
       return;
     }
     if (rendezvous.rank() == 2) {
       EXPECT_OK(rendezvous.Heartbeat("a dream", Soon()));
       EXPECT_OK(rendezvous.Set("seen", "", Soon()));
     }
-    EXPECT_THAT(rendezvous.rank() == 1 ? WorkUntilOneFails(rendezvous)
-                                       : rendezvous.Get("key", Soon()).status(),
-                StatusIs(absl::StatusCode::kAborted, "rank 0 has failed: " + reason));
+    EXPECT_THAT(
+        rendezvous.rank() == 1 ? WorkUntilOneFails(rendezvous)
+                               : rendezvous.Get("key", Soon()).status(),
+        StatusIs(absl::StatusCode::kAborted, ::testing::Eq("rank 0 has failed: " + reason)));
   });
 }
 
@@ -282,7 +284,8 @@ TEST_P(RendezvousTest, StopsTheSearchIfAnotherFails) {
     }
     EXPECT_THAT(rendezvous.Get("key", Soon()), StatusIs(absl::StatusCode::kAborted));
     EXPECT_THAT(rendezvous.FindUnresponsive(),
-                StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: the disk is on fire"));
+                StatusIs(absl::StatusCode::kAborted,
+                         ::testing::Eq("rank 1 has failed: the disk is on fire")));
   });
 }
 
@@ -312,7 +315,7 @@ TEST_P(RendezvousTest, RefusesTwoProcessesOfOneRank) {
   ASSERT_OK(zero);
   auto one = Connect(1, 2);
   ASSERT_OK(one);
-  EXPECT_THAT(Connect(1, 2), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("claim")));
+  EXPECT_THAT(Connect(1, 2), StatusIs(absl::StatusCode::kAlreadyExists, "claim"));
   one->reset();
 }
 
@@ -327,8 +330,7 @@ TEST_P(RendezvousTest, ServesOneLaunchAfterAnotherAtOnePlace) {
 
 TEST(Rendezvous, SaysWhatToSetWhereThereIsNoPlace) {
   EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 4, .launcher = "mpirun"}, kLong),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("mpirun"), HasSubstr("STAGECOACH_RENDEZVOUS=tcp://"))));
+              IsRefused(AllOf(HasSubstr("mpirun"), HasSubstr("STAGECOACH_RENDEZVOUS=tcp://"))));
 }
 
 TEST(Rendezvous, RefusesPlacesThatCannotBeRead) {
@@ -336,7 +338,7 @@ TEST(Rendezvous, RefusesPlacesThatCannotBeRead) {
        {"here", "file:relative", "tcp://", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0",
         "tcp://host:65536", "tcp://[::1:7", "tcp://host:1x", "udp://host:1"}) {
     EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 2, .rendezvous = place}, kLong),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(place)));
+                IsRefused(place));
   }
 }
 

@@ -36,6 +36,7 @@ namespace {
 using base::Deadline;
 using kernels::Tensor;
 using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
@@ -106,10 +107,9 @@ TEST(InProcessTransport, RefusesMessagesBetweenRanksThatAreNoPeers) {
   ASSERT_OK_AND_ASSIGN(Transports ranks, CreateInProcessTransports(options));
   std::vector<float> values(1);
   EXPECT_THAT(ranks[0]->PostSend(Rank(2), Activation(0), View(values)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0 and rank 2 are no peers: activation of stage 0")));
+              IsRefused("rank 0 and rank 2 are no peers: activation of stage 0"));
   EXPECT_THAT(ranks[1]->PostReceive(Rank(2), Activation(0), View(values)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 2 and rank 1")));
+              IsRefused("rank 2 and rank 1"));
   EXPECT_OK(ranks[0]->PostReceive(kOne, Activation(0), View(values)));
   EXPECT_OK(ranks[1]->PostReceive(kZero, Activation(0), View(values)));
 }
@@ -209,9 +209,8 @@ TEST_P(AnyTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[2]->PostReceive(kOne, Gradient(7), View(to)));
   EXPECT_THAT(ranks[2]->Wait(ticket, Short()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       ContainsRegex("rank 2 timed out waiting for rank 1 to "
-                                     "send the gradient of stage 0, "
-                                     "micro-batch 7")));
+                       ContainsRegex("rank 2 timed out waiting for rank 1 to send the gradient of "
+                                     "stage 0, micro-batch 7")));
 }
 
 TEST_P(AnyTransport, ADeadlineNamesWhatASenderWaitedFor) {
@@ -220,9 +219,8 @@ TEST_P(AnyTransport, ADeadlineNamesWhatASenderWaitedFor) {
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[0]->PostSend(kOne, Activation(4), View(from)));
   EXPECT_THAT(ranks[0]->Wait(ticket, Short()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       ContainsRegex("rank 0 timed out waiting for rank 1 to "
-                                     "take the activation of stage 0, "
-                                     "micro-batch 4")));
+                       ContainsRegex("rank 0 timed out waiting for rank 1 to take the activation "
+                                     "of stage 0, micro-batch 4")));
 }
 
 TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
@@ -230,9 +228,9 @@ TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
   std::vector<float> from = {1}, to(1);
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(from)));
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(1), View(from)));
-  EXPECT_THAT(ranks[0]->PostSend(kOne, Activation(2), View(from)),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("more than 2 messages from rank 0 to rank 1")));
+  EXPECT_THAT(
+      ranks[0]->PostSend(kOne, Activation(2), View(from)),
+      StatusIs(absl::StatusCode::kResourceExhausted, "more than 2 messages from rank 0 to rank 1"));
 }
 
 TEST(InProcessTransport, TakesAnotherReceiveOnceOneIsDelivered) {
@@ -276,7 +274,8 @@ TEST(InProcessTransport, AbortKeepsTheFirstReason) {
   ranks[0]->Abort(absl::DataLossError("first"));
   ranks[1]->Abort(absl::InternalError("second"));
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
-  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
 }
 
 // Passes numbers to the next of four ranks and back to the previous one, with random pauses.
@@ -337,12 +336,13 @@ TEST(GlooTransport, AnAbortEndsTheWaitsOfItsOwnEnd) {
   std::vector<float> to(1);
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   std::thread aborting([&] { ranks[1]->Abort(absl::DataLossError("first")); });
-  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
   aborting.join();
   ranks[1]->Abort(absl::InternalError("second"));
-  EXPECT_THAT(ranks[1]->Poll(), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Poll(), StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
   EXPECT_THAT(ranks[1]->PostReceive(kZero, Activation(1), View(to)),
-              StatusIs(absl::StatusCode::kDataLoss, "first"));
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
 }
 
 TEST(GlooTransport, AProcessThatGoesEndsTheWaitsForIt) {
@@ -393,7 +393,8 @@ TEST(GlooTransport, AnAbortEndsASum) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ranks[1]->Abort(absl::DataLossError("first"));
   });
-  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("first")));
   aborting.join();
 }
 
@@ -403,7 +404,7 @@ TEST(GlooTransport, AProcessThatGoesEndsTheSumsWithIt) {
   ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
   ranks[0].reset();
   EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("a rank is gone")));
+              StatusIs(absl::StatusCode::kUnavailable, "a rank is gone"));
 }
 
 TEST(GlooTransport, ASumHasADeadline) {
@@ -411,8 +412,7 @@ TEST(GlooTransport, ASumHasADeadline) {
   Transports ranks = ConnectGloo(2);
   ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
   EXPECT_THAT(ranks[1]->Wait(ticket, Short()),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("rank 1 timed out in the all-reduce")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 1 timed out in the all-reduce"));
 }
 
 TEST(InProcessTransport, HasNoSum) {
@@ -469,7 +469,7 @@ TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
     aborting.join();
     if (absl::IsCancelled(status)) continue;
     ++aborted;
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was ended")));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "was ended"));
   }
   EXPECT_EQ(aborted, 1);
 }

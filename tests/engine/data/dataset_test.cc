@@ -9,15 +9,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using absl::StatusCode::kInvalidArgument;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using testing::StatusIs;
 
 std::shared_ptr<const TableDataset> ThreeRows() {
   return *TableDataset::Create({2}, 2, {1, 2, 3, 4, 5, 6}, {0, 1, 0});
@@ -37,56 +37,32 @@ TEST(TableDataset, ReturnsEachRowAndLabel) {
   EXPECT_THAT(LabelsOf(*table), ElementsAre(0, 1, 0));
 }
 
-TEST(TableDataset, RefusesNoRows) {
-  EXPECT_THAT(TableDataset::Create({2}, 2, {}, {}),
-              StatusIs(kInvalidArgument, HasSubstr("no rows")));
-}
-
 TEST(TableDataset, HasNoTargetsWithoutClasses) {
   const auto table = TableDataset::Create({2}, 0, {1, 2, 3, 4}, {}).value();
   EXPECT_EQ(table->rows(), 2);
   EXPECT_EQ(table->spec().target, TargetSpec{});
   EXPECT_THAT(FeaturesOf(*table, 1), ElementsAre(3, 4));
   table->CopyTarget(1, {});
-  EXPECT_THAT(TableDataset::Create({2}, 0, {1, 2, 3}, {}),
-              StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 a row")));
-  EXPECT_THAT(TableDataset::Create({2}, 0, {}, {}),
-              StatusIs(kInvalidArgument, HasSubstr("no rows")));
-  EXPECT_THAT(TableDataset::Create({1}, 0, {1}, {0}),
-              StatusIs(kInvalidArgument, HasSubstr("fewer than 2 classes (0)")));
 }
 
-TEST(TableDataset, RefusesNoFeatures) {
-  EXPECT_THAT(TableDataset::Create({0}, 2, {}, {0, 1}),
-              StatusIs(kInvalidArgument, HasSubstr("0 features a row, expected at least one")));
-}
-
-TEST(TableDataset, RefusesFewerThanTwoClasses) {
-  EXPECT_THAT(TableDataset::Create({1}, 1, {1}, {0}),
-              StatusIs(kInvalidArgument, HasSubstr("fewer than 2 classes (1)")));
-}
-
-TEST(TableDataset, RefusesValuesThatDoNotFillTheRows) {
-  EXPECT_THAT(TableDataset::Create({2}, 2, {1, 2, 3}, {0, 1}),
-              StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
-  EXPECT_THAT(TableDataset::Create({2}, 2, {1, 2, 3, 4, 5, 6}, {0, 1}),
-              StatusIs(kInvalidArgument, HasSubstr("6 values, expected 2 labels x 2 features")));
-}
-
-TEST(TableDataset, RefusesLabelsOutsideTheClasses) {
-  EXPECT_THAT(TableDataset::Create({1}, 2, {1, 2}, {0, 2}),
-              StatusIs(kInvalidArgument, HasSubstr("label of row 1 is 2, expected 0 to 1")));
-  EXPECT_THAT(TableDataset::Create({1}, 2, {1, 2}, {-1, 0}),
-              StatusIs(kInvalidArgument, HasSubstr("label of row 0 is -1, expected 0 to 1")));
-}
-
-TEST(TableDataset, RefusesValuesThatAreNotFinite) {
+TEST(TableDataset, RefusesWhatIsNoTable) {
+  const auto create = TableDataset::Create;
   const float infinity = std::numeric_limits<float>::infinity();
-  EXPECT_THAT(TableDataset::Create({2}, 2, {1, 2, 3, infinity}, {0, 1}),
-              StatusIs(kInvalidArgument, HasSubstr("value of row 1, feature 1 is inf")));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(TableDataset::Create({2}, 2, {nan, 2, 3, 4}, {0, 1}),
-              StatusIs(kInvalidArgument, HasSubstr("value of row 0, feature 0 is nan")));
+  ExpectRefusals({
+      {create({2}, 2, {}, {}), "no rows"},
+      {create({2}, 0, {}, {}), "no rows"},
+      {create({0}, 2, {}, {0, 1}), "0 features a row, expected at least one"},
+      {create({1}, 1, {1}, {0}), "fewer than 2 classes (1)"},
+      {create({1}, 0, {1}, {0}), "fewer than 2 classes (0)"},
+      {create({2}, 2, {1, 2, 3}, {0, 1}), "3 values, expected 2 labels x 2 features"},
+      {create({2}, 2, {1, 2, 3, 4, 5, 6}, {0, 1}), "6 values, expected 2 labels x 2 features"},
+      {create({2}, 0, {1, 2, 3}, {}), "3 values, expected 2 a row"},
+      {create({1}, 2, {1, 2}, {0, 2}), "label of row 1 is 2, expected 0 to 1"},
+      {create({1}, 2, {1, 2}, {-1, 0}), "label of row 0 is -1, expected 0 to 1"},
+      {create({2}, 2, {1, 2, 3, infinity}, {0, 1}), "value of row 1, feature 1 is inf"},
+      {create({2}, 2, {nan, 2, 3, 4}, {0, 1}), "value of row 0, feature 0 is nan"},
+  });
 }
 
 TEST(TableDatasetDeathTest, AbortsOnARowOutsideTheSet) {
@@ -129,14 +105,14 @@ TEST(ImageDataset, ReportsItsShapeAndLabels) {
 
 TEST(ImageDataset, RefusesPixelsThatDoNotFillTheRows) {
   EXPECT_THAT(ImageDataset::Create({2}, 2, 0, 1, {1, 2, 3}, {0, 1}),
-              StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
+              IsRefused("3 values, expected 2 labels x 2 features"));
 }
 
 TEST(ImageDataset, RefusesStatisticsThatCannotStandardize) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [mean, stddev] : {std::pair{0.5, 0.0}, {0.5, -1.0}, {0.5, nan}, {nan, 1.0}}) {
     EXPECT_THAT(ImageDataset::Create({1}, 2, mean, stddev, {1, 2}, {0, 1}),
-                StatusIs(kInvalidArgument, HasSubstr("expected finite numbers")));
+                IsRefused("expected finite numbers"));
   }
 }
 
@@ -161,18 +137,15 @@ TEST(SpreadSubset, IsSpreadOverAllRows) {
   EXPECT_THAT(rows_of(10, 4), ElementsAre(0, 2, 5, 7));
   EXPECT_THAT(rows_of(4, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(rows_of(5, 1), ElementsAre(0));
-  EXPECT_THAT(SpreadSubset(ThreeRows(), 4),
-              StatusIs(kInvalidArgument, HasSubstr("asked for 4 rows of a set that has 3")));
+  EXPECT_THAT(SpreadSubset(ThreeRows(), 4), IsRefused("asked for 4 rows of a set that has 3"));
 }
 
-TEST(Subset, RefusesMoreRowsThanThereAre) {
-  EXPECT_THAT(Subset(ThreeRows(), 4),
-              StatusIs(kInvalidArgument, HasSubstr("asked for 4 rows of a set that has 3")));
-}
-
-TEST(Subset, RefusesFewerThanOneRow) {
-  EXPECT_THAT(Subset(ThreeRows(), 0), StatusIs(kInvalidArgument, HasSubstr("asked for 0 rows")));
-  EXPECT_THAT(Subset(ThreeRows(), -1), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
+TEST(Subset, RefusesMoreRowsThanThereAreAndNone) {
+  ExpectRefusals({
+      {Subset(ThreeRows(), 4), "asked for 4 rows of a set that has 3"},
+      {Subset(ThreeRows(), 0), "asked for 0 rows"},
+      {Subset(ThreeRows(), -1), "asked for -1 rows"},
+  });
 }
 
 TEST(SubsetDeathTest, AbortsOnARowBeyondTheSubset) {

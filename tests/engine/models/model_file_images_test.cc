@@ -5,14 +5,16 @@
 #include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<std::string> DescribeLayers(const Model& model) {
   const ModelProfile profile = AnalyzeModel(model, {}).value();
@@ -85,22 +87,23 @@ TEST(ModelFileOfImages, CountsTheChannelsBehindAGlobalPoolAsOutputs) {
       "input = \"image\"\n[[layer]]\ntype = \"conv2d\"\nkernel = 1\noutputs = 3\n"
       "[[layer]]\ntype = \"global_avg_pool\"\n";
   EXPECT_OK(ParseModel(toml, /*features=*/16, /*classes=*/3));
-  EXPECT_THAT(ParseModel(toml, /*features=*/16, /*classes=*/4),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layers give 3")));
+  EXPECT_THAT(ParseModel(toml, /*features=*/16, /*classes=*/4), IsRefused("layers give 3"));
 }
 
 TEST(ModelFileOfImages, RefusesAnInputThatTheDataDoesNotHave) {
-  const std::string file = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
-  const auto expect_invalid = [&](const std::string& text, const std::string& message) {
-    EXPECT_THAT(ParseModel(text + file, /*features=*/20, /*classes=*/3),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  const Refusal<std::string> refusals[] = {
+      {"input = [2, 3]", "1:1: $.input: has not as many elements"},
+      {"input = [20, 1, 0]", "1:17: $.input[2]"},
+      {"input = [1, 1, 4, 5]", "expected 1 to 3 extents"},
+      {"input = \"image\"", "no square image of 1 or 3 channels"},
+      {"input = \"picture\"", "expected a shape or \"image\""},
+      {"[[layer]]\ntype = \"max_pool\"\nkernel = 0", "$.layer[0].kernel"},
   };
-  expect_invalid("input = [2, 3]\n", "1:1: $.input: has not as many elements");
-  expect_invalid("input = [20, 1, 0]\n", "1:17: $.input[2]");
-  expect_invalid("input = [1, 1, 4, 5]\n", "expected 1 to 3 extents");
-  expect_invalid("input = \"image\"\n", "no square image of 1 or 3 channels");
-  expect_invalid("input = \"picture\"\n", "expected a shape or \"image\"");
-  expect_invalid("[[layer]]\ntype = \"max_pool\"\nkernel = 0\n", "$.layer[0].kernel");
+  const auto parse = [](const std::string& text) {
+    return ParseModel(text + "\n[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n",
+                      /*features=*/20, /*classes=*/3);
+  };
+  ExpectRefusals(parse, refusals);
 }
 
 }  // namespace

@@ -20,8 +20,8 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr absl::StatusCode kWrong = absl::StatusCode::kFailedPrecondition;
@@ -154,10 +154,9 @@ absl::Status CheckSquare(Fault fault) {
 
 TEST(CheckLayer, NamesWhatIsWrong) {
   EXPECT_OK(CheckSquare(Fault::kNone));
-  EXPECT_THAT(CheckSquare(Fault::kFails),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("no")));
+  EXPECT_THAT(CheckSquare(Fault::kFails), IsRefused(StartsWith("no")));
   EXPECT_THAT(CheckSquare(Fault::kThrows),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("Forward throws: ran away")));
+              StatusIs(absl::StatusCode::kInternal, "Forward throws: ran away"));
   const std::pair<Fault, const char*> faults[] = {
       {Fault::kGivesNaN, "Forward gives y that is not finite"},
       {Fault::kWritesBehindY, "Forward writes outside of y"},
@@ -177,7 +176,7 @@ TEST(CheckLayer, NamesWhatIsWrong) {
       {Fault::kOtherBackward, "Backward gives other bits of the gradient of scale"},
   };
   for (const auto& [fault, message] : faults) {
-    EXPECT_THAT(CheckSquare(fault), StatusIs(kWrong, HasSubstr(message)));
+    EXPECT_THAT(CheckSquare(fault), StatusIs(kWrong, message));
   }
 }
 

@@ -72,18 +72,21 @@ TEST_F(LastUseCheckerTest, NamesWhatIsReadAfterItsLastUse) {
   EXPECT_OK(Call(check, LastUse::kBackwardInput, {"dy", "stash"}));
   EXPECT_EQ(sum_, 2 + 1);  // the original values
   EXPECT_OK(Call(check, LastUse::kBackwardWeight, {}));
-  EXPECT_THAT(Call(check, LastUse::kBackwardInput, {"x"}),
-              StatusIs(kMisuse, "Operation reads x, but memory.input_last_use is kForward"));
+  EXPECT_THAT(
+      Call(check, LastUse::kBackwardInput, {"x"}),
+      StatusIs(kMisuse, ::testing::Eq("Operation reads x, but memory.input_last_use is kForward")));
   EXPECT_THAT(Call(check, LastUse::kBackwardInput, {"y"}),
-              StatusIs(kMisuse, "Operation reads y, but memory.output_last_use is kForward"));
-  EXPECT_THAT(Call(check, LastUse::kBackwardWeight, {"dy"}),
               StatusIs(kMisuse,
-                       "Operation reads dy, but memory.output_gradient_last_use is "
-                       "kBackwardInput"));
-  EXPECT_THAT(Call(check, LastUse::kBackwardWeight, {"stash"}),
-              StatusIs(kMisuse,
-                       "Operation reads the stash, but that is kept until BackwardInput: "
-                       "memory.weight_stash_bytes are kept longer"));
+                       ::testing::Eq("Operation reads y, but memory.output_last_use is kForward")));
+  EXPECT_THAT(
+      Call(check, LastUse::kBackwardWeight, {"dy"}),
+      StatusIs(kMisuse, ::testing::Eq("Operation reads dy, but memory.output_gradient_last_use is "
+                                      "kBackwardInput")));
+  EXPECT_THAT(
+      Call(check, LastUse::kBackwardWeight, {"stash"}),
+      StatusIs(kMisuse,
+               ::testing::Eq("Operation reads the stash, but that is kept until BackwardInput: "
+                             "memory.weight_stash_bytes are kept longer")));
 }
 
 TEST_F(LastUseCheckerTest, LeavesWhatIsUsedLater) {
@@ -93,8 +96,10 @@ TEST_F(LastUseCheckerTest, LeavesWhatIsUsedLater) {
   EXPECT_OK(Call(check, LastUse::kBackwardInput, {"x"}));
   EXPECT_OK(Call(check, LastUse::kBackwardWeight, {"dy"}));
   EXPECT_EQ(sum_, 2 + 2);
-  EXPECT_THAT(Call(check, LastUse::kBackwardWeight, {"x"}),
-              StatusIs(kMisuse, "Operation reads x, but memory.input_last_use is kBackwardInput"));
+  EXPECT_THAT(
+      Call(check, LastUse::kBackwardWeight, {"x"}),
+      StatusIs(kMisuse,
+               ::testing::Eq("Operation reads x, but memory.input_last_use is kBackwardInput")));
 }
 
 #ifdef NDEBUG

@@ -34,10 +34,11 @@ TEST(RankGroup, LooksForTheReasonWhereAnotherIsGone) {
       return group->Fail(absl::InternalError("no memory"));
     };
     const std::vector<absl::Status> statuses = OnRanks(2, work);
-    EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kAborted,
-                                      "rank 1 has failed: no memory; here: it is gone"));
+    EXPECT_THAT(statuses[0],
+                StatusIs(absl::StatusCode::kAborted,
+                         ::testing::Eq("rank 1 has failed: no memory; here: it is gone")));
     EXPECT_TRUE(IsOfAnotherRank(statuses[0]));
-    EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kInternal, "no memory"));
+    EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kInternal, ::testing::Eq("no memory")));
   }
 }
 

@@ -276,7 +276,7 @@ TEST(Reduction, AWaitForFlushesEndsWithTheErrorOfAnother) {
   std::thread aborting([&] { replicas.transport(1).Abort(absl::DataLossError("cut")); });
   EXPECT_THAT(
       replicas.Sum(0, [&] { return replicas.reduction(0).AwaitFlushes(replicas.alone(0)); }),
-      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut")));
+      StatusIs(absl::StatusCode::kDataLoss, "cut"));
   aborting.join();
 }
 
@@ -321,7 +321,7 @@ TEST(Reduction, AReplicaThatDoesNotComeEndsTheWaitOfTheOthers) {
 TEST(Reduction, AnAbortEndsTheWaitOfAll) {
   Replicas replicas(2, {256, 256});
   std::thread aborting([&] { replicas.transport(1).Abort(absl::DataLossError("cut")); });
-  EXPECT_THAT(replicas.Sum(0), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut")));
+  EXPECT_THAT(replicas.Sum(0), StatusIs(absl::StatusCode::kDataLoss, "cut"));
   aborting.join();
 }
 

@@ -32,6 +32,7 @@ namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -215,7 +216,7 @@ TEST_F(CudaProcesses, StopAfterTheSameStep) {
 TEST_F(CudaProcesses, MustBeAsManyAsDevices) {
   EXPECT_THAT(
       OnRanks(2, [&](Rendezvous& own) { return TinyTrainer(RunOf(3, &own, 0.0F)).status(); }),
-      Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 processes"))));
+      Each(IsRefused("2 processes")));
 }
 
 TEST_F(CudaProcesses, CannotCopyFromOneToAnother) {
@@ -259,7 +260,7 @@ TEST_F(CudaProcesses, HearWhyAnotherCannotBegin) {
     if (own.rank() == 1) run.options.device.gpus = {0, 77};
     return TinyTrainer(run).status();
   });
-  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, HasSubstr("GPU 77")));
+  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, "GPU 77"));
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kAborted,
                                     AllOf(HasSubstr("rank 1 has failed"), HasSubstr("GPU 77"))));
 }
@@ -271,7 +272,7 @@ TEST_F(CudaProcesses, MustTrainTheSame) {
     return TinyTrainer(run).status();
   });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("rank 1 does not train the same as rank 0"))));
+                                      "rank 1 does not train the same as rank 0")));
 }
 
 constexpr int64_t kSlowNs = 1'000'000'000;

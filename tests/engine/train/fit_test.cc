@@ -19,6 +19,7 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -347,7 +348,7 @@ TEST(Fit, ReturnsTheErrorOfAskingWhetherToStop) {
   RecordingTrainer trainer;
   const auto fails = [] { return absl::DataLossError("no reason"); };
   EXPECT_THAT(Fit(trainer, Data(), {.stop = fails}),
-              StatusIs(absl::StatusCode::kDataLoss, "no reason"));
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("no reason")));
   EXPECT_EQ(trainer.steps(), 0);
 }
 
@@ -365,8 +366,7 @@ TEST(Fit, HashesTheLossesOfAllSteps) {
 TEST(Fit, RefusesLessThanOneBatchOfRows) {
   RecordingTrainer trainer(kRows + 1);
   EXPECT_EQ(StepsPerEpoch(*Data().train, trainer.plan()), 0);
-  EXPECT_THAT(Fit(trainer, Data(), {}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                 AllOf(HasSubstr("23 rows"), HasSubstr("24"))));
+  EXPECT_THAT(Fit(trainer, Data(), {}), IsRefused(AllOf(HasSubstr("23 rows"), HasSubstr("24"))));
 }
 
 TEST(Fit, TakesExactlyOneBatchOfRows) {
@@ -570,14 +570,15 @@ TEST(Fit, GoesOnWhereSavesFail) {
   EXPECT_EQ(result.steps, 8);
   EXPECT_OK(result.last_save);
   ASSERT_EQ(reports.size(), 4);
-  EXPECT_THAT(reports[0], StatusIs(absl::StatusCode::kDataLoss, "disk failed"));
+  EXPECT_THAT(reports[0], StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("disk failed")));
   EXPECT_OK(reports[3]);
 
   RecordingTrainer hopeless;
   hopeless.fails_to_begin = true;
   ASSERT_OK_AND_ASSIGN(result, Fit(hopeless, Data(), WithCheckpoints(2)));
   EXPECT_EQ(result.steps, 8);
-  EXPECT_THAT(result.last_save, StatusIs(absl::StatusCode::kResourceExhausted, "no memory"));
+  EXPECT_THAT(result.last_save,
+              StatusIs(absl::StatusCode::kResourceExhausted, ::testing::Eq("no memory")));
 }
 
 TEST(Fit, ReturnsTheErrorOfAStep) {
@@ -585,7 +586,7 @@ TEST(Fit, ReturnsTheErrorOfAStep) {
   trainer.fails_at_step = 3;
   DataPosition position;
   EXPECT_THAT(Fit(trainer, Data(), {.position = &position}),
-              StatusIs(absl::StatusCode::kDataLoss, "step failed"));
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("step failed")));
   EXPECT_EQ(trainer.steps(), 3);
   EXPECT_EQ(position.epoch, 1);
   EXPECT_EQ(position.rows, 2 * kBatch);

@@ -28,9 +28,8 @@
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::IsRefused;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr int64_t kHeadWords = 700;  // more than one tile of classes
 constexpr int64_t kHeadContext = 11;
@@ -254,10 +253,8 @@ TEST(HeadTraining, ClassifiesSamplesOfOneAxisToo) {
 
 TEST(HeadTraining, IsRefusedWhereItCannotComputeTheLoss) {
   const auto refused = [](const std::string& where) {
-    return StatusIs(absl::StatusCode::kInvalidArgument,
-                    HasSubstr(absl::StrCat(where,
-                                           "head: computes the loss itself, so it must be "
-                                           "the last layer")));
+    return IsRefused(
+        absl::StrCat(where, "head: computes the loss itself, so it must be the last layer"));
   };
   Model model = HeadModel();
   model.loss = MeanSquaredError();

@@ -20,9 +20,9 @@ namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr int64_t kParallelBatchRows = 32;
 
@@ -41,11 +41,9 @@ TEST(DataParallel, DealsEachReplicaAnEqualShareAsOneMicroBatch) {
 }
 
 TEST(DataParallel, RefusesABatchThatItCannotDivide) {
-  EXPECT_THAT(DataParallel(SmallModel(), 4, 30),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("30 rows")));
+  EXPECT_THAT(DataParallel(SmallModel(), 4, 30), IsRefused("30 rows"));
   EXPECT_THAT(DataParallel(SmallModel(), 0, 32), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(DataParallel(SmallModel(), 3, 30),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("power of two")));
+  EXPECT_THAT(DataParallel(SmallModel(), 3, 30), IsRefused("power of two"));
 }
 
 TEST(DistributedDataParallel, TrainsAsDataParallelDoes) {
@@ -68,8 +66,8 @@ TEST(DistributedDataParallel, TellsTheOthersOfABatchThatItCannotDivide) {
   const std::vector<absl::Status> ends = OnRanks(2, [](Rendezvous& own) {
     return DistributedDataParallel(SmallModel(), own, own.rank() == 0 ? 32 : 31).status();
   });
-  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kAborted, HasSubstr("31 rows")));
-  EXPECT_THAT(ends[1], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("31 rows")));
+  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kAborted, "31 rows"));
+  EXPECT_THAT(ends[1], IsRefused("31 rows"));
 }
 
 TEST(PipelineParallel, TellsTheOthersOfABatchThatItCannotDivide) {
@@ -77,7 +75,7 @@ TEST(PipelineParallel, TellsTheOthersOfABatchThatItCannotDivide) {
     return PipelineParallel(SmallModel(), 2, 4, own.rank() == 0 ? 32 : 31, {.rendezvous = &own})
         .status();
   });
-  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kAborted, HasSubstr("31 rows")));
+  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kAborted, "31 rows"));
 }
 
 TEST(PipelineParallel, TrainsOnStagesAsOnOneDevice) {

@@ -22,10 +22,10 @@ namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr int64_t kPredictedBatchRows = 16;
 
@@ -208,8 +208,8 @@ TEST_F(InferencePlan, IsBalancedByWhatTheForwardPassTakes) {
 
 TEST_F(InferencePlan, CannotTrain) {
   const auto trainer = MakePredictor(Options(2, 4));
-  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
-                                HasSubstr("no backward pass: it can only predict"));
+  const auto refused =
+      StatusIs(absl::StatusCode::kFailedPrecondition, "no backward pass: it can only predict");
   EXPECT_THAT(trainer->Step(*data_, Rows(0, kPredictedBatchRows)), refused);
   EXPECT_THAT(trainer->Save(folder_.path().string()), refused);
   EXPECT_OK(trainer->Evaluate(*data_));
@@ -221,7 +221,7 @@ TEST_F(InferencePlan, RefusesTheCheckpointOfAnotherModel) {
   const auto trainer =
       Trainer::Create(PrepareRun(shorter, Options(2, 4)).value(), TrainerOptions{}).value();
   EXPECT_THAT(trainer->Restore(folder_.path().string()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("of another model")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "of another model"));
 }
 
 TEST(Predict, EndsWithTheErrorOfTheOneThatTakes) {
@@ -232,15 +232,14 @@ TEST(Predict, EndsWithTheErrorOfTheOneThatTakes) {
                                  ++calls;
                                  return absl::DataLossError("the disk is full");
                                }),
-              StatusIs(absl::StatusCode::kDataLoss, "the disk is full"));
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::Eq("the disk is full")));
   EXPECT_EQ(calls, 1);
   EXPECT_OK(trainer->Predict(Unlabeled(3)));
 }
 
 TEST(Predict, RefusesDataOfOtherFeatures) {
   const auto trainer = MakeTrainer(PassingModel(), MeshPlan(PassingModel()), {});
-  EXPECT_THAT(trainer->Predict(Unlabeled(4, kSmallFeatures + 1)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes 20")));
+  EXPECT_THAT(trainer->Predict(Unlabeled(4, kSmallFeatures + 1)), IsRefused("takes 20"));
 }
 
 std::unique_ptr<Trainer> TrainerOfProcess(const Model& model, Rendezvous& own) {
@@ -274,7 +273,7 @@ TEST(Predict, AProcessThatCannotTakeThemEndsAllCalls) {
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(ends[static_cast<size_t>(rank)],
                 StatusIs(rank == 1 ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted,
-                         HasSubstr("the disk is full")));
+                         "the disk is full"));
   }
 }
 

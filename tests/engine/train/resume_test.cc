@@ -21,6 +21,7 @@
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
@@ -246,12 +247,12 @@ TEST_F(Saved, PassesOverOnesThatAreDamagedAndSaysWhy) {
                                          HasSubstr("tensor \"layer 7: ")))));
   Flip(File(1, "manifest.json"), 3);
   EXPECT_THAT(trainer->Restore(folder_),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("none of the 2 checkpoints")));
+              StatusIs(absl::StatusCode::kDataLoss, "none of the 2 checkpoints"));
 }
 
 TEST_F(Saved, IsRefusedByAnotherModelOrOptimizer) {
   EXPECT_THAT(TrainerAt({1, "gpipe"}, Optimizer::Sgd())->Restore(folder_),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was trained with adamw")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "was trained with adamw"));
   Model model = SmallModel();
   model.layers.back() = Linear(kSmallClasses + 1);
   EXPECT_THAT(
@@ -268,15 +269,14 @@ TEST(SetParameter, GivesAllReplicasTheValues) {
   EXPECT_EQ(trainer->Parameter("layer 7: weight").value(), values);
   EXPECT_OK(trainer->ParametersHash());  // DataLoss if replicas differed
   values.pop_back();
-  EXPECT_THAT(trainer->SetParameter("layer 7: weight", values),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 7: weight has")));
+  EXPECT_THAT(trainer->SetParameter("layer 7: weight", values), IsRefused("layer 7: weight has"));
   EXPECT_THAT(trainer->SetParameter("layer 77", values), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST_F(Saved, ThereIsNoneInAnEmptyFolder) {
   const auto trainer = TrainerAt({1, "gpipe"}, Optimizer::AdamW());
   EXPECT_THAT(trainer->Restore(test_folder_.path().string()),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no checkpoint in")));
+              StatusIs(absl::StatusCode::kNotFound, "no checkpoint in"));
   EXPECT_EQ(trainer->steps(), 0);
 }
 

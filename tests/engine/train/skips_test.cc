@@ -13,13 +13,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/testing/refusals.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
-using ::testing::HasSubstr;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::Refusal;
 
 constexpr int kSkipMicroBatches = 12;
 constexpr int64_t kSkipRows = 3;  // of a micro-batch
@@ -140,24 +140,23 @@ TEST(SkipsAcrossStages, AreInThePlan) {
 }
 
 TEST(SkipsAcrossStages, ThatDoNotFitAreRefused) {
-  const auto refused = [](std::vector<Skip> skips) {
-    Model model = UShapedModel();
-    model.skips = std::move(skips);
-    return AnalyzeModel(model, {}).status();
+  const Refusal<std::vector<Skip>> refusals[] = {
+      {{{5, 6}}, "is given anyway"},
+      {{{6, 3}}, "layers being 0 to 13"},
+      {{{3, 14}}, "from layer 3 to layer 14"},
+      {{{-1, 6}}, "from layer -1"},
+      {{{2, 6}, {3, 6}}, "reads another skip already"},
+      {{}, "layer 6: add skip"},
+      {{{3, 7}}, "layer 6: add skip"},
+      {{{3, 6}, {0, 7}}, "takes nothing besides its input"},
+      {{{0, 6}}, "shapes must be equal"},
   };
-  using absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(refused({{5, 6}}), StatusIs(kInvalidArgument, HasSubstr("is given anyway")));
-  EXPECT_THAT(refused({{6, 3}}), StatusIs(kInvalidArgument, HasSubstr("layers being 0 to 13")));
-  EXPECT_THAT(refused({{3, 14}}),
-              StatusIs(kInvalidArgument, HasSubstr("from layer 3 to layer 14")));
-  EXPECT_THAT(refused({{-1, 6}}), StatusIs(kInvalidArgument, HasSubstr("from layer -1")));
-  EXPECT_THAT(refused({{2, 6}, {3, 6}}),
-              StatusIs(kInvalidArgument, HasSubstr("reads another skip already")));
-  EXPECT_THAT(refused({}), StatusIs(kInvalidArgument, HasSubstr("layer 6: add skip")));
-  EXPECT_THAT(refused({{3, 7}}), StatusIs(kInvalidArgument, HasSubstr("layer 6: add skip")));
-  EXPECT_THAT(refused({{3, 6}, {0, 7}}),
-              StatusIs(kInvalidArgument, HasSubstr("takes nothing besides its input")));
-  EXPECT_THAT(refused({{0, 6}}), StatusIs(kInvalidArgument, HasSubstr("shapes must be equal")));
+  const auto analyze = [](const std::vector<Skip>& skips) {
+    Model model = UShapedModel();
+    model.skips = skips;
+    return AnalyzeModel(model, {});
+  };
+  ExpectRefusals(analyze, refusals);
 }
 
 }  // namespace

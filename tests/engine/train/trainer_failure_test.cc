@@ -26,6 +26,7 @@ namespace stagecoach::engine {
 namespace {
 
 using schedule::Op;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -48,9 +49,9 @@ Model ProbedModel(const std::vector<ProbeHooks>& probes) {
 // Expects that a trainer refuses what a plan can say.
 
 void ExpectUnsupported(const partition::Plan& plan, const std::string& reason) {
-  EXPECT_THAT(CheckSupported(plan), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
+  EXPECT_THAT(CheckSupported(plan), StatusIs(absl::StatusCode::kUnimplemented, reason));
   EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
+              StatusIs(absl::StatusCode::kUnimplemented, reason));
 }
 
 TEST(Trainer, RefusesAnotherOrderOfLayers) {
@@ -91,12 +92,12 @@ class FailingLayer : public ::testing::TestWithParam<Failure> {
 // told.
 TEST_P(FailingLayer, IsNamedByTheStep) {
   const auto& [schedule, clips, stage, op, micro_batch] = GetParam();
-  EXPECT_THAT(
-      Step(),
-      StatusIs(absl::StatusCode::kDataLoss,
-               absl::StrCat("rank ", stage, ", stage ", stage, op == Op::kForward ? " F" : " BW",
-                            " micro-batch ", micro_batch, ": layer ", 2 * stage + 1, " (probe): ",
-                            op == Op::kForward ? "Forward" : "Backward", ": the disk is on fire")));
+  EXPECT_THAT(Step(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       ::testing::Eq(absl::StrCat(
+                           "rank ", stage, ", stage ", stage, op == Op::kForward ? " F" : " BW",
+                           " micro-batch ", micro_batch, ": layer ", 2 * stage + 1, " (probe): ",
+                           op == Op::kForward ? "Forward" : "Backward", ": the disk is on fire"))));
 }
 
 TEST_P(FailingLayer, PoisonsTheTrainer) {
@@ -167,8 +168,7 @@ TEST(Trainer, AWrongLearningRateEndsTheRunBeforeItsStep) {
                                         [](int64_t step) { return step < 2 ? 1e-3F : -1.0F; })});
   const auto data = SmallData(32);
   ASSERT_OK(trainer->Step(*data, Rows(0, 32)));
-  const auto is_named =
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("step 2: learning rate: -1"));
+  const auto is_named = IsRefused("step 2: learning rate: -1");
   EXPECT_THAT(trainer->Step(*data, Rows(0, 32)), is_named);
   EXPECT_THAT(trainer->Step(*data, Rows(0, 32)), is_named);
 }
@@ -184,25 +184,26 @@ TEST(Trainer, TurnsWhatALayerThrowsIntoAnError) {
     const auto trainer = MakeTrainer(model, EvenPlan(model, 2, schedule, 4, 2), {});
     const absl::Status failure = trainer->Step(*SmallData(8), Rows(0, 8)).status();
     EXPECT_THAT(failure, StatusIs(absl::StatusCode::kInternal,
-                                  absl::StrCat("rank 1, stage 1 ", action,
-                                               " micro-batch 0: layer 2 (throws): ", operation,
-                                               " throws: of a map")));
+                                  ::testing::Eq(absl::StrCat("rank 1, stage 1 ", action,
+                                                             " micro-batch 0: layer 2 (throws): ",
+                                                             operation, " throws: of a map"))));
     EXPECT_EQ(trainer->ParametersHash().status(), failure);
   }
 }
 
 TEST(Trainer, TurnsWhatALayerThrowsWhenItIsPreparedIntoAnError) {
   const auto plan = EvenPlan(ModelThatThrows(""), 2, "1f1b", 4, 2);
-  EXPECT_THAT(Trainer::Create(ModelThatThrows("Prepare"), plan, {}),
-              StatusIs(absl::StatusCode::kInternal, "layer 2: Prepare throws: of a map"));
+  EXPECT_THAT(
+      Trainer::Create(ModelThatThrows("Prepare"), plan, {}),
+      StatusIs(absl::StatusCode::kInternal, ::testing::Eq("layer 2: Prepare throws: of a map")));
   Model model = ModelThatThrows("");
   model.layers[2] = []() -> std::unique_ptr<Layer> { throw 1; };
   EXPECT_THAT(Trainer::Create(model, plan, {}),
               StatusIs(absl::StatusCode::kInternal,
-                       "layer 2: its factory throws what is no std::exception"));
+                       ::testing::Eq("layer 2: its factory throws what is no std::exception")));
   model.layers[2] = []() -> std::unique_ptr<Layer> { throw std::bad_alloc(); };
   EXPECT_THAT(Trainer::Create(model, plan, {}),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("refused memory; see")));
+              StatusIs(absl::StatusCode::kResourceExhausted, "refused memory; see"));
 }
 
 // A layer y = max(x, 0), whose BackwardInput reads y, which Prepare has not declared.
@@ -242,8 +243,7 @@ TEST(Trainer, NamesALayerThatReadsWhatItDidNotDeclare) {
     const auto trainer = MakeTrainer(model, EvenPlan(model, 2, "1f1b", 4, 2), {});
     EXPECT_THAT(trainer->Step(*SmallData(8), Rows(0, 8)),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr(absl::StrCat(
-                             where, " reads y, but memory.output_last_use is kForward"))));
+                         absl::StrCat(where, " reads y, but memory.output_last_use is kForward")));
   }
 }
 
@@ -256,11 +256,10 @@ TEST(Trainer, NamesTheRankOfAFailingStageWhereRanksHaveSeveral) {
   const Model model = ProbedModel(probes);
   const auto trainer = MakeTrainer(
       model, EvenPlan(model, 2, "zb-v", kFailingMicroBatches, kFailingMicroBatchRows), {});
-  EXPECT_THAT(
-      trainer->Step(*SmallData(kFailingBatchRows), Rows(0, kFailingBatchRows)),
-      StatusIs(
-          absl::StatusCode::kDataLoss,
-          "rank 1, stage 2 B micro-batch 3: layer 5 (probe): BackwardInput: the disk is on fire"));
+  EXPECT_THAT(trainer->Step(*SmallData(kFailingBatchRows), Rows(0, kFailingBatchRows)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       ::testing::Eq("rank 1, stage 2 B micro-batch 3: layer 5 (probe): "
+                                     "BackwardInput: the disk is on fire")));
 }
 
 TEST(Trainer, AFailingEvaluationPoisonsItToo) {
@@ -274,9 +273,9 @@ TEST(Trainer, AFailingEvaluationPoisonsItToo) {
       model, EvenPlan(model, 2, "1f1b", kFailingMicroBatches, kFailingMicroBatchRows), {});
   const auto data = SmallData(kFailingBatchRows);
   const absl::Status failure = trainer->Evaluate(*data).status();
-  EXPECT_THAT(failure, StatusIs(absl::StatusCode::kDataLoss,
-                                HasSubstr(absl::StrCat("rank 1, stage 1 F micro-batch ",
-                                                       kFailingMicroBatches - 1))));
+  EXPECT_THAT(failure,
+              StatusIs(absl::StatusCode::kDataLoss,
+                       absl::StrCat("rank 1, stage 1 F micro-batch ", kFailingMicroBatches - 1)));
   EXPECT_EQ(trainer->Step(*data, Rows(0, kFailingBatchRows)).status(), failure);
 }
 
@@ -286,9 +285,8 @@ TEST(Trainer, RefusesALabelThatIsNoClassOfTheLoss) {
   for (const int32_t label : {-1, static_cast<int32_t>(kSmallClasses)}) {
     const auto data = Mislabeled(SmallData(kFailingBatchRows), 5, label);
     const auto refuses =
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 absl::StrCat("rank 1, stage 1 F micro-batch 2: label of row 5 is ", label,
-                              ", expected 0 to 3: the loss is of 4 classes"));
+        IsRefused(absl::StrCat("rank 1, stage 1 F micro-batch 2: label of row 5 is ", label,
+                               ", expected 0 to 3: the loss is of 4 classes"));
     for (const bool trains : {false, true}) {
       const auto trainer = MakeTrainer(
           model, EvenPlan(model, 2, "1f1b", kFailingMicroBatches, kFailingMicroBatchRows), {});

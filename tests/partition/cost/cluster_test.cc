@@ -1,16 +1,20 @@
 #include "partition/cost/cluster.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
 
-using ::testing::HasSubstr;
+using ::stagecoach::testing::Change;
+using ::stagecoach::testing::ExpectRefusedChanges;
+using ::stagecoach::testing::Refusal;
 
 TEST(PartitionCluster, UniformDevicesShareAHostWhoseLinksTakeNoTime) {
   const Cluster cluster = UniformCluster(3, 1000);
@@ -37,45 +41,41 @@ TEST(PartitionCluster, LinksGoByHostUnlessThereIsAnException) {
   EXPECT_EQ(cluster.LinkBetween(2, 0).latency_ns, 3);
 }
 
-template <typename Change>
-void ExpectClusterRefused(const std::string& message, Change change) {
-  Cluster cluster = UniformCluster(3);
-  change(cluster);
-  EXPECT_THAT(CheckCluster(cluster),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-}
-
-TEST(PartitionCluster, RefusesDevices) {
-  ExpectClusterRefused("0 devices, expected 1 to 4096", [](Cluster& c) { c.devices.clear(); });
-  ExpectClusterRefused("4097 devices", [](Cluster& c) { c = UniformCluster(4097); });
-  ExpectClusterRefused("device 1 (): the name is empty",
-                       [](Cluster& c) { c.devices[1].name = ""; });
-  ExpectClusterRefused("device 2 (0): an earlier one", [](Cluster& c) { c.devices[2].name = "0"; });
-  for (const double speed : {0.0, -1.0, 1e7, 1e-7, std::numeric_limits<double>::quiet_NaN()}) {
-    ExpectClusterRefused("device 1 (1): speed is ",
-                         [&](Cluster& c) { c.devices[1].speed = speed; });
-  }
-  ExpectClusterRefused("memory_bytes is -1", [](Cluster& c) { c.devices[0].memory_bytes = -1; });
-  ExpectClusterRefused("host is -1", [](Cluster& c) { c.devices[0].host = -1; });
-}
-
-TEST(PartitionCluster, RefusesLinks) {
-  ExpectClusterRefused("within a host: latency_ns is -1",
-                       [](Cluster& c) { c.within_host.latency_ns = -1; });
-  ExpectClusterRefused("between hosts: bytes_per_second is -1",
-                       [](Cluster& c) { c.between_hosts.bytes_per_second = -1; });
-  ExpectClusterRefused("link 1 - 1: expected two different devices of 0 to 2",
-                       [](Cluster& c) { c.exceptions = {{.from = 1, .to = 1}}; });
-  ExpectClusterRefused("link 0 - 3: expected",
-                       [](Cluster& c) { c.exceptions = {{.from = 0, .to = 3}}; });
-  ExpectClusterRefused("link 1 - 0: given twice", [](Cluster& c) {
-    c.exceptions = {{.from = 0, .to = 1}, {.from = 1, .to = 0}};
-  });
-  ExpectClusterRefused("link 0 - 1: bytes_per_second is inf", [](Cluster& c) {
-    c.exceptions = {{.from = 0,
-                     .to = 1,
-                     .link = {.bytes_per_second = std::numeric_limits<double>::infinity()}}};
-  });
+TEST(PartitionCluster, RefusesDevicesAndLinksOutOfRange) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Refusal<Change<Cluster>> refusals[] = {
+      {[](Cluster& c) { c.devices.clear(); }, "0 devices, expected 1 to 4096"},
+      {[](Cluster& c) { c = UniformCluster(4097); }, "4097 devices"},
+      {[](Cluster& c) { c.devices[1].name = ""; }, "device 1 (): the name is empty"},
+      {[](Cluster& c) { c.devices[2].name = "0"; }, "device 2 (0): an earlier one"},
+      {[](Cluster& c) { c.devices[1].speed = 0; }, "device 1 (1): speed is "},
+      {[](Cluster& c) { c.devices[1].speed = -1; }, "device 1 (1): speed is "},
+      {[](Cluster& c) { c.devices[1].speed = 1e7; }, "device 1 (1): speed is "},
+      {[](Cluster& c) { c.devices[1].speed = 1e-7; }, "device 1 (1): speed is "},
+      {[](Cluster& c) { c.devices[1].speed = std::nan(""); }, "device 1 (1): speed is "},
+      {[](Cluster& c) { c.devices[0].memory_bytes = -1; }, "memory_bytes is -1"},
+      {[](Cluster& c) { c.devices[0].host = -1; }, "host is -1"},
+      {[](Cluster& c) { c.within_host.latency_ns = -1; }, "within a host: latency_ns is -1"},
+      {[](Cluster& c) { c.between_hosts.bytes_per_second = -1; },
+       "between hosts: bytes_per_second is -1"},
+      {[](Cluster& c) {
+         c.exceptions = {{1, 1}};
+       },
+       "link 1 - 1: expected two different devices of 0 to 2"},
+      {[](Cluster& c) {
+         c.exceptions = {{0, 3}};
+       },
+       "link 0 - 3: expected"},
+      {[](Cluster& c) {
+         c.exceptions = {{0, 1}, {1, 0}};
+       },
+       "link 1 - 0: given twice"},
+      {[](Cluster& c) {
+         c.exceptions = {{0, 1, {.bytes_per_second = kInfinity}}};
+       },
+       "link 0 - 1: bytes_per_second is inf"},
+  };
+  ExpectRefusedChanges(UniformCluster(3), CheckCluster, refusals);
 }
 
 }  // namespace

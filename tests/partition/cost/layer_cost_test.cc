@@ -12,7 +12,7 @@
 namespace stagecoach::partition {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::IsRefused;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -35,8 +35,7 @@ TEST(CheckLayers, SharedWorkIsAPartOfBoth) {
   EXPECT_OK(CheckLayers({layer}));
   layer.shared_backward_ns = 21;
   EXPECT_THAT(CheckLayers({layer}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("layer 0 (head): shared_backward_ns is 21, expected at most")));
+              IsRefused("layer 0 (head): shared_backward_ns is 21, expected at most"));
 }
 
 TEST(AlignTensor, RoundsUpToMultiples) {
@@ -60,8 +59,7 @@ TEST(CheckLayers, NamesLayerAndFieldOfABadTime) {
       layers[1].name = "pool";
       layers[1].*times[i] = bad;
       EXPECT_THAT(CheckLayers(layers),
-                  StatusIs(absl::StatusCode::kInvalidArgument,
-                           AllOf(HasSubstr("layer 1 (pool)"), HasSubstr(names[i]))));
+                  IsRefused(AllOf(HasSubstr("layer 1 (pool)"), HasSubstr(names[i]))));
     }
   }
 }
@@ -72,8 +70,7 @@ TEST(CheckLayers, RefusesMoreRoundedCopiesThanIsResident) {
   EXPECT_OK(CheckLayers({layer}));
   layer.memory.working_bytes = 128;
   EXPECT_THAT(CheckLayers({layer}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("layer 0 (head): working_bytes is 128, expected at most")));
+              IsRefused("layer 0 (head): working_bytes is 128, expected at most"));
 }
 
 TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {
@@ -92,8 +89,7 @@ TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {
     for (const int64_t bad : {int64_t{-1}, schedule::kMaxSizeBytes + 1}) {
       std::vector<LayerCost> layers(1);
       layers[0].memory.*size = bad;
-      EXPECT_THAT(CheckLayers(layers),
-                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
+      EXPECT_THAT(CheckLayers(layers), IsRefused(name));
     }
   }
 }
@@ -101,8 +97,7 @@ TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {
 TEST(CheckLayers, RefusesANegativeParameterCount) {
   std::vector<LayerCost> layers(1);
   layers[0].parameters = -1;
-  EXPECT_THAT(CheckLayers(layers),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameters")));
+  EXPECT_THAT(CheckLayers(layers), IsRefused("parameters"));
 }
 
 }  // namespace

@@ -12,12 +12,17 @@
 #include "gtest/gtest.h"
 #include "schedule/simulate/costs.h"
 #include "tests/partition/random_layers.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
 
 using schedule::LastUse;
+using ::stagecoach::testing::Change;
+using ::stagecoach::testing::ExpectRefusedChanges;
+using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -38,11 +43,6 @@ Profile TwoSizes() {
                     {.micro_batch_rows = 32, .layers = layers, .loss_bytes_per_micro_batch = 16}}};
 }
 
-void ExpectRefused(const Profile& profile, const ::testing::Matcher<std::string>& message) {
-  EXPECT_THAT(CheckProfile(profile),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument, message));
-}
-
 TEST(PartitionProfile, AcceptsChainsAndGraphs) {
   Profile profile = TwoSizes();
   EXPECT_OK(CheckProfile(profile));
@@ -51,43 +51,41 @@ TEST(PartitionProfile, AcceptsChainsAndGraphs) {
 }
 
 TEST(PartitionProfile, RefusesWhatIsNoProfile) {
-  ExpectRefused({}, HasSubstr("0 micro-batch sizes, expected 1 to 256"));
-  ExpectRefused({.sizes = {SizedLayers()}}, HasSubstr("0 layers, expected 1 to 100000"));
+  const double late_ns = 2.0 * static_cast<double>(schedule::kMaxTimeNs);
   std::mt19937 random(2);
-  Profile longest = {.model = "m",
-                     .sizes = {{.micro_batch_rows = 1, .layers = NamedLayers(random, kMaxLayers)}}};
+  const Profile longest = {
+      .model = "m", .sizes = {{.micro_batch_rows = 1, .layers = NamedLayers(random, kMaxLayers)}}};
   EXPECT_OK(CheckProfile(longest));
-  for (double Overheads::*overhead : {&Overheads::message_ns, &Overheads::step_ns}) {
-    Profile late = longest;
-    for (const double ns : {-1.0, 2.0 * static_cast<double>(schedule::kMaxTimeNs)}) {
-      late.overheads.*overhead = ns;
-      ExpectRefused(late, HasSubstr("an overhead of"));
-    }
-  }
-  longest.sizes[0].layers.push_back(longest.sizes[0].layers.back());
-  ExpectRefused(longest, HasSubstr("100001 layers, expected 1 to 100000"));
-  Profile profile = TwoSizes();
-  profile.sizes[1].micro_batch_rows = 8;
-  ExpectRefused(profile, AllOf(HasSubstr("8 rows"), HasSubstr("ascend")));
-  profile = TwoSizes();
-  profile.sizes[0].micro_batch_rows = 0;
-  ExpectRefused(profile, HasSubstr("0 rows: expected sizes that ascend from at least 1"));
-  profile = TwoSizes();
-  profile.sizes[1].layers.pop_back();
-  ExpectRefused(profile, HasSubstr("32 rows: 3 layers, expected the 4 of the first size"));
-  profile = TwoSizes();
-  profile.sizes[0].feed_bytes_per_micro_batch = -1;
-  ExpectRefused(profile, HasSubstr("8 rows: the feed takes -1 bytes"));
-  profile = TwoSizes();
-  profile.sizes[0].loss_workspace_bytes = -1;
-  ExpectRefused(profile, HasSubstr("8 rows: the loss takes -1 bytes"));
+  const Refusal<Change<Profile>> refusals[] = {
+      {[](Profile& p) { p = {}; }, "0 micro-batch sizes, expected 1 to 256"},
+      {[](Profile& p) { p = {.sizes = {SizedLayers()}}; }, "0 layers, expected 1 to 100000"},
+      {[&](Profile& p) {
+         p = longest;
+         p.sizes[0].layers.push_back(p.sizes[0].layers.back());
+       },
+       "100001 layers, expected 1 to 100000"},
+      {[](Profile& p) { p.overheads.message_ns = -1; }, "an overhead of"},
+      {[](Profile& p) { p.overheads.step_ns = -1; }, "an overhead of"},
+      {[&](Profile& p) { p.overheads.message_ns = late_ns; }, "an overhead of"},
+      {[&](Profile& p) { p.overheads.step_ns = late_ns; }, "an overhead of"},
+      {[](Profile& p) { p.sizes[1].micro_batch_rows = 8; },
+       AllOf(HasSubstr("8 rows"), HasSubstr("ascend"))},
+      {[](Profile& p) { p.sizes[0].micro_batch_rows = 0; },
+       "0 rows: expected sizes that ascend from at least 1"},
+      {[](Profile& p) { p.sizes[1].layers.pop_back(); },
+       "32 rows: 3 layers, expected the 4 of the first size"},
+      {[](Profile& p) { p.sizes[0].feed_bytes_per_micro_batch = -1; },
+       "8 rows: the feed takes -1 bytes"},
+      {[](Profile& p) { p.sizes[0].loss_workspace_bytes = -1; }, "8 rows: the loss takes -1 bytes"},
+  };
+  ExpectRefusedChanges(TwoSizes(), CheckProfile, refusals);
 }
 
 TEST(PartitionProfile, RefusesLayersThatDifferBetweenSizes) {
   const auto refused_after = [](auto change) {
     Profile profile = TwoSizes();
     change(profile.sizes[1].layers[2]);
-    ExpectRefused(profile, HasSubstr("32 rows: layer 2 ("));
+    EXPECT_THAT(CheckProfile(profile), IsRefused("32 rows: layer 2 ("));
   };
   refused_after([](LayerCost& layer) { layer.name = "x"; });
   refused_after([](LayerCost& layer) { ++layer.parameters; });
@@ -102,7 +100,8 @@ TEST(PartitionProfile, RefusesNumbersOutOfRange) {
   const auto refused_after = [](const std::string& message, auto change) {
     Profile profile = TwoSizes();
     for (SizedLayers& size : profile.sizes) change(size.layers[1]);
-    ExpectRefused(profile, AllOf(HasSubstr("8 rows: layer 1 (layer1): "), HasSubstr(message)));
+    EXPECT_THAT(CheckProfile(profile),
+                IsRefused(AllOf(HasSubstr("8 rows: layer 1 (layer1): "), HasSubstr(message))));
   };
   refused_after("forward_ns is -1", [](LayerCost& layer) { layer.forward_ns = -1; });
   refused_after("step_ns is inf",
@@ -119,7 +118,7 @@ TEST(PartitionProfile, RefusesNames) {
   const auto refused_as = [](const std::string& name, const std::string& message) {
     Profile profile = TwoSizes();
     for (SizedLayers& size : profile.sizes) size.layers[2].name = name;
-    ExpectRefused(profile, HasSubstr(message));
+    EXPECT_THAT(CheckProfile(profile), IsRefused(message));
   };
   refused_as("", "layer 2: the name is empty");
   refused_as("layer0", "layer 2: an earlier one is also called layer0");
@@ -129,7 +128,7 @@ TEST(PartitionProfile, RefusesEdges) {
   const auto refused_with = [](Edge edge, const std::string& message) {
     Profile profile = TwoSizes();
     profile.edges = {{0, 1}, edge};
-    ExpectRefused(profile, HasSubstr(message));
+    EXPECT_THAT(CheckProfile(profile), IsRefused(message));
   };
   refused_with({2, 2}, "edge 2 -> 2: expected one from a layer to a later one");
   refused_with({3, 1}, "edge 3 -> 1: expected one");

@@ -5,13 +5,14 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
-using ::testing::HasSubstr;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
 
 TEST(Replication, KeepsASumOfTheBlockAtHandAndOfEachSubtreeThatWaits) {
   EXPECT_EQ(Replication().gradient_copies(), 1);
@@ -30,53 +31,31 @@ TEST(CheckReplication, AcceptsPowersOfTwoThatDivideEvenly) {
 }
 
 TEST(CheckReplication, SaysWhatToChange) {
-  const struct {
-    Replication replication;
-    int64_t micro_batches;
-    const char* message;
-  } refusals[] = {
-      {{0, 1},
-       8,
-       "0 replicas: must be a power of two up to 4096, so that gradients are summed in "
-       "one binary tree"},
-      {{3, 3},
-       9,
-       "3 replicas: must be a power of two up to 4096, so that gradients are summed in "
-       "one binary tree"},
-      {{8192, 8192},
-       8192,
-       "8192 replicas: must be a power of two up to 4096, so that gradients "
-       "are summed in one binary tree"},
-      {{2, 6}, 12, "6 gradient blocks: must be a power of two, to be summed in a binary tree"},
-      {{1, -4}, 12, "-4 gradient blocks: must be a power of two, to be summed in a binary tree"},
-      {{4, 2},
-       8,
-       "2 gradient blocks for 4 replicas: use a multiple of the replicas, so that each "
-       "has whole blocks"},
-      {{2, 2},
-       7,
-       "7 micro-batches cannot be divided evenly into 2 gradient blocks, one for each "
-       "replica: use a multiple of 2"},
-      {{2, 8},
-       12,
-       "12 micro-batches cannot be divided evenly into 8 gradient blocks: use a "
-       "multiple of 8"},
-      {{1, 4, true},
-       8,
-       "a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
-       "shard it"},
-      {{1, 4, false, ReductionKind::kRing},
-       8,
-       "a ring of 1 replica: use more replicas, or sum gradients in a tree"},
-      {{2, 4, true, ReductionKind::kRing},
-       8,
-       "a ring gives every replica all sums, but with a sharded optimizer each updates its shard: "
-       "sum gradients in a tree, or do not shard it"},
-  };
-  for (const auto& refusal : refusals) {
-    EXPECT_THAT(CheckReplication(refusal.replication, refusal.micro_batches),
-                StatusIs(absl::StatusCode::kInvalidArgument, refusal.message));
-  }
+  constexpr char kBinaryTree[] =
+      ": must be a power of two up to 4096, so that gradients are summed in one binary tree";
+  const auto is = [](const auto&... parts) { return ::testing::Eq(absl::StrCat(parts...)); };
+  ExpectRefusals({
+      {CheckReplication({0, 1}, 8), is("0 replicas", kBinaryTree)},
+      {CheckReplication({3, 3}, 9), is("3 replicas", kBinaryTree)},
+      {CheckReplication({8192, 8192}, 8192), is("8192 replicas", kBinaryTree)},
+      {CheckReplication({2, 6}, 12),
+       is("6 gradient blocks: must be a power of two, to be summed in a binary tree")},
+      {CheckReplication({1, -4}, 12),
+       is("-4 gradient blocks: must be a power of two, to be summed in a binary tree")},
+      {CheckReplication({4, 2}, 8), is("2 gradient blocks for 4 replicas: use a multiple of the "
+                                       "replicas, so that each has whole blocks")},
+      {CheckReplication({2, 2}, 7), is("7 micro-batches cannot be divided evenly into 2 gradient "
+                                       "blocks, one for each replica: use a multiple of 2")},
+      {CheckReplication({2, 8}, 12),
+       is("12 micro-batches cannot be divided evenly into 8 gradient blocks: use a multiple of 8")},
+      {CheckReplication({1, 4, true}, 8), is("a sharded optimizer for 1 replica, which keeps all "
+                                             "of it: use more replicas, or do not shard it")},
+      {CheckReplication({1, 4, false, ReductionKind::kRing}, 8),
+       is("a ring of 1 replica: use more replicas, or sum gradients in a tree")},
+      {CheckReplication({2, 4, true, ReductionKind::kRing}, 8),
+       is("a ring gives every replica all sums, but with a sharded optimizer each updates its "
+          "shard: sum gradients in a tree, or do not shard it")},
+  });
 }
 
 TEST(ShardBytes, AreAlignedAndCoverAll) {
@@ -119,7 +98,7 @@ TEST(WithPartsFor, TransfersInGroupsHasLargeOnes) {
 TEST(CheckReplication, RefusesPartsThatAreNotAligned) {
   for (const int64_t bytes : {int64_t{0}, kTensorAlignment / 2, kTensorAlignment + 1}) {
     EXPECT_THAT(CheckReplication({.replicas = 2, .gradient_blocks = 2, .part_bytes = bytes}, 2),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a multiple of 64")));
+                IsRefused("a multiple of 64"));
   }
 }
 
@@ -161,8 +140,8 @@ TEST(ReductionKind, HasNames) {
   for (const ReductionKind kind : {ReductionKind::kTree, ReductionKind::kRing}) {
     EXPECT_EQ(ParseReductionKind(Name(kind)).value(), kind);
   }
-  EXPECT_THAT(ParseReductionKind("star"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                   "\"star\": expected \"tree\" or \"ring\""));
+  EXPECT_THAT(ParseReductionKind("star"),
+              IsRefused(::testing::Eq("\"star\": expected \"tree\" or \"ring\"")));
 }
 
 }  // namespace

@@ -10,12 +10,14 @@
 #include "gtest/gtest.h"
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_profile.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
 
-using ::testing::HasSubstr;
+using ::stagecoach::testing::Edited;
+using ::stagecoach::testing::ExpectRefusals;
 using ::testing::StartsWith;
 
 // The config.json of a model as its authors publish it, and the number of values in its weights.
@@ -216,53 +218,38 @@ num_experts_per_tok = 2
   ASSERT_OK_AND_ASSIGN(const TransformerDescription theirs, ParseTransformer(kTheirs));
   EXPECT_EQ(ours, theirs);
   EXPECT_THAT(ParseTransformer(absl::StrCat(kOurs, "hidden_size = 64\n")),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                StartsWith("18:1: $.hidden_size: is \"hidden\"")));
+              testing::IsRefused(StartsWith("18:1: $.hidden_size: is \"hidden\"")));
 }
 
-// A change to the config of Llama 3 8B, and the message about it.
+// Changes to the config of Llama 3 8B.
 TEST(TransformerConfig, RefusesWhatMayCostOtherwise) {
-  struct Refused {
-    std::string from, to, message;
-  };
   const std::string llama = LlamaConfig(4096, 14336, 32, 32);
-  for (const Refused& refused :
-       {Refused{
-            "\"llama\"", "\"bloom\"",
-            "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", found "
-            "\"bloom\""},
-        Refused{"\"silu\"", "\"relu\"", "hidden_act: must be \"silu\", found \"relu\""},
-        Refused{"\"use_cache\"", "\"quantization_config\"", "unknown key \"quantization_config\""},
-        Refused{"\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1",
-                "attention_dropout: must be"},
-        Refused{"\"use_cache\": true", "\"mlp_bias\": true", "mlp_bias: is true"},
-        Refused{"\"use_cache\": true", "\"sliding_window\": 4096",
-                "sliding_window: is 4096, less than the sequence, 8192"},
-        Refused{"\"use_cache\": true", "\"layer_types\": [\"sliding_attention\"]",
-                "layer_types[0]: is \"sliding_attention\""},
-        Refused{"\"use_cache\": true", "\"is_encoder_decoder\": true",
-                "is_encoder_decoder: is true"},
-        Refused{"\"hidden_size\": 4096", "\"hidden_size\": 4095",
-                "num_attention_heads: must divide"},
-        Refused{"\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7",
-                "num_key_value_heads: must divide heads, 32, found 7"},
-        Refused{"\"hidden_size\": 4096", "\"hidden_size\": 0", "hidden_size: must be"},
-        Refused{"\"hidden_size\": 4096", "\"hiden_size\": 4096",
-                "unknown key \"hiden_size\"; did you mean \"hidden_size\"?"},
-        Refused{"\"intermediate_size\": 14336", "\"use_cache\": true",
-                "the key \"intermediate_size\" is missing"}}) {
-    std::string text = llama;
-    const size_t at = text.find(refused.from);
-    ASSERT_NE(at, std::string::npos) << refused.from;
-    text.replace(at, refused.from.size(), refused.to);
-    if (refused.to == "\"use_cache\": true") text.erase(text.rfind(", \"use_cache\": true"), 19);
-    EXPECT_THAT(ParseTransformer(text),
-                testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refused.message)))
-        << refused.to;
-  }
-  EXPECT_THAT(ParseTransformer("{\"a\": 1}"),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                StartsWith("1:1: $: the key \"model_type\" is missing")));
+  const auto with = [&](absl::string_view piece, absl::string_view replacement) {
+    return ParseTransformer(Edited(llama, piece, replacement));
+  };
+  ExpectRefusals({
+      {with("'llama'", "'bloom'"),
+       "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", found "
+       "\"bloom\""},
+      {with("'silu'", "'relu'"), "hidden_act: must be \"silu\", found \"relu\""},
+      {with("'use_cache': true", "'quantization_config': true"),
+       "unknown key \"quantization_config\""},
+      {with("'attention_dropout': 0.0", "'attention_dropout': 0.1"), "attention_dropout: must be"},
+      {with("'use_cache': true", "'mlp_bias': true"), "mlp_bias: is true"},
+      {with("'use_cache': true", "'sliding_window': 4096"),
+       "sliding_window: is 4096, less than the sequence, 8192"},
+      {with("'use_cache': true", "'layer_types': ['sliding_attention']"),
+       "layer_types[0]: is \"sliding_attention\""},
+      {with("'use_cache': true", "'is_encoder_decoder': true"), "is_encoder_decoder: is true"},
+      {with("'hidden_size': 4096", "'hidden_size': 4095"), "num_attention_heads: must divide"},
+      {with("'num_key_value_heads': 8", "'num_key_value_heads': 7"),
+       "num_key_value_heads: must divide heads, 32, found 7"},
+      {with("'hidden_size': 4096", "'hidden_size': 0"), "hidden_size: must be"},
+      {with("'hidden_size': 4096", "'hiden_size': 4096"),
+       "unknown key \"hiden_size\"; did you mean \"hidden_size\"?"},
+      {with("'intermediate_size': 14336, ", ""), "the key \"intermediate_size\" is missing"},
+      {ParseTransformer("{\"a\": 1}"), StartsWith("1:1: $: the key \"model_type\" is missing")},
+  });
 }
 
 TEST(TransformerConfig, TomlNamesOneAndReplacesItsValues) {
@@ -281,18 +268,18 @@ recompute = "auto"
   EXPECT_EQ(t.layers, 16);
   EXPECT_EQ(t.mlp_hidden, 14336);
   EXPECT_EQ(read.recomputes.size(), 2u);
-  const auto refused = [&](absl::string_view text, absl::string_view message) {
-    EXPECT_THAT(ParseTransformer(text, folder).status().message(), HasSubstr(message)) << text;
-  };
-  refused("version = 1\nconfig = \"no.json\"", "no.json");
-  refused("version = 1\nconfig = \"llama.json\"\nmodel_type = \"gpt2\"",
-          "3:1: $.model_type: is that");
   ASSERT_OK(base::WriteFileAtomically(absl::StrCat(folder, "/bad.json"),
                                       "{\"model_type\": \"llama\",\n \"x\": 1}"));
-  refused("version = 1\nconfig = \"bad.json\"", "bad.json:1:1: $: the key \"intermediate_size\"");
-  EXPECT_THAT(ParseTransformer("version = 1\nconfig = \"llama.json\""),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                StartsWith("2:1: $.config: is of a file")));
+  ExpectRefusals({
+      {ParseTransformer("version = 1\nconfig = \"no.json\"", folder), "no.json",
+       absl::StatusCode::kNotFound},
+      {ParseTransformer("version = 1\nconfig = \"llama.json\"\nmodel_type = \"gpt2\"", folder),
+       "3:1: $.model_type: is that"},
+      {ParseTransformer("version = 1\nconfig = \"bad.json\"", folder),
+       "bad.json:1:1: $: the key \"intermediate_size\""},
+      {ParseTransformer("version = 1\nconfig = \"llama.json\""),
+       StartsWith("2:1: $.config: is of a file")},
+  });
 }
 
 }  // namespace

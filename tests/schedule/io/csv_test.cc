@@ -18,12 +18,15 @@
 #include "schedule/transforms/lowering.h"
 #include "schedule/verify/validator.h"
 #include "tests/schedule/mutate.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {
 namespace {
 
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -141,7 +144,7 @@ TEST(ScheduleCsv, LeavesOutSumsOfAComputeSchedule) {
 TEST(ScheduleCsv, RefusesWaitsForNothing) {
   const auto refused = [](const std::string& row, const std::string& error) {
     EXPECT_THAT(ParseScheduleCsv(absl::StrCat(row, "\n1RECV_F0,1F0,1B0,1SEND_B0"), ""),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(error)));
+                IsRefused(StartsWith(error)));
   };
   refused("0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0",
           "1:5: \"0WAIT_SEND_F0\" has no 0SEND_F0 to wait for before it in the row");
@@ -206,149 +209,115 @@ TEST(ScheduleCsv, RoundTripIsTheIdentityForEveryGeneratedSchedule) {
   }
 }
 
-struct Refusal {
-  std::string text;
-  std::string error;  // its beginning
-};
-
-void ExpectRefused(const std::vector<Refusal>& refusals) {
-  for (const Refusal& refusal : refusals) {
-    EXPECT_THAT(ParseScheduleCsv(refusal.text, ""),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(refusal.error)))
-        << absl::CHexEscape(refusal.text);
-  }
-}
+// Returns what parsing gives, for tables of refusals.
+absl::Status ParseCsv(const std::string& text) { return ParseScheduleCsv(text, "").status(); }
 
 TEST(ScheduleCsv, RefusesCellsThatAreNoAction) {
   EXPECT_THAT(
       ParseScheduleCsv("0F0,0B0\n1F0,,3X4", ""),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               "2:6: \"3X4\" is not an action; expected {stage}{F|I|W|B}{micro-batch}, "
-               "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, "
-               "{stage}{UNSHARD|RESHARD|REDUCE_GRAD}, WAIT_ before SEND_F, SEND_B or REDUCE_GRAD, "
-               "or a pair such as (0F1;0B0)OVERLAP_F_B"));
-  for (const std::string cell : {"F0",
-                                 "0F",
-                                 "0",
-                                 "00",
-                                 "0f0",
-                                 "0F-1",
-                                 "-0F0",
-                                 "+0F0",
-                                 "0F0x",
-                                 "0 F0",
-                                 "0F 0",
-                                 "0BW0",
-                                 "0STEP",
-                                 "0UNSHARD0",
-                                 "0SEND_F",
-                                 "0SENDF0",
-                                 "0F1.0",
-                                 "0x1F0",
-                                 "\"0F0",
-                                 "0F0\"",
-                                 "''",
-                                 "(0F1)",
-                                 "(0F1;0B0)",
-                                 "(0F1;0B0",
-                                 "0F1;0B0",
-                                 "(0F1;0B0;0W0)OVERLAP_F_B",
-                                 "((0F1;0B0)OVERLAP_F_B",
-                                 "(0F1;)OVERLAP_F_B",
-                                 "(;)OVERLAP_F_B",
-                                 "()OVERLAP_F_B",
-                                 "(0F1,0B0)OVERLAP_F_B",
-                                 "(0F1;0B0)OVERLAP",
-                                 ")(OVERLAP_F_B",
-                                 "\xEF\xBB\xBF"
-                                 "0F0",
-                                 "\xC3\xA9"}) {
+      IsRefused(::testing::Eq(
+          "2:6: \"3X4\" is not an action; expected {stage}{F|I|W|B}{micro-batch}, "
+          "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, "
+          "{stage}{UNSHARD|RESHARD|REDUCE_GRAD}, WAIT_ before SEND_F, SEND_B or REDUCE_GRAD, "
+          "or a pair such as (0F1;0B0)OVERLAP_F_B")));
+  constexpr char kCells[] =
+      "F0|0F|0|00|0f0|0F-1|-0F0|+0F0|0F0x|0 F0|0F 0|0BW0|0STEP|0UNSHARD0|0SEND_F|0SENDF0|"
+      "0F1.0|0x1F0|\"0F0|0F0\"|''|(0F1)|(0F1;0B0)|(0F1;0B0|0F1;0B0|"
+      "(0F1;0B0;0W0)OVERLAP_F_B|((0F1;0B0)OVERLAP_F_B|(0F1;)OVERLAP_F_B|(;)OVERLAP_F_B|"
+      "()OVERLAP_F_B|(0F1,0B0)OVERLAP_F_B|(0F1;0B0)OVERLAP|)(OVERLAP_F_B|\357\273\2770F0|"
+      "\xC3\xA9";
+  for (const absl::string_view cell : absl::StrSplit(kCells, '|')) {
     EXPECT_THAT(ParseScheduleCsv(absl::StrCat("0F0,", cell), ""),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(StartsWith("1:5: \""), HasSubstr("is not an action"))))
+                IsRefused(AllOf(StartsWith("1:5: \""), HasSubstr("is not an action"))))
         << cell;
   }
 }
 
 TEST(ScheduleCsv, RefusesRowsThatAreNoPlacement) {
-  ExpectRefused({
-      {"", "1:1: the row has no action"},
-      {" \n\n", "1:1: the row has no action"},
-      {"0F0\n\n1F0", "2:1: the row has no action"},
-      {"0F0\n,,\n1F0", "2:1: the row has no action"},
-      {"0F0,0B0\n1F0,,0F1", "2:6 (0F1): stage 0 is in row 1 already"},
-      {"0F0,2F0", "1:5 (2F0): no row has an action of stage 1; stages count from 0"},
-      {"1F0", "1:1 (1F0): no row has an action of stage 0"},
-      {"0UNSHARD,0RESHARD", "1:1: no action of the file has a micro-batch"},
-  });
+  const Refusal<std::string> refusals[] = {
+      {"", StartsWith("1:1: the row has no action")},
+      {" \n\n", StartsWith("1:1: the row has no action")},
+      {"0F0\n\n1F0", StartsWith("2:1: the row has no action")},
+      {"0F0\n,,\n1F0", StartsWith("2:1: the row has no action")},
+      {"0F0,0B0\n1F0,,0F1", StartsWith("2:6 (0F1): stage 0 is in row 1 already")},
+      {"0F0,2F0", StartsWith("1:5 (2F0): no row has an action of stage 1; stages count from 0")},
+      {"1F0", StartsWith("1:1 (1F0): no row has an action of stage 0")},
+      {"0UNSHARD,0RESHARD", StartsWith("1:1: no action of the file has a micro-batch")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 TEST(ScheduleCsv, NamesTheCellThatBreaksARule) {
-  ExpectRefused({
-      {"0F0,0B0,,0F0", "1:10 (0F0): stage 0 F micro-batch 0: "},
-      {"0F0,0B0,0W0", "1:9 (0W0): stage 0 W micro-batch 0: "},
-      {"0B0,,0F0", "1:1 (0B0): stage 0 BW micro-batch 0: "},
-      {"0F0,0F1,0B1,0B0", "1:9 (0B1): stage 0 BW micro-batch 1: "},
-      {"0F0,(0F1;0B1)OVERLAP_F_B,0B0", "1:5 (0F1): stage 0 F micro-batch 1: "},
-      {"0F0,0SEND_F0,0B0", "1:5 (0SEND_F0): stage 0 SEND_F micro-batch 0: "},
-      {"0F0,0SEND_F0\n1F0,1RECV_F0", "2:1 (1F0): stage 1 F micro-batch 0: "},
-      {"0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD", "1:22 (0REDUCE_GRAD): stage 0 REDUCE: "},
-  });
+  const Refusal<std::string> refusals[] = {
+      {"0F0,0B0,,0F0", StartsWith("1:10 (0F0): stage 0 F micro-batch 0: ")},
+      {"0F0,0B0,0W0", StartsWith("1:9 (0W0): stage 0 W micro-batch 0: ")},
+      {"0B0,,0F0", StartsWith("1:1 (0B0): stage 0 BW micro-batch 0: ")},
+      {"0F0,0F1,0B1,0B0", StartsWith("1:9 (0B1): stage 0 BW micro-batch 1: ")},
+      {"0F0,(0F1;0B1)OVERLAP_F_B,0B0", StartsWith("1:5 (0F1): stage 0 F micro-batch 1: ")},
+      {"0F0,0SEND_F0,0B0", StartsWith("1:5 (0SEND_F0): stage 0 SEND_F micro-batch 0: ")},
+      {"0F0,0SEND_F0\n1F0,1RECV_F0", StartsWith("2:1 (1F0): stage 1 F micro-batch 0: ")},
+      {"0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD", StartsWith("1:22 (0REDUCE_GRAD): stage 0 REDUCE: ")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 // The order that it produces has the last rank's forward passes from 1 on.
 TEST(ScheduleCsv, RefusesPyTorchsSchedule1F1BWithTheReason) {
-  constexpr char kReason[] = "the last rank skips micro-batch 0, as the order that PyTorch's";
-  ExpectRefused(
-      {{"0F0,,,0F1,0B0,0F2,0B1,,0B2,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
-        ",1F1,1B0,1F2,1B1,1F3,1B2,1REDUCE_GRAD,1WAIT_REDUCE_GRAD",
-        absl::StrCat("2:2 (1F1): ", kReason)},
-       {"0F0,,,0F1,0B0,,0B1\n,1F1,1B0,1F2,1B1", absl::StrCat("2:2 (1F1): ", kReason)},
-       {"0F0,0F1,0B0,0B1\n1F1,1B1", "2:8 (end of the row): stage 1 F micro-batch 0 is missing"}});
+  constexpr char kReason[] =
+      "2:2 (1F1): the last rank skips micro-batch 0, as the order that PyTorch's";
+  const Refusal<std::string> refusals[] = {
+      {"0F0,,,0F1,0B0,0F2,0B1,,0B2,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+       ",1F1,1B0,1F2,1B1,1F3,1B2,1REDUCE_GRAD,1WAIT_REDUCE_GRAD",
+       StartsWith(kReason)},
+      {"0F0,,,0F1,0B0,,0B1\n,1F1,1B0,1F2,1B1", StartsWith(kReason)},
+      {"0F0,0F1,0B0,0B1\n1F1,1B1",
+       StartsWith("2:8 (end of the row): stage 1 F micro-batch 0 is missing")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 TEST(ScheduleCsv, NamesTheEndOfTheRowThatLacksAnAction) {
-  ExpectRefused({
-      {"0F0,0F1,0B0,0B1\n1F0,1B0,1B1", "2:12 (end of the row): "},
-      {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,,", "2:12 (end of the row): stage 1 B "},
-      {"0F0,0I0\n1F0,1B0", "1:8 (end of the row): stage 0 W micro-batch 0 is missing"},
-      {"0F0\n1F0,1B0", "1:4 (end of the row): stage 0 B micro-batch 0 is missing"},
-      {"0F0,0SEND_F0\n1F0", "2:4 (end of the row): stage 1 RECV_F micro-batch 0 is "},
-  });
+  const Refusal<std::string> refusals[] = {
+      {"0F0,0F1,0B0,0B1\n1F0,1B0,1B1", StartsWith("2:12 (end of the row): ")},
+      {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,,", StartsWith("2:12 (end of the row): stage 1 B ")},
+      {"0F0,0I0\n1F0,1B0", StartsWith("1:8 (end of the row): stage 0 W micro-batch 0 is missing")},
+      {"0F0\n1F0,1B0", StartsWith("1:4 (end of the row): stage 0 B micro-batch 0 is missing")},
+      {"0F0,0SEND_F0\n1F0", StartsWith("2:4 (end of the row): stage 1 RECV_F micro-batch 0 is ")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 TEST(ScheduleCsv, DrawsADeadlockWithTheCellsOfAComputeSchedule) {
   EXPECT_THAT(ParseScheduleCsv("0F0,,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ""),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(StartsWith("1:6 (0B0): stage 0 BW micro-batch 0: deadlock "),
-                             HasSubstr("\n  1:6 (0B0): stage 0 BW micro-batch 0 waits "
-                                       "for stage 1 SEND_B micro-batch 0 at 2:9 (1B0)"),
-                             HasSubstr("\n  2:5 (1F1): stage 1 F micro-batch 1 waits "
-                                       "for stage 0 SEND_F micro-batch 1 at 1:10 (0F1)"))));
+              IsRefused(AllOf(StartsWith("1:6 (0B0): stage 0 BW micro-batch 0: deadlock "),
+                              HasSubstr("\n  1:6 (0B0): stage 0 BW micro-batch 0 waits "
+                                        "for stage 1 SEND_B micro-batch 0 at 2:9 (1B0)"),
+                              HasSubstr("\n  2:5 (1F1): stage 1 F micro-batch 1 waits "
+                                        "for stage 0 SEND_F micro-batch 1 at 1:10 (0F1)"))));
 }
 
 TEST(ScheduleCsv, DrawsADeadlockWithTheCellsOfTransfers) {
   EXPECT_THAT(ParseScheduleCsv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                                "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
                                ""),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("deadlock"), HasSubstr("\n  1:18 (0SEND_F1): "),
-                             HasSubstr("\n  2:18 (1SEND_B0): "))));
+              IsRefused(AllOf(HasSubstr("deadlock"), HasSubstr("\n  1:18 (0SEND_F1): "),
+                              HasSubstr("\n  2:18 (1SEND_B0): "))));
 }
 
 TEST(ScheduleCsv, RefusesHugeNumbersWithoutMakingRoomForThem) {
-  ExpectRefused({
-      {"99999999999999999999999F0", "1:1: the stage or micro-batch of \"999"},
-      {"2147483647F0", "1:1: the stage or micro-batch of \"2147483647F0\" is above"},
-      {"0F4294967296", "1:1: the stage or micro-batch of \"0F4294967296\" is above"},
-      {"0F1000000000", "1:1: the stage or micro-batch of "},
-      {"16777216F0", "1:1: the stage or micro-batch of "},
-      {"16777215F0", "1:1 (16777215F0): no row has an action of stage 0"},
-      {"0F0,16777215F0", "1:5 (16777215F0): no row has an action of stage 1"},
-      {"0F16777215", "1:11 (end of the row): "},
-      {"0F0\n1F16777215", "2:1 (1F16777215): 2 stages times 16777216 micro-batches "},
-      {"(0F99999999999;0B0)OVERLAP_F_B", "1:1: the stage or micro-batch of "},
-  });
+  const Refusal<std::string> refusals[] = {
+      {"99999999999999999999999F0", StartsWith("1:1: the stage or micro-batch of \"999")},
+      {"2147483647F0", StartsWith("1:1: the stage or micro-batch of \"2147483647F0\" is above")},
+      {"0F4294967296", StartsWith("1:1: the stage or micro-batch of \"0F4294967296\" is above")},
+      {"0F1000000000", StartsWith("1:1: the stage or micro-batch of ")},
+      {"16777216F0", StartsWith("1:1: the stage or micro-batch of ")},
+      {"16777215F0", StartsWith("1:1 (16777215F0): no row has an action of stage 0")},
+      {"0F0,16777215F0", StartsWith("1:5 (16777215F0): no row has an action of stage 1")},
+      {"0F16777215", StartsWith("1:11 (end of the row): ")},
+      {"0F0\n1F16777215", StartsWith("2:1 (1F16777215): 2 stages times 16777216 micro-batches ")},
+      {"(0F99999999999;0B0)OVERLAP_F_B", StartsWith("1:1: the stage or micro-batch of ")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 TEST(ScheduleCsv, RefusesMoreRowsThanCanBeChecked) {
@@ -356,8 +325,11 @@ TEST(ScheduleCsv, RefusesMoreRowsThanCanBeChecked) {
   for (int row = 0; row < 4096; ++row) absl::StrAppend(&text, row, "F0\n");
   ASSERT_OK_AND_ASSIGN(const Schedule schedule, ParseScheduleCsv(text, ""));
   EXPECT_EQ(schedule.num_ranks(), 4096);
-  ExpectRefused({{absl::StrCat(text, "4096F0\n"), "4097:1: there may be at most 4096"},
-                 {absl::StrCat("4096F0,", text), "1:1 (4096F0): 4097 stages times 4096"}});
+  const Refusal<std::string> refusals[] = {
+      {absl::StrCat(text, "4096F0\n"), StartsWith("4097:1: there may be at most 4096")},
+      {absl::StrCat("4096F0,", text), StartsWith("1:1 (4096F0): 4097 stages times 4096")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 TEST(ScheduleCsv, ReadsAMillionEmptyCells) {
@@ -365,18 +337,19 @@ TEST(ScheduleCsv, ReadsAMillionEmptyCells) {
   ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                        ParseScheduleCsv(absl::StrCat("0F0", commas, "0B0", commas), ""));
   EXPECT_EQ(ToScheduleCsv(schedule), "0F0,0B0\n");
-  ExpectRefused({{absl::StrCat("0F0", commas, "?"), "1:1000004: \"?\" is not an action"},
-                 {commas, "1:1: the row has no action"}});
+  const Refusal<std::string> refusals[] = {
+      {absl::StrCat("0F0", commas, "?"), StartsWith("1:1000004: \"?\" is not an action")},
+      {commas, StartsWith("1:1: the row has no action")},
+  };
+  ExpectRefusals(ParseCsv, refusals);
 }
 
 TEST(ScheduleCsv, ShowsLittleOfACellThatIsNoAction) {
   const auto status = ParseScheduleCsv(std::string(1'000'000, 'x'), "").status();
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                               StartsWith(absl::StrCat("1:1: \"", std::string(40, 'x'),
-                                                       "...\" is not an action"))));
+  EXPECT_THAT(status, IsRefused(StartsWith(absl::StrCat("1:1: \"", std::string(40, 'x'),
+                                                        "...\" is not an action"))));
   EXPECT_THAT(ParseScheduleCsv(absl::string_view("0F0,0\0Z", 7), ""),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       StartsWith("1:5: \"0\\x00Z\" is not an action")));
+              IsRefused(StartsWith("1:5: \"0\\x00Z\" is not an action")));
 }
 
 TEST(ScheduleCsvFuzz, MutantsAreRefusedWithTheirPlaceOrAreProved) {
@@ -395,8 +368,7 @@ TEST(ScheduleCsvFuzz, MutantsAreRefusedWithTheirPlaceOrAreProved) {
         Mutate(seeds[i % seeds.size()], i, ",,;()\n\n\"\r 0123456789FIWBSENDRECV_UNSHARDOLP");
     const auto schedule = ParseScheduleCsv(text, "");
     if (!schedule.ok()) {
-      EXPECT_THAT(schedule, StatusIs(absl::StatusCode::kInvalidArgument,
-                                     ::testing::ContainsRegex("^[0-9]+:[0-9]+( \\(|: )")))
+      EXPECT_THAT(schedule, IsRefused(::testing::ContainsRegex("^[0-9]+:[0-9]+( \\(|: )")))
           << absl::CHexEscape(text);
       continue;
     }
@@ -409,8 +381,8 @@ TEST(ScheduleCsvFuzz, MutantsAreRefusedWithTheirPlaceOrAreProved) {
   EXPECT_GT(accepted, kMutants / 100);
 }
 
-// Lowers like PyTorch: in rounds, in each of which a rank performs its next action if its input has
-// been sent. The send follows at once, and the receive goes to the end of the reader's list.
+// Lowers like PyTorch: in rounds, in each of which a rank performs its next action if its input
+// has been sent. The send follows at once, and the receive goes to the end of the reader's list.
 Schedule LowerInRounds(const Schedule& compute) {
   Schedule lowered = compute;
   for (std::vector<Action>& list : lowered.actions) list.clear();

@@ -11,10 +11,12 @@
 #include "schedule/generators/generators.h"
 #include "schedule/transforms/lowering.h"
 #include "tests/schedule/handwritten.h"
+#include "tests/testing/refusals.h"
 
 namespace stagecoach::schedule {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
 using ::testing::HasSubstr;
 
 std::vector<Block> BlocksOf(const MemoryPlan& plan, BlockKind kind, int stage) {
@@ -249,49 +251,23 @@ absl::Status PlanStatus(const Schedule& schedule, const std::vector<StageMemory>
   return PlanMemory(schedule, rank, stages).status();
 }
 
-void ExpectInvalid(const absl::Status& status, const std::string& reason) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
-}
-
-TEST(PlanMemory, RefusesSchedulesThatAreNotLowered) {
+TEST(PlanMemory, RefusesWhatDoesNotFitTogether) {
+  const Schedule one = Lower(OneFOneB({1, 2}).value()).value();
+  const Schedule two = Lower(OneFOneB({2, 2}).value()).value();
   const std::vector<StageMemory> stages = {TypicalStage(true), TypicalStage(false)};
-  ExpectInvalid(PlanStatus(OneFOneB({2, 2}).value(), stages), "not lowered: stage 0 has no STEP");
-  ExpectInvalid(PlanStatus(ForwardOnly({Rank(0), Rank(1)}, 2, 2).value(), stages),
-                "not lowered: stage 0 SEND_F micro-batch 0 is missing");
-}
-
-TEST(PlanMemory, RefusesARankThatIsNotThere) {
-  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
-  ExpectInvalid(PlanStatus(schedule, TypicalStages(schedule), Rank(2)),
-                "rank 2 of a schedule with 2 ranks");
-}
-
-TEST(PlanMemory, RefusesOtherThanOneEntryPerStage) {
-  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
-  ExpectInvalid(PlanStatus(schedule, {TypicalStage(true)}), "2 stages, but the memory of 1");
-}
-
-TEST(PlanMemory, RefusesSizesOutOfRange) {
-  const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
-  StageMemory memory;
-  memory.stash_bytes = -1;
-  ExpectInvalid(PlanStatus(schedule, {memory}), "memory of stage 0: stash_bytes is -1");
-  memory.stash_bytes = kMaxSizeBytes + 1;
-  ExpectInvalid(PlanStatus(schedule, {memory}), "memory of stage 0: stash_bytes is");
-}
-
-TEST(PlanMemory, RefusesAnInputGradientOfTheFirstStage) {
-  const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
-  ExpectInvalid(PlanStatus(schedule, {TypicalStage(false)}),
-                "the first stage has no input gradient");
-}
-
-TEST(PlanMemory, RefusesAnOutputGradientReadByForward) {
-  const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
-  StageMemory memory = TypicalStage(true);
-  memory.output_gradient_last_use = LastUse::kForward;
-  ExpectInvalid(PlanStatus(schedule, {memory}), "output_gradient_last_use is kForward");
+  StageMemory read_by_forward = TypicalStage(true);
+  read_by_forward.output_gradient_last_use = LastUse::kForward;
+  ExpectRefusals({
+      {PlanStatus(OneFOneB({2, 2}).value(), stages), "not lowered: stage 0 has no STEP"},
+      {PlanStatus(ForwardOnly({Rank(0), Rank(1)}, 2, 2).value(), stages),
+       "not lowered: stage 0 SEND_F micro-batch 0 is missing"},
+      {PlanStatus(two, TypicalStages(two), Rank(2)), "rank 2 of a schedule with 2 ranks"},
+      {PlanStatus(two, {TypicalStage(true)}), "2 stages, but the memory of 1"},
+      {PlanStatus(one, {{.stash_bytes = -1}}), "memory of stage 0: stash_bytes is -1"},
+      {PlanStatus(one, {{.stash_bytes = kMaxSizeBytes + 1}}), "memory of stage 0: stash_bytes is"},
+      {PlanStatus(one, {TypicalStage(false)}), "the first stage has no input gradient"},
+      {PlanStatus(one, {read_by_forward}), "output_gradient_last_use is kForward"},
+  });
 }
 
 }  // namespace

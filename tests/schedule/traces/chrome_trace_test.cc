@@ -18,6 +18,7 @@
 #include "schedule/traces/check_trace.h"
 #include "tests/schedule/mutate.h"
 #include "tests/schedule/traces/traces.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -25,6 +26,10 @@ namespace stagecoach::schedule {
 namespace {
 
 using nlohmann::json;
+using ::stagecoach::testing::Edited;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::Refusal;
 using stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -33,11 +38,10 @@ using ::testing::StartsWith;
 constexpr Sends kDrawnSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking};
 
 Trace Small() {
-  return TraceFromText({0, 1}, 1,
-                       {"F0.0@0-1500 SEND_F0.0@1500-2750 RECV_B0.0@1600-6001 BW0.0@1700:6001-9000 "
-                        "STEP0@9000-9500",
-                        "RECV_F1.0@0-2750 F1.0@10:2750-4000 BW1.0@4000-6000 SEND_B1.0@6000-6001 "
-                        "STEP1@6001-6501"});
+  return TraceFromText(
+      {0, 1}, 1,
+      {"F0.0@0-1500 SEND_F0.0@1500-2750 RECV_B0.0@1600-6001 BW0.0@1700:6001-9000 STEP0@9000-9500",
+       "RECV_F1.0@0-2750 F1.0@10:2750-4000 BW1.0@4000-6000 SEND_B1.0@6000-6001 STEP1@6001-6501"});
 }
 
 json Events(const Trace& trace) {
@@ -57,11 +61,11 @@ TEST(ChromeTrace, ReadsBackWhatItWrote) {
 }
 
 TEST(ChromeTrace, ReadsBackEveryOperationAndExtreme) {
-  Trace trace = TraceFromText(
-      {0, 0}, 2147483647,
-      {"UNSHARD0@0-0 F0.0+@1:3-9 B1.2147483646@1:3-9 W0.1@9-9007199254740992 RECV_B0.7@"
-       "9007199254740991-0 REDUCE1@9007199254740991-9007199254740992 RESHARD0@9007199254740992-"
-       "9007199254740992"});
+  Trace trace =
+      TraceFromText({0, 0}, 2147483647,
+                    {"UNSHARD0@0-0 F0.0+@1:3-9 B1.2147483646@1:3-9 W0.1@9-9007199254740992 "
+                     "RECV_B0.7@9007199254740991-0 REDUCE1@9007199254740991-9007199254740992 "
+                     "RESHARD0@9007199254740992-9007199254740992"});
   trace.name = "\"quoted\" \\ \n\t \xC3\xA9 </script>";
   trace.source = "";
   trace.actions[0][1].bytes = std::numeric_limits<int64_t>::max();
@@ -201,53 +205,41 @@ TEST(ChromeTrace, ShowsReductionsOnThreadsOfTheirOwn) {
   EXPECT_EQ(thread_of["STEP0"], 0);
 }
 
-struct Edit {
-  const char* from;
-  const char* to;
-  const char* message;
-};
-
 TEST(ChromeTrace, RefusesWhatItWouldHaveToGuess) {
   const std::string good = ToChromeTrace(Small());
-  const std::vector<Edit> edits = {
-      {"stagecoach-trace", "other-trace", "$.otherData.format: must be \"stagecoach-trace\""},
-      {"\"version\":1", "\"version\":2", "$.otherData.version: only version 1"},
-      {"\"micro_batches\":1", "\"micro_batches\":-1", "$.otherData.micro_batches: must be"},
-      {"\"micro_batches\":1", "\"micro_batches\":1.0", "$.otherData.micro_batches"},
-      {"\"rank_of_stage\":[0,1]", "\"rank_of_stage\":[0,2]", "$.otherData.rank_of_stage[1]"},
-      {"\"rank_of_stage\":[0,1]", "\"rank_of_stage\":[1,0]", "the stage is on rank 1"},
-      {"\"actions_per_rank\":[5,5]", "\"actions_per_rank\":[5,6]",
-       "$.traceEvents: 5 slices of rank 1, but $.otherData.actions_per_rank[1] says 6"},
-      {"\"actions_per_rank\":[5,5]", "\"actions_per_rank\":[]", "$.otherData.rank_of_stage"},
-      {"\"step_ns\":9500", "\"step_ns\":9499", "after the step"},
-      {"\"step_ns\":9500", "\"step_ns\":9500,\"more\":1", "unknown key \"more\""},
-      {"\"otherData\"", "\"otherDatum\"", "the key \"otherData\" is missing"},
-      {"\"op\":\"BW\"", "\"op\":\"BX\"", ".args.op: must be one of F, B, W, BW"},
-      {"\"stage\":0", "\"stage\":3", "the trace has 2 stages"},
-      {"\"micro_batch\":0", "\"micro_batch\":4294967296", ".args.micro_batch: must be from 0"},
-      {"\"micro_batch\":0,", "", "the key \"micro_batch\" is missing"},
-      {"\"op\":\"STEP\"", "\"op\":\"STEP\",\"micro_batch\":0", "unknown key \"micro_batch\""},
-      {"\"reached_ns\":1700", "\"reached_ns\":6002", "started before it was reached"},
-      {"\"bytes\":0", "\"bytes\":-1", ".args.bytes: must be at least 0"},
-      {"\"bytes\":0", "\"bytes\":0,\"size\":1", "unknown key \"size\""},
-      {"\"pid\":1,\"tid\":0,\"ts\"", "\"pid\":2,\"tid\":0,\"ts\"", ".pid: must be from 0 to 1"},
-      {"\"dur\"", "\"duration\"", "unknown key \"duration\""},
-      {"\"ph\":\"X\"", "\"ph\":\"Y\"", "4 slices of rank 0"},
-      {"{\"ph\":\"M\"", "7,{\"ph\":\"M\"", "$.traceEvents[0]: expected an object"},
+  const auto with = [&](const char* piece, const char* replacement) {
+    return Edited(good, piece, replacement);
   };
-  for (const Edit& edit : edits) {
-    std::string text = good;
-    const size_t at = text.find(edit.from);
-    ASSERT_NE(at, std::string::npos) << edit.from;
-    text.replace(at, std::string(edit.from).size(), edit.to);
-    EXPECT_THAT(ParseChromeTrace(text),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(edit.message)))
-        << edit.to;
-  }
-  EXPECT_THAT(ParseChromeTrace(""), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(ParseChromeTrace("[]"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected an object")));
-  EXPECT_THAT(ParseChromeTrace(good + "x"), StatusIs(absl::StatusCode::kInvalidArgument));
+  const Refusal<std::string> refusals[] = {
+      {with("stagecoach-trace", "other-trace"), "$.otherData.format: must be \"stagecoach-trace\""},
+      {with("'version':1", "'version':2"), "$.otherData.version: only version 1"},
+      {with("'micro_batches':1", "'micro_batches':-1"), "$.otherData.micro_batches: must be"},
+      {with("'micro_batches':1", "'micro_batches':1.0"), "$.otherData.micro_batches"},
+      {with("'rank_of_stage':[0,1]", "'rank_of_stage':[0,2]"), "$.otherData.rank_of_stage[1]"},
+      {with("'rank_of_stage':[0,1]", "'rank_of_stage':[1,0]"), "the stage is on rank 1"},
+      {with("'actions_per_rank':[5,5]", "'actions_per_rank':[5,6]"),
+       "$.traceEvents: 5 slices of rank 1, but $.otherData.actions_per_rank[1] says 6"},
+      {with("'actions_per_rank':[5,5]", "'actions_per_rank':[]"), "$.otherData.rank_of_stage"},
+      {with("'step_ns':9500", "'step_ns':9499"), "after the step"},
+      {with("'step_ns':9500", "'step_ns':9500,'more':1"), "unknown key \"more\""},
+      {with("'otherData'", "'otherDatum'"), "the key \"otherData\" is missing"},
+      {with("'op':'BW'", "'op':'BX'"), ".args.op: must be one of F, B, W, BW"},
+      {with("'stage':0", "'stage':3"), "the trace has 2 stages"},
+      {with("'micro_batch':0", "'micro_batch':4294967296"), ".args.micro_batch: must be from 0"},
+      {with("'micro_batch':0,", ""), "the key \"micro_batch\" is missing"},
+      {with("'op':'STEP'", "'op':'STEP','micro_batch':0"), "unknown key \"micro_batch\""},
+      {with("'reached_ns':1700", "'reached_ns':6002"), "started before it was reached"},
+      {with("'bytes':0", "'bytes':-1"), ".args.bytes: must be at least 0"},
+      {with("'bytes':0", "'bytes':0,'size':1"), "unknown key \"size\""},
+      {with("'pid':1,'tid':0,'ts'", "'pid':2,'tid':0,'ts'"), ".pid: must be from 0 to 1"},
+      {with("'dur'", "'duration'"), "unknown key \"duration\""},
+      {with("'ph':'X'", "'ph':'Y'"), "4 slices of rank 0"},
+      {with("{'ph':'M'", "7,{'ph':'M'"), "$.traceEvents[0]: expected an object"},
+      {"", ""},
+      {"[]", "expected an object"},
+      {good + "x", ""},
+  };
+  ExpectRefusals(ParseChromeTrace, refusals);
 }
 
 TEST(ChromeTrace, SurvivesDamagedText) {
@@ -282,10 +274,8 @@ TEST(ChromeTrace, NamesTheFileThatCannotBeRead) {
   const testing::TestFolder folder;
   const std::string path = folder.path() / "bad.json";
   ASSERT_OK(base::WriteFileAtomically(path, "{}"));
-  EXPECT_THAT(ReadTrace(path), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        AllOf(StartsWith(path), HasSubstr("otherData"))));
-  EXPECT_THAT(ReadTrace(path + ".none"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path + ".none")));
+  EXPECT_THAT(ReadTrace(path), IsRefused(AllOf(StartsWith(path), HasSubstr("otherData"))));
+  EXPECT_THAT(ReadTrace(path + ".none"), StatusIs(absl::StatusCode::kNotFound, path + ".none"));
 }
 
 TEST(ChromeTrace, WritesNoTraceThatItWouldNotRead) {

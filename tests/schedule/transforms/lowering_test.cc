@@ -14,10 +14,12 @@
 #include "schedule/simulate/simulate.h"
 #include "schedule/verify/validator.h"
 #include "tests/schedule/handwritten.h"
+#include "tests/testing/refusals.h"
 
 namespace stagecoach::schedule {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -247,28 +249,16 @@ TEST(Lower, AddsNoDeadlockToAnyOrderWithoutCycles) {
   EXPECT_GT(without_cycle, 1000);
 }
 
-TEST(Lower, RefusesALoweredSchedule) {
-  const absl::Status status = Lower(Lower(OneFOneB({2, 2}).value()).value()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("rank 0, position 1 (stage 0 RECV_B micro-batch 0)"));
-}
-
-TEST(Lower, RefusesAMessageThatIsNotRead) {
-  const Schedule compute = FromText({0, 1}, 1, {"F0.0 BW0.0", "BW1.0"});
-  const absl::Status status = Lower(compute).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 lacks stage 1 F micro-batch 0"));
-}
-
-TEST(Lower, RefusesADoubledAction) {
-  const Schedule compute = FromText({0, 1}, 1, {"F0.0 F0.0 BW0.0", "F1.0 BW1.0"});
-  EXPECT_EQ(Lower(compute).status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(Lower, RefusesAPlacementOutsideTheRanks) {
-  EXPECT_EQ(Lower(FromText({0, 2}, 1, {"F0.0", "F1.0"})).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+TEST(Lower, RefusesWhatItCannotLower) {
+  using absl::StatusCode::kFailedPrecondition;
+  ExpectRefusals({
+      {Lower(Lower(OneFOneB({2, 2}).value()).value()),
+       "rank 0, position 1 (stage 0 RECV_B micro-batch 0)"},
+      {Lower(FromText({0, 1}, 1, {"F0.0 BW0.0", "BW1.0"})), "rank 1 lacks stage 1 F micro-batch 0",
+       kFailedPrecondition},
+      {Lower(FromText({0, 1}, 1, {"F0.0 F0.0 BW0.0", "F1.0 BW1.0"})), "", kFailedPrecondition},
+      {Lower(FromText({0, 2}, 1, {"F0.0", "F1.0"})), "", kFailedPrecondition},
+  });
 }
 
 }  // namespace

@@ -46,40 +46,54 @@ void ExpectCycle(const Schedule& schedule, const std::string& drawing) {
   }
 }
 
-TEST(ValidateCollectives, RefusesOneThatIsMissingOnARank) {
-  ExpectViolation(AfterStart("NORM0 STEP0", "STEP1"), 1, -1,
-                  "NORM of group 0 is missing; rank 0 performs NORM of group 0, \"all\"");
-  ExpectViolation(AfterStart("STEP0", "STEP1 RESULTS0"), 0, -1, "RESULTS of group 0 is missing");
-}
-
-TEST(ValidateCollectives, RefusesTiesThatComeTooEarlyOrTooLate) {
-  ExpectViolation(AfterStart("NORM0 TIES0 STEP0", "NORM0 TIES0 STEP1"), 0, 4,
-                  "it must come after TIES of group 0, which completes the gradients");
-  ExpectViolation(AfterStart("STEP0 TIES0", "TIES0 STEP1"), 0, 5,
-                  "it must come before stage 0 STEP, which updates by the sums");
-  ExpectViolation(WithGroups("F0.0 SEND_F0.0 RECV_B0.0 TIES0 BW0.0 STEP0",
-                             "RECV_F1.0 F1.0 BW1.0 SEND_B1.0 TIES0 STEP1"),
-                  0, 3, "gradients are not complete yet");
+TEST(ValidateCollectives, NamesThePlaceAndTheReason) {
+  struct Row {
+    Schedule schedule;
+    int rank, position;
+    const char* reason;
+  };
+  const std::string start_0 = absl::StrCat(kStart0, " STEP0 RESULTS0");
+  const Row rows[] = {
+      {AfterStart("NORM0 STEP0", "STEP1"), 1, -1,
+       "NORM of group 0 is missing; rank 0 performs NORM of group 0, \"all\""},
+      {AfterStart("STEP0", "STEP1 RESULTS0"), 0, -1, "RESULTS of group 0 is missing"},
+      {AfterStart("NORM0 NORM0 STEP0", "NORM0 STEP1"), 0, 5, "it has been performed before"},
+      // The groups.
+      {AfterStart("NORM0 STEP0", "NORM1 STEP1"), 1, 4,
+       "another group: rank 0 performs NORM of group 0, \"all\""},
+      {AfterStart("NORM2 STEP0", "NORM2 STEP1"), 1, 4, "the rank is not in that group, \"one\""},
+      {AfterStart("NORM2 STEP0", "STEP1"), 0, 4, "its group, \"one\", has 1 of the 2 ranks"},
+      {AfterStart("NORM3 STEP0", "NORM0 STEP1"), 0, 4, "the schedule has 3 groups"},
+      {AfterStart("NORM0 NORM1 STEP0", "NORM0 STEP1"), 0, 5,
+       "every rank performs NORM of group 0, \"all\" already; remove it"},
+      {AfterStart("NORM0 STEP0", "NORM0 NORM1 STEP1"), 1, 5, "remove it"},
+      // Ties and norms come between the last gradients and the steps.
+      {AfterStart("NORM0 TIES0 STEP0", "NORM0 TIES0 STEP1"), 0, 4,
+       "it must come after TIES of group 0, which completes the gradients"},
+      {AfterStart("STEP0 TIES0", "TIES0 STEP1"), 0, 5,
+       "it must come before stage 0 STEP, which updates by the sums"},
+      {WithGroups("F0.0 SEND_F0.0 RECV_B0.0 TIES0 BW0.0 STEP0",
+                  "RECV_F1.0 F1.0 BW1.0 SEND_B1.0 TIES0 STEP1"),
+       0, 3, "gradients are not complete yet"},
+      {WithGroups("F0.0 SEND_F0.0 RECV_B0.0 NORM0 BW0.0 STEP0",
+                  absl::StrCat(kStart1, " NORM0 STEP1")),
+       0, 3, "gradients are not complete yet; it must come after stage 0 BW"},
+      {AfterStart("NORM0 REDUCE0 STEP0", "NORM0 STEP1"), 0, 4, "it must come after stage 0 REDUCE"},
+      {AfterStart("STEP0 NORM0", "NORM0 STEP1"), 0, 5, "it must come before stage 0 STEP"},
+      {WithGroups("F0.0 SEND_F0.0 NORM0", "RECV_F1.0 F1.0 NORM0"), 0, 2, "has no gradients"},
+      // Results come after the loss.
+      {WithGroups(start_0, "RECV_F1.0 RESULTS0 F1.0 BW1.0 SEND_B1.0 STEP1"), 1, 1,
+       "the results are not complete yet; it must come after stage 1 BW"},
+      {WithGroups(start_0, "RECV_F1.0 F1.0 RESULTS0 B1.0 SEND_B1.0 W1.0 STEP1"), 1, 2,
+       "the results are not complete yet; it must come after stage 1 B"},
+      {WithGroups("F0.0 SEND_F0.0 RESULTS0", "RECV_F1.0 RESULTS0 F1.0"), 1, 1,
+       "the results are not complete yet; it must come after stage 1 F"},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.reason);
+    ExpectViolation(row.schedule, row.rank, row.position, row.reason);
+  }
   EXPECT_EQ(FindViolation(AfterStart("TIES0 NORM0 STEP0", "TIES0 NORM0 STEP1")), std::nullopt);
-}
-
-TEST(ValidateCollectives, RefusesAnotherGroup) {
-  ExpectViolation(AfterStart("NORM0 STEP0", "NORM1 STEP1"), 1, 4,
-                  "another group: rank 0 performs NORM of group 0, \"all\"");
-}
-
-TEST(ValidateCollectives, RefusesAGroupWithoutTheRank) {
-  ExpectViolation(AfterStart("NORM2 STEP0", "NORM2 STEP1"), 1, 4,
-                  "the rank is not in that group, \"one\"");
-}
-
-TEST(ValidateCollectives, RefusesAGroupThatLacksRanks) {
-  ExpectViolation(AfterStart("NORM2 STEP0", "STEP1"), 0, 4,
-                  "its group, \"one\", has 1 of the 2 ranks");
-}
-
-TEST(ValidateCollectives, RefusesAGroupThatIsNotThere) {
-  ExpectViolation(AfterStart("NORM3 STEP0", "NORM0 STEP1"), 0, 4, "the schedule has 3 groups");
 }
 
 TEST(ValidateCollectives, RefusesGroupsOfNoOrUnsortedRanks) {
@@ -152,46 +166,6 @@ TEST(ValidateCollectives, FindsAMessageThatCrossesACollective) {
   EXPECT_THAT(std::string(separate.message()),
               AllOf(StartsWith("rank 0, position 3 (RESULTS of group 0): out of order"),
                     HasSubstr("rank 1 sends that after it")));
-}
-
-TEST(ValidateCollectives, RefusesOneThatIsDoneTwice) {
-  ExpectViolation(AfterStart("NORM0 NORM0 STEP0", "NORM0 STEP1"), 0, 5,
-                  "it has been performed before");
-}
-
-TEST(ValidateCollectives, RefusesOneThatIsDoneAgainInAnotherGroup) {
-  ExpectViolation(AfterStart("NORM0 NORM1 STEP0", "NORM0 STEP1"), 0, 5,
-                  "every rank performs NORM of group 0, \"all\" already; remove it");
-  ExpectViolation(AfterStart("NORM0 STEP0", "NORM0 NORM1 STEP1"), 1, 5, "remove it");
-}
-
-TEST(ValidateCollectives, RefusesNormsOfIncompleteGradients) {
-  ExpectViolation(WithGroups("F0.0 SEND_F0.0 RECV_B0.0 NORM0 BW0.0 STEP0",
-                             absl::StrCat(kStart1, " NORM0 STEP1")),
-                  0, 3, "gradients are not complete yet; it must come after stage 0 BW");
-  ExpectViolation(AfterStart("NORM0 REDUCE0 STEP0", "NORM0 STEP1"), 0, 4,
-                  "it must come after stage 0 REDUCE");
-}
-
-TEST(ValidateCollectives, RefusesNormsAfterAStep) {
-  ExpectViolation(AfterStart("STEP0 NORM0", "NORM0 STEP1"), 0, 5,
-                  "it must come before stage 0 STEP");
-}
-
-TEST(ValidateCollectives, RefusesResultsBeforeTheLoss) {
-  ExpectViolation(WithGroups(absl::StrCat(kStart0, " STEP0 RESULTS0"),
-                             "RECV_F1.0 RESULTS0 F1.0 BW1.0 SEND_B1.0 STEP1"),
-                  1, 1, "the results are not complete yet; it must come after stage 1 BW");
-  ExpectViolation(WithGroups(absl::StrCat(kStart0, " STEP0 RESULTS0"),
-                             "RECV_F1.0 F1.0 RESULTS0 B1.0 SEND_B1.0 W1.0 STEP1"),
-                  1, 2, "the results are not complete yet; it must come after stage 1 B");
-  ExpectViolation(WithGroups("F0.0 SEND_F0.0 RESULTS0", "RECV_F1.0 RESULTS0 F1.0"), 1, 1,
-                  "the results are not complete yet; it must come after stage 1 F");
-}
-
-TEST(ValidateCollectives, RefusesNormsWithoutGradients) {
-  ExpectViolation(WithGroups("F0.0 SEND_F0.0 NORM0", "RECV_F1.0 F1.0 NORM0"), 0, 2,
-                  "has no gradients");
 }
 
 TEST(ValidateCollectives, RefusesAGroupOfSomethingElse) {

@@ -6,13 +6,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -40,21 +42,12 @@ TEST(LoadData, SeedsTheSyntheticSet) {
   EXPECT_NE(FeaturesOf(*zero->train, 0), FeaturesOf(*one->train, 0));
 }
 
-TEST(LoadData, RefusesABadSyntheticSpec) {
-  EXPECT_THAT(LoadData(Source("synthetic:30x4")),
-              StatusIs(kInvalidArgument, HasSubstr("\"30x4\", expected ROWSxFEATURESxCLASSES")));
-}
-
 TEST(LoadData, ReadsACsvFileByItsLabelColumn) {
   DataSource source = Source(WriteTestFile(TestDirectory(), "a.csv", "x,kind\n1,a\n2,b\n3,a\n"));
   source.label_column = "kind";
   const auto data = LoadData(source);
   ASSERT_OK(data);
   EXPECT_EQ(data->train->rows() + data->test->rows(), 3);
-}
-
-TEST(LoadData, NamesAMissingCsvFile) {
-  EXPECT_THAT(LoadData(Source("/no/such.csv")), StatusIs(kNotFound, HasSubstr("/no/such.csv")));
 }
 
 TEST(LoadData, ReadsADirectoryOfIdxFiles) {
@@ -79,25 +72,22 @@ TEST(LoadData, FollowsALinkToADirectory) {
   EXPECT_FALSE(IsDivided(Source(folder + "/link")));
 }
 
-TEST(LoadData, NamesAMissingDirectory) {
-  EXPECT_THAT(LoadData(Source("/no/such/directory")),
-              StatusIs(kNotFound, HasSubstr("/no/such/directory: no such file or directory")));
-}
-
-TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
-  EXPECT_THAT(
-      LoadData(Source("")),
-      StatusIs(kInvalidArgument,
-               HasSubstr("expected a directory of IDX files, a directory of CIFAR-10 files, a "
-                         "directory of .npy files, a .csv file, a .txt file, tokens in .bin")));
-}
-
-TEST(LoadData, NamesTheFileThatMayBeMeant) {
+TEST(LoadData, RefusesWhatIsNoData) {
   const std::string folder = TestDirectory();
   WriteTestFile(folder, "num.csv", "x,label\n1,a\n2,b\n");
-  EXPECT_THAT(LoadData(Source(folder + "/num.cvs")),
-              StatusIs(kNotFound, HasSubstr("/num.cvs: no such file or directory; did you mean "
-                                            "num.csv?")));
+  ExpectRefusals({
+      {LoadData(Source("synthetic:30x4")), "\"30x4\", expected ROWSxFEATURESxCLASSES"},
+      {LoadData(Source("/no/such.csv")), "/no/such.csv", kNotFound},
+      {LoadData(Source("/no/such/directory")), "/no/such/directory: no such file or directory",
+       kNotFound},
+      {LoadData(Source("")),
+       "expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, "},
+      {LoadData(Source(folder + "/num.cvs")),
+       "/num.cvs: no such file or directory; did you mean num.csv?", kNotFound},
+      {LoadData({.spec = "synthetic:30x4x3", .train_rows = 31}),
+       "synthetic:30x4x3: training rows: asked for 31 rows of a set that has 30"},
+      {LoadData({.spec = "synthetic:30x4x3", .train_rows = -1}), "asked for -1 rows"},
+  });
 }
 
 TEST(LoadData, ListsTheFormsForWhatIsInNone) {
@@ -108,22 +98,20 @@ TEST(LoadData, ListsTheFormsForWhatIsInNone) {
     const std::string data = folder + name;
     if (*name != '\0') WriteTestFile(folder, name + 1, std::string(20, 'x'));
     EXPECT_THAT(LoadData(Source(data)),
-                StatusIs(kInvalidArgument,
-                         AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
-                                                          "IDX files, a directory of "))));
+                IsRefused(AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
+                                                           "IDX, CIFAR-10 or .npy files"))));
   }
   const DataEncoding of_images = {.mean = {0}, .stddev = {1}};
-  EXPECT_THAT(LoadSamples(Source(folder), of_images, 2),
-              StatusIs(kInvalidArgument, HasSubstr("known form, expected")));
+  EXPECT_THAT(LoadSamples(Source(folder), of_images, 2), IsRefused("known form, expected"));
   EXPECT_THAT(LoadSamples(Source(folder + "/cat.png"), of_images, 2),
-              StatusIs(kInvalidArgument, HasSubstr("other forms are a directory of IDX")));
+              IsRefused("other forms are a directory of IDX"));
 }
 
 // A sparse file takes no room on the disk.
 TEST(LoadData, ReportsAFileAboveTheLimitAsBadContent) {
   const std::string path = WriteTestFile(TestDirectory(), "a.csv", "x,label\n");
   std::filesystem::resize_file(path, (uint64_t{2} << 30) + 1);
-  EXPECT_THAT(LoadData(Source(path)), StatusIs(kInvalidArgument, HasSubstr("a.csv")));
+  EXPECT_THAT(LoadData(Source(path)), IsRefused("a.csv"));
   std::filesystem::remove(path);
 }
 
@@ -140,28 +128,13 @@ TEST(LoadData, KeepsTheFirstTrainingRowsOnRequest) {
   }
 }
 
-TEST(LoadData, RefusesMoreTrainingRowsThanThereAre) {
-  DataSource source = Source("synthetic:30x4x3");
-  source.train_rows = 31;
-  EXPECT_THAT(LoadData(source),
-              StatusIs(kInvalidArgument,
-                       HasSubstr("synthetic:30x4x3: training rows: asked for 31 rows of a "
-                                 "set that has 30")));
-}
-
-TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
-  DataSource source = Source("synthetic:30x4x3");
-  source.train_rows = -1;
-  EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
-}
-
 // Both sets use the classes and statistics of one training set, which is then the whole file.
 TEST(LoadData, HasNumbersAsLabelsOnlyWhereTheyMayBe) {
   EXPECT_THAT(LoadData({.spec = "synthetic:20x3x2", .labels = LabelKind::kNumbers}),
-              StatusIs(kInvalidArgument, HasSubstr("synthetic:20x3x2: has classes")));
+              IsRefused("synthetic:20x3x2: has classes"));
   const DataEncoding encoding = {.label_stddev = 2.0};
   EXPECT_THAT(LoadSamples({.spec = "synthetic:20x3x2"}, encoding, 1),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it predicts numbers")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "it predicts numbers"));
 }
 
 TEST(LoadData, TakesATestSetFromAnotherFile) {
@@ -174,7 +147,7 @@ TEST(LoadData, TakesATestSetFromAnotherFile) {
   EXPECT_THAT(LabelsOf(*data->test), ElementsAre(2, 0));
   EXPECT_EQ(FeaturesOf(*data->test, 0), FeaturesOf(*data->train, 1));
   source.test_spec = WriteTestFile(folder, "c.csv", "x\n1\n");
-  EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("c.csv: has no labels")));
+  EXPECT_THAT(LoadData(source), IsRefused("c.csv: has no labels"));
 }
 
 TEST(LoadData, NeedsNoTestFilesInADirectoryThatIsTestedWithAnother) {
@@ -188,7 +161,7 @@ TEST(LoadData, NeedsNoTestFilesInADirectoryThatIsTestedWithAnother) {
   write(folder + "/train", "train");
   write(folder + "/test", "t10k");
   DataSource source = Source(folder + "/train");
-  EXPECT_THAT(LoadData(source), StatusIs(kNotFound, HasSubstr("t10k")));
+  EXPECT_THAT(LoadData(source), StatusIs(kNotFound, "t10k"));
   source.test_spec = folder + "/test";
   EXPECT_OK(LoadData(source));
 }
@@ -208,7 +181,7 @@ TEST(LoadData, HoldsBackTheShareOfAFileThatIsAskedFor) {
   for (const double fraction : {0.0, 1.0}) {
     csv.test_fraction = text.test_fraction = fraction;
     for (const DataSource& source : {csv, text}) {
-      EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("test fraction")));
+      EXPECT_THAT(LoadData(source), IsRefused("test fraction"));
     }
   }
   EXPECT_TRUE(IsDivided(csv));
@@ -233,7 +206,7 @@ TEST(LoadSamples, RefusesDataOfAnotherKindThanTheModelKnows) {
   const std::string csv = WriteTestFile(folder, "a.csv", "x,label\n1,0\n2,1\n");
   WriteTestFile(folder, "t10k-images-idx3-ubyte", IdxFile({2, 1, 1}, "ab"));
   const auto refused = [](const std::string& kind) {
-    return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not trained on " + kind));
+    return StatusIs(absl::StatusCode::kFailedPrecondition, "not trained on " + kind);
   };
   for (const DataEncoding& other : {table, images}) {
     EXPECT_THAT(LoadSamples(Source("synthetic:30x4x3"), other, 3), refused("synthetic data"));

@@ -28,6 +28,7 @@ using absl::StatusCode::kDataLoss;
 using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
 using nlohmann::json;
+using ::stagecoach::testing::IsRefused;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -118,10 +119,10 @@ TEST_P(TokenizerOfAFile, RefusesWhatIsNotUtf8ByItsOffset) {
   const auto tokenizer = LoadFixture(GetParam());
   const std::string words(300'000, 'x');
   EXPECT_THAT(tokenizer->Encode("abc\xFF"),
-              StatusIs(kDataLoss, HasSubstr("the byte 0xff at offset 3 is not UTF-8")));
-  EXPECT_THAT(tokenizer->Encode("abc\xE2\x82"), StatusIs(kDataLoss, HasSubstr("at offset 3")));
+              StatusIs(kDataLoss, "the byte 0xff at offset 3 is not UTF-8"));
+  EXPECT_THAT(tokenizer->Encode("abc\xE2\x82"), StatusIs(kDataLoss, "at offset 3"));
   EXPECT_THAT(tokenizer->Encode(words + "\xE2\x82!" + words),
-              StatusIs(kDataLoss, HasSubstr("at offset 300000")));
+              StatusIs(kDataLoss, "at offset 300000"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerOfAFile,
@@ -297,7 +298,7 @@ TEST(Tokenizer, RefusesWhatItCannotDivide) {
   for (const char* name : {"gpt2.json", "spm.model"}) {
     EXPECT_THAT(LoadFixture(name)->Encode(text),
                 StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("from offset 0 on, there is no place in 16777216 bytes")));
+                         "from offset 0 on, there is no place in 16777216 bytes"));
   }
 }
 
@@ -398,24 +399,25 @@ TEST(TokenizerJson, AddsASpaceWhereATextOrAPartOfItBegins) {
   expect_same(spaces + "x", " " + spaces + "x");
 }
 
-struct Refusal {
+// A change of a fixture, and what the refusal of the result says.
+struct RefusedEdit {
   const char* pointer;
   json value;
   const char* message;
 };
 
-void ExpectRefusals(const std::string& fixture, const std::vector<Refusal>& refusals) {
-  for (const Refusal& refusal : refusals) {
+void ExpectRefusedEdits(const std::string& fixture, const std::vector<RefusedEdit>& edits) {
+  for (const RefusedEdit& edit : edits) {
     json file = FixtureJson(fixture);
-    file[json::json_pointer(refusal.pointer)] = refusal.value;
-    EXPECT_THAT(LoadJson(file), StatusIs(kInvalidArgument, AllOf(HasSubstr("tokenizer.json: "),
-                                                                 HasSubstr(refusal.message))))
-        << refusal.pointer;
+    file[json::json_pointer(edit.pointer)] = edit.value;
+    EXPECT_THAT(LoadJson(file),
+                IsRefused(AllOf(HasSubstr("tokenizer.json: "), HasSubstr(edit.message))))
+        << edit.pointer;
   }
 }
 
 TEST(TokenizerJson, RefusesByNameWhatItDoesNotKnow) {
-  ExpectRefusals(
+  ExpectRefusedEdits(
       "gpt2.json",
       {{"/version", "2.0", "$.version: \"2.0\", expected \"1.0\""},
        {"/model/type", "WordLevel", "$.model.type: \"WordLevel\" is not supported"},
@@ -437,20 +439,21 @@ TEST(TokenizerJson, RefusesByNameWhatItDoesNotKnow) {
        {"/post_processor/type", "Other", "$.post_processor.type: \"Other\" is not supported"},
        {"/added_tokens/0/content", "", "$.added_tokens[0].content: is empty"},
        {"/added_tokens/0/id", 10'000'000, "$.added_tokens[0].id: must be from 0"}});
-  ExpectRefusals(
+  ExpectRefusedEdits(
       "llama3.json",
       {{"/pre_tokenizer/pretokenizers/0/behavior", "Removed", "\"Removed\" is not supported"},
        {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\bx", "\"\\b\" is not supported"},
        {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "behind another step"},
        {"/pre_tokenizer/pretokenizers/0/type", "Whitespace", "\"Whitespace\" is not supported"},
        {"/pre_tokenizer/pretokenizers/0", {{"type", "ByteLevel"}}, "is to be the last step"}});
-  ExpectRefusals("mistral.json",
-                 {{"/pre_tokenizer/prepend_scheme", "last", "\"last\" is not supported"},
-                  {"/model/unk_token", "<none>", "$.model.unk_token: \"<none>\" is not in the"}});
-  ExpectRefusals("unigram.json",
-                 {{"/model/unk_id", 100'000, "$.model.unk_id: must be from 0"},
-                  {"/model/vocab/3", "a", "$.model.vocab[3]: expected a token and its score"}});
-  ExpectRefusals("bert.json", {{"/model/unk_token", "<none>", "\"<none>\" is not in the"}});
+  ExpectRefusedEdits(
+      "mistral.json",
+      {{"/pre_tokenizer/prepend_scheme", "last", "\"last\" is not supported"},
+       {"/model/unk_token", "<none>", "$.model.unk_token: \"<none>\" is not in the"}});
+  ExpectRefusedEdits("unigram.json",
+                     {{"/model/unk_id", 100'000, "$.model.unk_id: must be from 0"},
+                      {"/model/vocab/3", "a", "$.model.vocab[3]: expected a token and its score"}});
+  ExpectRefusedEdits("bert.json", {{"/model/unk_token", "<none>", "\"<none>\" is not in the"}});
 }
 
 // Every type of the library is either read as the library reads it, or refused with its place.
@@ -464,7 +467,7 @@ TEST(TokenizerJson, HasEachPartOfTheLibraryReadRightOrRefusedByName) {
     file[section] = one["part"];
     const auto tokenizer = LoadJson(file);
     if (!tokenizer.ok()) {
-      EXPECT_THAT(tokenizer, StatusIs(kInvalidArgument, HasSubstr("tokenizer.json: $."))) << name;
+      EXPECT_THAT(tokenizer, IsRefused("tokenizer.json: $.")) << name;
       EXPECT_THAT(std::string(tokenizer.status().message()), Not(HasSubstr("\n"))) << name;
       continue;
     }
@@ -520,12 +523,12 @@ TEST(TokenizerJson, RefusesAddedTokensWhoseIdsTheLibraryDoesNotTake) {
       {{{"a", 701}}, "\"a\" the id 65"},
       {{{"<extra>", 701}}, "\"<extra>\" the id 700"}};
   for (const auto& [added, message] : refusals) {
-    EXPECT_THAT(load(added), StatusIs(kInvalidArgument, HasSubstr(message)));
+    EXPECT_THAT(load(added), IsRefused(message));
   }
 }
 
 TEST(TokenizerJson, RefusesWhatContradictsItself) {
-  ExpectRefusals(
+  ExpectRefusedEdits(
       "gpt2.json",
       {{"/model/merges/3", {"a", "qqq"}, "$.model.merges[3]: \"qqq\" is not in the vocabulary"},
        {"/model/merges/3", "ab", "$.model.merges[3]: expected two tokens"},
@@ -533,18 +536,17 @@ TEST(TokenizerJson, RefusesWhatContradictsItself) {
        {"/model/vocab/a", 1, "is there twice"},
        {"/model/vocab/a", -1, "the id of \"a\" is none from 0"},
        {"/model/vocab", json::object(), "has no symbol"}});
-  EXPECT_THAT(LoadJson(json::array()), StatusIs(kInvalidArgument, HasSubstr("expected an object")));
+  EXPECT_THAT(LoadJson(json::array()), IsRefused("expected an object"));
 }
 
 TEST(Tokenizer, RefusesFilesThatAreNone) {
   const std::string directory = TestDirectory();
   EXPECT_THAT(Tokenizer::Load(directory + "/none.json"), StatusIs(kNotFound));
   EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.txt", "x")),
-              StatusIs(kInvalidArgument, HasSubstr("a.txt: expected the name of")));
-  EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.json", "{")),
-              StatusIs(kInvalidArgument, HasSubstr("a.json:1:2: ")));
+              IsRefused("a.txt: expected the name of"));
+  EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.json", "{")), IsRefused("a.json:1:2: "));
   EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.model", "no model")),
-              StatusIs(kInvalidArgument, HasSubstr("a.model: not a model that SentencePiece")));
+              IsRefused("a.model: not a model that SentencePiece"));
 }
 
 TEST(SplitPattern, RefusesWhatMeansSomethingElseToOniguruma) {
@@ -553,8 +555,8 @@ TEST(SplitPattern, RefusesWhatMeansSomethingElseToOniguruma) {
         "\\Kx", "(a)\\1", "\\p{Alphabetic}", "\\pL", "a\\"}) {
     EXPECT_THAT(SplitPattern::Compile(pattern), StatusIs(kInvalidArgument)) << pattern;
   }
-  EXPECT_THAT(SplitPattern::Compile("a*"), StatusIs(kInvalidArgument, HasSubstr("nothing")));
-  EXPECT_THAT(SplitPattern::Compile("(a"), StatusIs(kInvalidArgument, HasSubstr("the pattern (a")));
+  EXPECT_THAT(SplitPattern::Compile("a*"), IsRefused("nothing"));
+  EXPECT_THAT(SplitPattern::Compile("(a"), IsRefused("the pattern (a"));
 }
 
 TEST(SplitPattern, WaitsForWhatMayDecide) {

@@ -13,13 +13,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::ExpectRefusals;
+using ::stagecoach::testing::IsRefused;
 using ::stagecoach::testing::RandomUniform;
-using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::Refusal;
 using ::stagecoach::testing::TestDevice;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -70,7 +73,7 @@ TEST(LayerShapes, LayersOfTheLastAxisRefuseSamplesWithoutAxes) {
   TestDevice device;
   for (const LayerFactory& layer : {Linear(4), LayerNorm(), RmsNorm(), SwiGlu()}) {
     EXPECT_THAT(layer()->Prepare(LayerContext{device.device(), 3, Shape{}}),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+                IsRefused("at least one axis"));
   }
 }
 
@@ -178,9 +181,8 @@ TEST(AttentionLayer, RefusesSamplesThatHaveNoHeads) {
   for (const Shape& sample :
        {Shape{12}, Shape{2, 13}, Shape{2, 6}, Shape{2, 0}, Shape{1, 2, 12}, Shape{2, 25}}) {
     EXPECT_THAT(PrepareAttention({.heads = 4}, sample),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("attention"), HasSubstr("4 heads"),
-                               HasSubstr(sample.ToString()))));
+                IsRefused(AllOf(HasSubstr("attention"), HasSubstr("4 heads"),
+                                HasSubstr(sample.ToString()))));
   }
 }
 
@@ -191,15 +193,14 @@ TEST(AttentionLayer, RefusesHeadsThatMakeNoGroups) {
         AttentionOptions{.heads = 6, .kv_heads = 4}, AttentionOptions{.heads = 2, .kv_heads = 4},
         AttentionOptions{.heads = 2, .kv_heads = -2}, AttentionOptions{.heads = kHuge},
         AttentionOptions{.heads = kHuge, .kv_heads = 1}}) {
-    EXPECT_THAT(PrepareAttention(options, Shape{2, 24}),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention")))
+    EXPECT_THAT(PrepareAttention(options, Shape{2, 24}), IsRefused("attention"))
         << options.heads << " " << options.kv_heads;
   }
 }
 
 TEST(AttentionLayer, RefusesAnOddHeadSizeWithARotaryBase) {
   EXPECT_THAT(PrepareAttention({.heads = 1, .rotary_base = 10.0F}, Shape{2, 9}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("even, not 3")));
+              IsRefused("even, not 3"));
 }
 
 // Returns what Sequential::Prepare reports for layers 3, 4, ... of a model.
@@ -209,12 +210,6 @@ absl::Status PrepareFromLayerThree(const std::vector<LayerFactory>& layers) {
     return Sequential::Prepare(layers, {device.device(), /*rows=*/3, Shape{5}}, /*first_index=*/3)
         .status();
   });
-}
-
-TEST(LayerShapes, ALinearLayerWithoutOutputsIsNamed) {
-  EXPECT_THAT(PrepareFromLayerThree({Linear(4), Linear(0)}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))));
 }
 
 // Returns what Sequential::Prepare reports for layers that are fed ids.
@@ -231,48 +226,29 @@ TEST(LayerShapes, AnEmbeddingTakesRowsOfIds) {
   const LayerFactory embedding = Embedding({.vocabulary = 7, .features = 5});
   EXPECT_OK(PrepareWithIds({embedding, Linear(2)}, Shape{4}));
   EXPECT_THAT(PrepareWithIds({embedding}, Shape{4, 2}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("samples of one axis"), HasSubstr("[4, 2]"))));
+              IsRefused(AllOf(HasSubstr("samples of one axis"), HasSubstr("[4, 2]"))));
   EXPECT_THAT(PrepareFromLayerThree({Linear(4), embedding}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("layer 4"), HasSubstr("takes ids"))));
+              IsRefused(AllOf(HasSubstr("layer 4"), HasSubstr("takes ids"))));
+}
+
+TEST(LayerShapes, ALayerThatDoesNotFitIsNamedWithTheReason) {
+  const Refusal<std::vector<LayerFactory>> refusals[] = {
+      {{Linear(4), Linear(0)}, AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))},
+      {{Dropout(1.0F)}, AllOf(HasSubstr("layer 3: dropout"), HasSubstr("below 1"))},
+      {{Linear(4), SwiGlu(), Linear(3), SwiGlu()},
+       AllOf(HasSubstr("layer 6: swiglu"), HasSubstr("even"), HasSubstr("[3]"))},
+      {{Linear(4), Residual({Linear(6)})},
+       AllOf(HasSubstr("layer 4: residual"), HasSubstr("[4]"), HasSubstr("[6]"),
+             HasSubstr("must be equal"))},
+      {{Residual({LayerNorm(), Linear(0)})}, "layer 3: layer 1: linear"},
+      {{Residual({})}, "layer 3: residual: needs at least one layer"},
+  };
+  ExpectRefusals(PrepareFromLayerThree, refusals);
 }
 
 TEST(LayerShapes, AnEmbeddingNeedsAVocabularyAndFeatures) {
-  EXPECT_THAT(PrepareWithIds({Embedding({.features = 5})}, Shape{4}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 words")));
-  EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 features")));
-}
-
-TEST(LayerShapes, DropoutNamesARateOutOfRange) {
-  EXPECT_THAT(PrepareFromLayerThree({Dropout(1.0F)}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("layer 3: dropout"), HasSubstr("below 1"))));
-}
-
-TEST(LayerShapes, SwiGluHalvesAnEvenNumberOfFeatures) {
-  EXPECT_THAT(PrepareFromLayerThree({Linear(4), SwiGlu(), Linear(3), SwiGlu()}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("layer 6: swiglu"), HasSubstr("even"), HasSubstr("[3]"))));
-}
-
-TEST(LayerShapes, AResidualLayerMustKeepItsShape) {
-  EXPECT_THAT(PrepareFromLayerThree({Linear(4), Residual({Linear(6)})}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("layer 4: residual"), HasSubstr("[4]"), HasSubstr("[6]"),
-                             HasSubstr("must be equal"))));
-}
-
-TEST(LayerShapes, AnErrorInsideAResidualLayerNamesBothLayers) {
-  EXPECT_THAT(PrepareFromLayerThree({Residual({LayerNorm(), Linear(0)})}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 3: layer 1: linear")));
-}
-
-TEST(LayerShapes, AResidualLayerNeedsAnInnerLayer) {
-  EXPECT_THAT(PrepareFromLayerThree({Residual({})}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("layer 3: residual: needs at least one layer")));
+  EXPECT_THAT(PrepareWithIds({Embedding({.features = 5})}, Shape{4}), IsRefused("0 words"));
+  EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}), IsRefused("0 features"));
 }
 
 }  // namespace
