@@ -1,5 +1,3 @@
-#include "tools/stagecoach/bench/bench_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -31,6 +29,7 @@
 #include "tools/stagecoach/bench/bench_results.h"
 #include "tools/stagecoach/bench/bench_runner.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/commands/checkpoint_command.h"
-
 #include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
@@ -25,6 +23,7 @@
 #include "engine/checkpoint/shard_files.h"
 #include "engine/session/saved_run.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/messages.h"

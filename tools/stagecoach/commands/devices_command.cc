@@ -1,5 +1,3 @@
-#include "tools/stagecoach/commands/devices_command.h"
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include "base/units.h"
 #include "engine/session/machine.h"
 #include "kernels/cuda_backend.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/terminal.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/commands/help_command.h"
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -16,6 +14,7 @@
 #include "base/status_macros.h"
 #include "tools/stagecoach/commands/command_texts.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 
 namespace stagecoach::tools {

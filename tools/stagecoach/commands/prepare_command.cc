@@ -1,5 +1,3 @@
-#include "tools/stagecoach/commands/prepare_command.h"
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,6 +16,7 @@
 #include "engine/data/tokens/prepare.h"
 #include "engine/data/tokens/token_file.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/messages.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/commands/profile_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "engine/train/measured_profile.h"
 #include "partition/io/profile_file.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/commands/trace_command.h"
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,6 +19,7 @@
 #include "schedule/traces/chrome_trace.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/messages.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/generate/generate_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
@@ -22,6 +20,7 @@
 #include "engine/session/device_choice.h"
 #include "engine/session/generation_model.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/generate/generation.h"
 #include "tools/stagecoach/values/flags.h"

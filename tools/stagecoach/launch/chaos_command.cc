@@ -1,5 +1,3 @@
-#include "tools/stagecoach/launch/chaos_command.h"
-
 #include <signal.h>
 #include <sys/types.h>
 
@@ -31,6 +29,7 @@
 #include "base/units.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/launch/supervision.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/launch/launch_command.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -17,6 +15,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/launch/supervision.h"
 #include "tools/stagecoach/terminal/messages.h"
 #include "tools/stagecoach/values/flags.h"

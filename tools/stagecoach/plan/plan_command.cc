@@ -1,5 +1,3 @@
-#include "tools/stagecoach/plan/plan_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -24,6 +22,7 @@
 #include "partition/search/plan_options.h"
 #include "schedule/render/timeline.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/plan/comparison.h"
 #include "tools/stagecoach/plan/plan_request.h"
 #include "tools/stagecoach/terminal/exit_status.h"

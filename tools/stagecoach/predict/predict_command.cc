@@ -1,5 +1,3 @@
-#include "tools/stagecoach/predict/predict_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iterator>
@@ -17,6 +15,7 @@
 #include "engine/session/run_config.h"
 #include "engine/session/session.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/flags/saved_options.h"
 #include "tools/stagecoach/predict/prediction_report.h"

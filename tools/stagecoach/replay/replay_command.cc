@@ -1,5 +1,3 @@
-#include "tools/stagecoach/replay/replay_command.h"
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -18,6 +16,7 @@
 #include "engine/session/run_config.h"
 #include "engine/session/saved_run.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/flags/saved_options.h"
 #include "tools/stagecoach/replay/replay_checkpoint.h"

@@ -1,5 +1,3 @@
-#include "tools/stagecoach/simulate/simulate_command.h"
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +17,7 @@
 #include "schedule/traces/chrome_trace.h"
 #include "schedule/transforms/lowering.h"
 #include "tools/stagecoach/flags/add_flag.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/simulate/schedule_comparison.h"
 #include "tools/stagecoach/simulate/simulated_schedule.h"
 #include "tools/stagecoach/simulate/simulation_report.h"

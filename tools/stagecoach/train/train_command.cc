@@ -1,5 +1,3 @@
-#include "tools/stagecoach/train/train_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
@@ -23,6 +21,7 @@
 #include "engine/session/run_config.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/session.h"
+#include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/flags/saved_options.h"
 #include "tools/stagecoach/terminal/exit_status.h"
