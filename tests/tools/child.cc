@@ -94,7 +94,8 @@ std::vector<nlohmann::json> Finished::Events() const {
   return events;
 }
 
-Child::Child(const Arguments& arguments, Output output, const std::optional<std::string>& input) {
+Child::Child(const Arguments& arguments, Output output, const std::optional<std::string>& input,
+             const std::string& folder) {
   int theirs = -1;
   int input_ends[2] = {-1, -1};
   if (input.has_value()) {
@@ -136,7 +137,7 @@ Child::Child(const Arguments& arguments, Output output, const std::optional<std:
     for (const int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) {
       signal(signal_number, SIG_DFL);
     }
-    execv(argv[0], argv.data());
+    if (chdir(folder.c_str()) == 0) execv(argv[0], argv.data());
     _exit(127);
   }
   close(theirs);

@@ -44,8 +44,10 @@ class Child {
   enum class Output { kPipe, kTerminal };  // a terminal has 80 columns
 
   // `input` is what its standard input, a pipe, holds; nullopt: it inherits that of the tests.
+  // `folder` is the one that it works in.
   explicit Child(const Arguments& arguments, Output output = Output::kPipe,
-                 const std::optional<std::string>& input = std::nullopt);
+                 const std::optional<std::string>& input = std::nullopt,
+                 const std::string& folder = ".");
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;

@@ -188,16 +188,6 @@ TEST(Launch, SaysThatThereIsNoSuchProgram) {
   EXPECT_THAT(run.err, HasSubstr("[0] cannot run ./no-such-program: No such file"));
 }
 
-TEST(Launch, RefusesWhatCannotBe) {
-  ExpectError(RunStagecoach({"launch", "--", "train"}), kStatusUsage, HasSubstr("--processes"),
-              "launch");
-  ExpectError(RunStagecoach(LaunchOf(2, {})), kStatusUsage, HasSubstr("-- COMMAND"), "launch");
-  ExpectError(RunStagecoach(LaunchOf(0, {"--", "true"})), kStatusUsage, HasSubstr("1 to"),
-              "launch");
-  ExpectError(RunStagecoach(LaunchOf(1, {"--log-dir", "/dev/null/x", "--", "true"})),
-              kStatusCannotWrite, HasSubstr("--log-dir: cannot make /dev/null/x"), "launch");
-}
-
 TEST(Launch, TrainsAsOneProcessDoes) {
   const CudaMachine machine("gpus=2");
   const Arguments train = RankArguments(Joined(Deadline(), {"--json", "--stages", "2"}));
@@ -426,12 +416,6 @@ TEST(Replacement, DoesNotWaitForOthersThatHaveEnded) {
   EXPECT_EQ(run.exit_status, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("was killed by signal 9 (Killed); starts all again (2 of 5)"));
   EXPECT_THAT(run.OutLines(), UnorderedElementsAre("new 0", "[1] new 1", "[2] new 2"));
-}
-
-TEST(Restarts, OfTrainNeedACheckpoint) {
-  const Finished run = RunStagecoach(LaunchOf(2, {"--max-restarts", "1", "--", "train"}));
-  EXPECT_EQ(run.exit_status, kStatusUsage);
-  ExpectOneLine(run.err, HasSubstr("let it save itself, by train --checkpoint DIR"));
 }
 
 TEST(Restarts, KeepTheLogsOfEarlierStarts) {

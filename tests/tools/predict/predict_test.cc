@@ -24,11 +24,8 @@ namespace stagecoach::tools {
 namespace {
 
 using ::stagecoach::testing::TestFolder;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 class PredictCommand : public ::testing::Test {
  protected:
@@ -40,30 +37,11 @@ class PredictCommand : public ::testing::Test {
       table << Features(row) << (row % 5 < 2 ? "ant" : "\"bee, or wasp\"") << "\n";
     }
     table.close();
-    const Finished run = RunStagecoach({"train",
-                                        "--json",
-                                        "--data",
-                                        table_,
-                                        "--label",
-                                        "kind",
-                                        "--layers",
-                                        "5",
-                                        "--width",
-                                        "64",
-                                        "--global-batch-size",
-                                        "40",
-                                        "--epochs",
-                                        "8",
-                                        "--checkpoint",
-                                        run_,
-                                        "--checkpoint-every",
-                                        "4",
-                                        "--learning-rate",
-                                        "0.01"});
+    const Finished run =
+        RunStagecoach({"train", "--data", table_, "--label", "kind", "--layers", "5", "--width",
+                       "64", "--global-batch-size", "40", "--epochs", "8", "--learning-rate",
+                       "0.01", "--checkpoint", run_});
     ASSERT_EQ(run.exit_status, 0) << run.err;
-    for (const nlohmann::json& event : run.Events()) {
-      if (event["event"] == "epoch") epoch_ = event;
-    }
   }
   static std::string Features(int row) {
     return absl::StrCat(row % 5 < 2 ? 3 : 40, ".", row, ",", (row * 7) % 13, ",");
@@ -90,41 +68,7 @@ class PredictCommand : public ::testing::Test {
   const TestFolder folder_;
   const std::string table_ = (folder_.path() / "table.csv").string();
   const std::string run_ = (folder_.path() / "run").string();
-  nlohmann::json epoch_;
 };
-
-TEST_F(PredictCommand, TestsTheRunAsItTestedItself) {
-  const nlohmann::json end = End({});
-  EXPECT_EQ(end["rows"], 40);
-  EXPECT_EQ(end["loss"], epoch_["test_loss"]);
-  EXPECT_EQ(end["accuracy"], epoch_["test_accuracy"]);
-  EXPECT_GT(end["accuracy"], 0.9);
-  int rows = 0, correct = 0;
-  for (const nlohmann::json& of_class : end["classes"]) {
-    rows += of_class["rows"].get<int>();
-    correct += of_class["correct"].get<int>();
-  }
-  EXPECT_EQ(rows, 40);
-  EXPECT_EQ(correct, end["correct"]);
-}
-
-TEST_F(PredictCommand, GivesTheSameBitsOverAnyDevices) {
-  const nlohmann::json one = End({"--data", table_, "--stages", "1"});
-  for (const Arguments& devices :
-       std::vector<Arguments>{{},
-                              {"--stages", "3"},
-                              {"--stages", "5", "--micro-batches", "2"},
-                              {"--devices", "2", "--replicas", "4"},
-                              {"--micro-batches", "1", "--threads-per-device", "2"}}) {
-    const nlohmann::json end = End(Joined({"--data", table_}, devices));
-    EXPECT_EQ(end["outputs_hash"], one["outputs_hash"]);
-    EXPECT_EQ(end["loss"], one["loss"]);
-    EXPECT_EQ(end["confusion"], one["confusion"]);
-    for (const nlohmann::json& device : end["devices"]) {
-      EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
-    }
-  }
-}
 
 TEST_F(PredictCommand, WritesOutputsAndClassesInEachFormat) {
   std::vector<std::string> files;
@@ -174,27 +118,6 @@ TEST_F(PredictCommand, WritesOutputsAndClassesInEachFormat) {
   }
 }
 
-TEST_F(PredictCommand, NeedsNoLabels) {
-  std::ofstream table(Path("new.csv"));
-  table << "weight,size\n";  // in another order
-  for (int row = 0; row < 200; ++row) {
-    const std::vector<std::string> fields = absl::StrSplit(Features(row), ',');
-    table << fields[1] << "," << fields[0] << "\n";
-  }
-  table.close();
-  const nlohmann::json end = End({"--data", Path("new.csv"), "--classes", Path("classes.csv")});
-  EXPECT_EQ(end["outputs_hash"], End({"--data", table_})["outputs_hash"]);
-  EXPECT_FALSE(end.contains("loss"));
-  EXPECT_FALSE(end.contains("classes"));
-  EXPECT_EQ(Lines(Path("classes.csv"))[0], "row,class");
-  const Finished nothing = Predict({"--data", Path("new.csv")});
-  EXPECT_EQ(nothing.exit_status, kStatusUsage);
-  ExpectOneLine(nothing.err, HasSubstr("the data has no labels to compare with: name a file"));
-  const Finished label = Predict({"--data", Path("new.csv"), "--label", "kind"});
-  EXPECT_EQ(label.exit_status, kStatusBadData);
-  ExpectOneLine(label.err, HasSubstr("new.csv has no labels, but --label names them"));
-}
-
 TEST_F(PredictCommand, TakesAsManyDevicesAsTheModelNeeds) {
   const auto stages_within = [&](const std::string& bytes) {
     const Finished predicted = Predict(
@@ -210,60 +133,6 @@ TEST_F(PredictCommand, TakesAsManyDevicesAsTheModelNeeds) {
   const int64_t peak = whole["devices"][0]["measured_peak_bytes"];
   EXPECT_EQ(stages_within(absl::StrCat(peak)), 1U);
   EXPECT_GT(stages_within(absl::StrCat(peak * 2 / 3)), 1U);
-  const Finished none = Predict({"--device-memory", "1kB"});
-  EXPECT_EQ(none.exit_status, kStatusBadConfiguration);
-  EXPECT_THAT(none.err, HasSubstr("the model does not fit: "));
-}
-
-TEST_F(PredictCommand, ShowsWhichClassesAreTakenForWhich) {
-  const Finished predicted = Predict({"--data", table_, "--outputs", Path("outputs.npy")});
-  EXPECT_EQ(predicted.exit_status, 0) << predicted.err;
-  EXPECT_THAT(predicted.out,
-              AllOf(HasSubstr("class         rows  accuracy  as ant  as bee, or wasp\n"),
-                    HasSubstr("\nant             80   100.0 %      80                .\n"),
-                    HasSubstr("data   200 rows\n"), HasSubstr("plan   1 stage, "),
-                    HasSubstr("accuracy 100.00 % (200 of 200)"),
-                    HasSubstr(absl::StrCat("wrote ", Path("outputs.npy"), "\n")),
-                    HasSubstr("fingerprint of the outputs  ")));
-}
-
-TEST_F(PredictCommand, RefusesWhatCannotBe) {
-  const auto refuses = [&](const Arguments& more, int status, const std::string& message) {
-    const Finished refused = Predict(more);
-    EXPECT_EQ(refused.exit_status, status) << refused.out;
-    ExpectOneLine(refused.err, HasSubstr(message));
-    EXPECT_EQ(refused.out, "");
-  };
-  refuses({"--outputs", Path("a.txt")}, kStatusUsage, "ends in .csv, .jsonl or .npy");
-  refuses({"--outputs", Path("a.csv"), "--classes", Path("a.csv")}, kStatusUsage,
-          "--outputs and --classes name the same file");
-  refuses({"--outputs", Path("a.csv"), "--classes", Path("./a.csv")}, kStatusUsage,
-          "the same file");
-  refuses({"--outputs", ""}, kStatusUsage, "--outputs: expected a file");
-  refuses({"--data", table_, "--classes", table_}, kStatusUsage, "name another file");
-  refuses({"--classes", table_}, kStatusUsage, "name another file");
-  refuses({"--data", Path("none")}, kStatusBadData, "none: no such file or directory");
-  refuses({"--data", ""}, kStatusUsage, "--data: expected a file");
-  refuses({"--outputs", Path("none/a.csv")}, kStatusCannotWrite, "No such file or directory");
-  refuses({"--data", "synthetic:10x2x2"}, kStatusBadData, "was not trained on synthetic data");
-  refuses({"--data", Path("none.csv")}, kStatusBadData, "none.csv");
-  refuses({"--replicas", "2", "--micro-batches", "3"}, kStatusBadConfiguration, "a multiple of 2");
-  std::ofstream(Path("other.csv")) << "size,weight,kind\n1,2,cow\n";
-  refuses({"--data", Path("other.csv")}, kStatusBadData, "\"cow\" in column \"kind\" is none of");
-  const Finished missing = RunStagecoach({"predict", "--checkpoint", Path("nowhere")});
-  EXPECT_EQ(missing.exit_status, kStatusBadData);
-  const Finished unnamed = RunStagecoach({"predict"});
-  EXPECT_EQ(unnamed.exit_status, kStatusUsage);
-  EXPECT_FALSE(std::filesystem::exists(Path("a.csv")));
-}
-
-TEST_F(PredictCommand, RefusesTheRunsDataIfTheyHaveChanged) {
-  std::ofstream(table_, std::ios::app) << "1,1000,ant\n";
-  const Finished changed = Predict({});
-  EXPECT_EQ(changed.exit_status, kStatusBadData);
-  ExpectOneLine(changed.err, AllOf(HasSubstr("is not what the model was trained on"),
-                                   HasSubstr("name it with --data")));
-  EXPECT_EQ(End({"--data", table_})["rows"], 201);
 }
 
 TEST_F(PredictCommand, SaysThatAnOptionOfTheCheckpointIsBad) {
@@ -288,17 +157,6 @@ TEST_F(PredictCommand, LooksForGpusOnce) {
   EXPECT_LE(parts.size(), 2U) << predicted.err;
 }
 
-TEST_F(PredictCommand, PassesOverADamagedCheckpoint) {
-  const std::string newest = absl::StrCat(run_, "/step-00000032");
-  ASSERT_TRUE(std::filesystem::exists(newest));
-  std::filesystem::resize_file(absl::StrCat(newest, "/layer-00001.safetensors"), 100);
-  const Finished predicted = Predict({"--json"});
-  EXPECT_EQ(predicted.exit_status, 0);
-  ExpectOneLine(predicted.err, HasSubstr("passes over a checkpoint: "));
-  EXPECT_THAT(predicted.Events().front()["checkpoint"].get<std::string>(),
-              AllOf(HasSubstr(run_), Not(HasSubstr("step-00000032"))));
-}
-
 // The 600,000 rows take a while.
 TEST(InterruptedPrediction, LeavesNoFile) {
   const TestFolder folder;
@@ -307,11 +165,6 @@ TEST(InterruptedPrediction, LeavesNoFile) {
                                           "--width", "256", "--global-batch-size", "40", "--epochs",
                                           "1", "--stages", "1", "--checkpoint", run});
   ASSERT_EQ(trained.exit_status, 0) << trained.err;
-  const Finished other =
-      RunStagecoach({"predict", "--checkpoint", run, "--data", "synthetic:80x32x4"});
-  EXPECT_EQ(other.exit_status, kStatusBadData);
-  ExpectOneLine(other.err, HasSubstr("has 32 features; the model takes 64"));
-  EXPECT_EQ(other.out, "");
   for (const int signal : {SIGINT, SIGHUP}) {
     Child child({"predict", "--json", "--checkpoint", run, "--data", "synthetic:600000x64x4",
                  "--outputs", (folder.path() / "outputs.csv").string(), "--micro-batches", "1"});

@@ -1,4 +1,4 @@
-// `replay`, as a user sees it.
+// `replay`, where files are altered or it is stopped; cli/replay.cli has the rest.
 #include <signal.h>
 
 #include <atomic>
@@ -32,10 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 using Events = std::vector<nlohmann::json>;
 
 constexpr int kDiffers = 1;
@@ -95,29 +92,28 @@ void Alter(const std::string& path, const std::string& altered_tensor) {
 class ReplayCommand : public ::testing::Test {
  protected:
   // Trains two epochs of five steps on two stages; each step is saved.
-  void Train(const Arguments& more = {}) const {
-    const Finished run = RunStagecoach(Joined({"train",
-                                               "--data",
-                                               "synthetic:200x16x4",
-                                               "--layers",
-                                               "5",
-                                               "--width",
-                                               "16",
-                                               "--global-batch-size",
-                                               "40",
-                                               "--epochs",
-                                               "2",
-                                               "--stages",
-                                               "2",
-                                               "--schedule",
-                                               "1f1b",
-                                               "--checkpoint-every",
-                                               "1",
-                                               "--keep-checkpoints",
-                                               "99",
-                                               "--checkpoint",
-                                               run_},
-                                              more));
+  void Train() const {
+    const Finished run = RunStagecoach({"train",
+                                        "--data",
+                                        "synthetic:200x16x4",
+                                        "--layers",
+                                        "5",
+                                        "--width",
+                                        "16",
+                                        "--global-batch-size",
+                                        "40",
+                                        "--epochs",
+                                        "2",
+                                        "--stages",
+                                        "2",
+                                        "--schedule",
+                                        "1f1b",
+                                        "--checkpoint-every",
+                                        "1",
+                                        "--keep-checkpoints",
+                                        "99",
+                                        "--checkpoint",
+                                        run_});
     ASSERT_EQ(run.exit_status, 0) << run.err;
   }
   Finished Replay(const Arguments& arguments) const {
@@ -130,11 +126,6 @@ class ReplayCommand : public ::testing::Test {
       if (event["event"] == name) events.push_back(event);
     }
     return events;
-  }
-  static std::vector<int> StepsOf(const Finished& replayed, const std::string& name) {
-    std::vector<int> steps;
-    for (const nlohmann::json& event : Of(replayed, name)) steps.push_back(event["step"]);
-    return steps;
   }
   static void ExpectSame(const Finished& replayed, size_t steps) {
     EXPECT_EQ(replayed.exit_status, 0) << replayed.err;
@@ -151,53 +142,6 @@ class ReplayCommand : public ::testing::Test {
   const TestFolder folder_;
   const std::string run_ = (folder_.path() / "run").string();
 };
-
-TEST_F(ReplayCommand, GivesTheSameBitsByTheRunsPlanAndOnOneDevice) {
-  Train();
-  const Finished replayed = Replay({run_});
-  ExpectSame(replayed, 3);
-  const nlohmann::json start = replayed.Events().front();
-  EXPECT_EQ(start["checkpoint"], Step(7));
-  EXPECT_EQ(start["plans"][0]["first_layers"].size(), 2);
-  EXPECT_EQ(start["plans"][1]["first_layers"].size(), 1);
-  EXPECT_THAT(StepsOf(replayed, "step"), ElementsAre(8, 9, 10));
-  EXPECT_THAT(StepsOf(replayed, "saved"), ElementsAre(8, 9, 10));
-  EXPECT_EQ(Of(replayed, "saved")[0]["compared"], 48);  // values and two states of each
-  EXPECT_FALSE(replayed.Events()[4].contains("gradient_norms"));
-}
-
-TEST_F(ReplayCommand, GivesTheSameBitsWithReplicasClippingAndAnyPlan) {
-  Train({"--replicas", "2", "--gradient-blocks", "4", "--clip-norm", "0.5"});
-  const Finished on_one = Replay({Step(3), "--steps", "4"});  // across the end of an epoch
-  ExpectSame(on_one, 4);
-  const nlohmann::json start = on_one.Events().front();
-  EXPECT_EQ(start["plans"][0]["num_devices"], 4);
-  EXPECT_EQ(start["plans"][1]["num_devices"], 1);
-  for (const nlohmann::json& step : Of(on_one, "step")) {
-    EXPECT_GT(step["gradient_norms"][0], 0.0);
-    EXPECT_EQ(step["gradient_norms"][0], step["gradient_norms"][1]);
-  }
-  const Finished on_many = Replay({Step(3), "--stages", "2", "--replicas", "4", "--shard-optimizer",
-                                   "--schedule", "zb-h1", "--threads-per-device", "2"});
-  ExpectSame(on_many, 3);
-  EXPECT_EQ(on_many.Events().front()["plans"][1]["num_devices"], 8);
-}
-
-TEST_F(ReplayCommand, TakesAPlanThatNoFlagsOfTheRunTell) {
-  const std::string plan = (folder_.path() / "plan.json").string();
-  const Finished planned = RunStagecoach({"plan", "--data", "synthetic:200x16x4", "--layers", "5",
-                                          "--width", "16", "--global-batch-size", "40", "--stages",
-                                          "2", "--schedule", "zb-v", "--save", plan});
-  ASSERT_EQ(planned.exit_status, 0) << planned.err;
-  const Finished run = RunStagecoach({"train", "--data", "synthetic:200x16x4", "--layers", "5",
-                                      "--width", "16", "--plan", plan, "--checkpoint-every", "2",
-                                      "--checkpoint", run_, "--optimizer", "sgd"});
-  ASSERT_EQ(run.exit_status, 0) << run.err;
-  fs::remove(plan);
-  const Finished replayed = Replay({run_, "--steps", "1"});
-  ExpectSame(replayed, 1);
-  EXPECT_EQ(replayed.Events().front()["plans"][0]["schedule"], "zb-v");
-}
 
 TEST_F(ReplayCommand, FindsValuesThatTheStepsDoNotGive) {
   Train();
@@ -236,59 +180,6 @@ TEST_F(ReplayCommand, FindsValuesThatTheStepsDoNotGive) {
                     HasSubstr("\nthe bits DIFFER\n")));
 }
 
-TEST_F(ReplayCommand, FindsDamage) {
-  Train();
-  const auto damage = [&](int step) {
-    std::fstream file(Step(step) + "/layer-00001.safetensors", std::ios::in | std::ios::out);
-    file.seekp(-1, std::ios::end);
-    file.put('\x7F');
-  };
-  damage(7);
-  const Finished named = Replay({Step(7)});
-  EXPECT_EQ(named.exit_status, kStatusBadData);
-  EXPECT_THAT(named.err, AllOf(HasSubstr("step-00000007/layer-00001.safetensors: tensor"),
-                               HasSubstr("is not what was saved")));
-  // For the run, the checkpoint before will do; but one that was to be compared with is damaged.
-  const Finished of_run = Replay({run_});
-  EXPECT_EQ(of_run.exit_status, kStatusBadData);
-  ExpectOneLine(of_run.err, AllOf(HasSubstr("passes over a checkpoint: "), HasSubstr("00000007")));
-  EXPECT_THAT(StepsOf(of_run, "step"), ElementsAre(7, 8, 9));
-  EXPECT_TRUE(of_run.Events().back()["same"]);
-  EXPECT_THAT(std::string(Of(of_run, "saved").at(0)["not_compared"]),
-              HasSubstr("is not what was saved"));
-  for (int step = 1; step < 10; ++step) damage(step);
-  const Finished none = Replay({run_});
-  EXPECT_EQ(none.exit_status, kStatusBadData);
-  EXPECT_THAT(none.out, IsEmpty());
-}
-
-TEST_F(ReplayCommand, GoesNoFurtherThanTheRun) {
-  Train({"--checkpoint-every", "4"});
-  const Finished cut = Replay({Step(8), "--steps", "40"});
-  EXPECT_EQ(cut.exit_status, 0) << cut.err;
-  ExpectOneLine(cut.err, HasSubstr("the run ends after 2 of the 40 steps"));
-  EXPECT_THAT(StepsOf(cut, "step"), ElementsAre(9, 10));
-  // A run is replayed from where most steps are left.
-  EXPECT_THAT(StepsOf(Replay({run_, "--steps", "40"}), "step"), ElementsAre(5, 6, 7, 8, 9, 10));
-  const Finished end = Replay({Step(10)});
-  EXPECT_EQ(end.exit_status, kStatusBadConfiguration);
-  ExpectOneLine(end.err, HasSubstr("no step is left"));
-}
-
-TEST_F(ReplayCommand, DoesNotCompareWithARunThatWentOnOtherwise) {
-  Train();
-  for (const int step : {9, 10}) fs::remove_all(Step(step));
-  const Finished longer = RunStagecoach({"train", "--checkpoint", run_, "--resume", "--epochs", "3",
-                                         "--checkpoint-every", "1", "--keep-checkpoints", "99"});
-  ASSERT_EQ(longer.exit_status, 0) << longer.err;
-  const Finished replayed = Replay({Step(7)});
-  EXPECT_EQ(replayed.exit_status, 0) << replayed.err;
-  const Events saved = Of(replayed, "saved");
-  ASSERT_EQ(saved.size(), 3);
-  EXPECT_THAT(std::string(saved[0]["not_compared"]), HasSubstr("--epochs was 3 and is 2"));
-  EXPECT_TRUE(saved[2]["same"]);  // of step 8
-}
-
 TEST_F(ReplayCommand, LeavesTheRunAsItIs) {
   Train();
   const auto before = AllOfFolder(run_);
@@ -298,51 +189,6 @@ TEST_F(ReplayCommand, LeavesTheRunAsItIs) {
   ExpectSame(Replay({run_}), 3);
   EXPECT_EQ(AllOfFolder(run_), before);
   EXPECT_TRUE(fs::is_empty(scratch));
-}
-
-TEST_F(ReplayCommand, SaysWhatIsMissing) {
-  const Finished none = Replay({run_});
-  EXPECT_EQ(none.exit_status, kStatusBadData);
-  ExpectOneLine(none.err, HasSubstr("there is no checkpoint in"));
-  EXPECT_EQ(Replay({}).exit_status, kStatusUsage);
-  EXPECT_EQ(Replay({run_, "--steps", "0"}).exit_status, kStatusUsage);
-  Train();
-  const Finished stages = Replay({run_, "--stages", "6"});
-  EXPECT_EQ(stages.exit_status, kStatusBadConfiguration);
-  EXPECT_THAT(stages.out, IsEmpty());
-  {
-    const ScopedVariable variable("TMPDIR", "/no/such/place");
-    const Finished nowhere = Replay({run_});
-    EXPECT_EQ(nowhere.exit_status, 74);
-    ExpectOneLine(nowhere.err, HasSubstr("/no/such/place"));
-  }
-  const ScopedVariable rank("STAGECOACH_RANK", "0");
-  const ScopedVariable ranks("STAGECOACH_RANKS", "2");
-  const Finished launched = Replay({run_});
-  EXPECT_EQ(launched.exit_status, kStatusUsage);
-  ExpectOneLine(launched.err, AllOf(HasSubstr("by STAGECOACH_RANKS there are 2 processes"),
-                                    HasSubstr("launcher")));
-}
-
-TEST_F(ReplayCommand, AsksForDataThatHaveMoved) {
-  const std::string table = (folder_.path() / "table.csv").string();
-  std::ofstream file(table);
-  file << "size,weight,kind\n";
-  for (int row = 0; row < 200; ++row) {
-    file << row % 7 << "," << row % 13 << "," << (row % 5 < 2 ? "ant" : "bee") << "\n";
-  }
-  file.close();
-  Train({"--data", table, "--label", "kind"});
-  const std::string moved = (folder_.path() / "moved.csv").string();
-  fs::rename(table, moved);
-  const Finished gone = Replay({run_});
-  EXPECT_EQ(gone.exit_status, kStatusBadData);
-  ExpectOneLine(gone.err, AllOf(HasSubstr(table), HasSubstr("say with --data where they are")));
-  ExpectSame(Replay({run_, "--data", moved, "--steps", "2"}), 2);
-  std::ofstream(moved, std::ios::app) << "1,1000,ant\n";
-  const Finished other = Replay({run_, "--data", moved, "--steps", "2"});
-  EXPECT_EQ(other.exit_status, kStatusBadData);
-  ExpectOneLine(other.err, HasSubstr(moved + " is not what it was when step-"));
 }
 
 TEST_F(ReplayCommand, StopsAtASignal) {

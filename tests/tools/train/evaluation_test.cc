@@ -1,4 +1,4 @@
-// `train --eval-every`, `--eval-rows` and `--steps`, as a user sees them.
+// `train --eval-every` with checkpoints; cli/evaluation.cli has the rest.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -13,12 +13,9 @@ namespace stagecoach::tools {
 namespace {
 
 using ::stagecoach::testing::TestFolder;
-using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::StartsWith;
 
 // Returns the arguments of a run with epochs of five steps, and 40 test rows.
 Arguments Evaluated(const Arguments& more) {
@@ -41,56 +38,6 @@ std::vector<std::string> Evaluations(const Finished& run) {
 std::vector<std::string> Hashes(const Finished& run) {
   const nlohmann::json end = run.Events().back();
   return {end["step_losses_hash"], end["parameters_hash"]};
-}
-
-TEST(EvaluatedRun, HasTheBitsOfOneThatIsNotAndEveryPlanTheSameLosses) {
-  const Finished plain = RunStagecoach(Evaluated({"--epochs", "2"}));
-  const Finished one = RunStagecoach(Evaluated({"--epochs", "2", "--eval-every", "3"}));
-  EXPECT_EQ(Hashes(one), Hashes(plain));
-  EXPECT_THAT(Evaluations(one), ElementsAre(StartsWith("3: "), StartsWith("5: "), StartsWith("6: "),
-                                            StartsWith("9: "), StartsWith("10: ")));
-  const Arguments mesh =
-      Evaluated({"--epochs", "2", "--eval-every", "3", "--stages", "2", "--replicas", "2"});
-  const Finished threads = RunStagecoach(mesh);
-  EXPECT_EQ(Evaluations(threads), Evaluations(one));
-  EXPECT_EQ(Hashes(threads), Hashes(plain));
-  const Finished processes = RunStagecoach(Joined({"launch", "--processes", "4", "--"}, mesh));
-  EXPECT_EQ(Evaluations(processes), Evaluations(one));
-  EXPECT_EQ(Hashes(processes), Hashes(plain));
-}
-
-TEST(EvaluatedRun, OfSomeStepsEndsWithinAnEpoch) {
-  const Finished run = RunStagecoach(Evaluated({"--steps", "12", "--lr-schedule", "constant"}));
-  EXPECT_THAT(Evaluations(run),
-              ElementsAre(StartsWith("5: "), StartsWith("10: "), StartsWith("12: ")));
-  const nlohmann::json end = run.Events().back();
-  EXPECT_EQ(end["steps"], 12);
-  EXPECT_EQ(end["epochs"], 2);
-  const Finished whole = RunStagecoach(Evaluated({"--steps", "10", "--lr-schedule", "constant"}));
-  const Finished epochs = RunStagecoach(Evaluated({"--epochs", "2", "--lr-schedule", "constant"}));
-  EXPECT_EQ(Hashes(whole), Hashes(epochs));
-  EXPECT_EQ(Evaluations(whole), Evaluations(epochs));
-}
-
-TEST(EvaluatedRun, OfSomeTestRowsHasOtherLosses) {
-  const Finished all = RunStagecoach(Evaluated({"--epochs", "1"}));
-  const Finished some = RunStagecoach(Evaluated({"--epochs", "1", "--eval-rows", "7"}));
-  EXPECT_EQ(Hashes(some), Hashes(all));
-  EXPECT_NE(Evaluations(some), Evaluations(all));
-  EXPECT_EQ(Evaluations(RunStagecoach(Evaluated({"--epochs", "1", "--eval-rows", "all"}))),
-            Evaluations(all));
-  const Finished more = RunStagecoach(Evaluated({"--eval-rows", "41"}));
-  EXPECT_EQ(more.exit_status, kStatusBadData);
-  EXPECT_THAT(more.err, HasSubstr("test rows: asked for 41 rows of a set that has 40"));
-}
-
-TEST(EvaluatedRun, IsShownByHowManyEpochsAreDone) {
-  const Finished run =
-      RunStagecoach({"train", "--data", "synthetic:200x16x4", "--layers", "5", "--width", "16",
-                     "--global-batch-size", "40", "--epochs", "2", "--eval-every", "3"});
-  for (const char* epochs : {" 0.60  ", "    1  ", " 1.20  ", " 1.80  ", "    2  "}) {
-    EXPECT_THAT(run.OutLines(), Contains(AllOf(StartsWith(epochs), HasSubstr(" %")))) << epochs;
-  }
 }
 
 TEST(EvaluatedRun, GoesOnInStepAndKeepsTheBestCheckpoint) {
@@ -132,12 +79,6 @@ TEST(EvaluatedRun, GoesOnInStepAndKeepsTheBestCheckpoint) {
       RunStagecoach({"train", "--json", "--checkpoint", saved, "--resume", "--epochs", "3"});
   EXPECT_THAT(longer.err, HasSubstr("--steps was 12, and now --epochs is 3"));
   EXPECT_EQ(longer.Events().back()["steps"], 15);
-}
-
-TEST(EvaluatedRun, IsOfEpochsOrOfSteps) {
-  const Finished run = RunStagecoach(Evaluated({"--epochs", "2", "--steps", "3"}));
-  EXPECT_EQ(run.exit_status, kStatusUsage);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("--steps"), HasSubstr("--epochs")));
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ namespace {
 
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -132,29 +131,6 @@ TEST_F(Metrics, OfAResumedRunAreThoseOfOneThatWasNot) {
       RunStagecoach({"train", "--checkpoint", saved, "--resume", "--metrics", path_});
   EXPECT_THAT(resumed.err, IsEmpty());
   EXPECT_EQ(metrics(), whole);
-}
-
-TEST_F(Metrics, ThatCannotBeWrittenLetTheRunGoOnAndEndWith74) {
-  const Finished full = RunStagecoach(Logged({"--epochs", "1", "--metrics", "/dev/full"}));
-  EXPECT_EQ(full.exit_status, kStatusCannotWrite);
-  ExpectOneLine(full.err, HasSubstr("the run goes on, but without --metrics: "));
-  EXPECT_THAT(full.out, HasSubstr("trained 1 epoch"));
-  const Finished none =
-      RunStagecoach(Logged({"--epochs", "1", "--metrics", path_ + "/no/metrics.jsonl"}));
-  EXPECT_EQ(none.exit_status, kStatusCannotWrite);
-}
-
-TEST(LoggedSteps, AreThoseOfEveryNth) {
-  const Finished text = RunStagecoach(Logged({"--epochs", "1", "--log-every", "2"}));
-  EXPECT_THAT(text.out, AllOf(HasSubstr("       step 2: loss "), HasSubstr("       step 4: loss "),
-                              HasSubstr(", learning rate 0.25, ")));
-  EXPECT_THAT(text.out, ::testing::Not(HasSubstr("step 3")));
-  const Finished json = RunStagecoach(Logged({"--json", "--epochs", "2", "--log-every", "4"}));
-  std::vector<int> steps;
-  for (const nlohmann::json& event : json.Events()) {
-    if (event["event"] == "step") steps.push_back(event["step"]);
-  }
-  EXPECT_THAT(steps, ElementsAre(4, 8));
 }
 
 }  // namespace
