@@ -14,6 +14,8 @@ namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::IsRefused;
+using ::stagecoach::testing::StatusIs;
+using ::testing::HasSubstr;
 
 int64_t ParametersOf(const Model& model) {
   const ModelProfile profile = AnalyzeModel(model, {.micro_batch_rows = 1}).value();

@@ -196,7 +196,7 @@ std::vector<std::string> SettledByPlan(const std::vector<RunFlag>& flags) {
   return settled;
 }
 
-// What formats of data say in help, in their order there.
+// Joins what help says of each data format, in the order of messages.
 std::string JoinFormats(std::string (*text)(const engine::DataFormat& format)) {
   std::vector<std::string> texts;
   for (const engine::DataFormat* const format : engine::kDataFormats) {
@@ -436,8 +436,10 @@ std::vector<RunFlag> HyperParameterFlags() {
   for (const engine::HyperParameter& parameter : engine::HyperParameters()) {
     if (parameter.help == nullptr) continue;
     const std::string name = parameter.name;
-    const auto set = [name](const std::string& text, O& options) -> absl::Status {
-      ASSIGN_OR_RETURN(const double value, NumberIn(kDecay)(text));
+    const bool is_fraction = parameter.range == engine::HyperParameter::Range::kFraction;
+    const NumberRange range = is_fraction ? kDecay : kPositive;
+    const auto set = [name, range](const std::string& text, O& options) -> absl::Status {
+      ASSIGN_OR_RETURN(const double value, NumberIn(range)(text));
       options.hyper_parameters[name] = static_cast<float>(value);
       return absl::OkStatus();
     };
