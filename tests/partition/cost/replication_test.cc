@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/cost/layer_cost.h"
 #include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 

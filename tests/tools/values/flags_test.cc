@@ -54,7 +54,7 @@ TEST(ParseNumber, MayIncludeTheLowerEnd) {
 TEST(ParseChoice, ListsTheKnownNamesAndTheNearest) {
   EXPECT_THAT(ParseChoice("1f1v", {"gpipe", "1f1b"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "\"1f1v\" is not one of gpipe, 1f1b; did you mean 1f1b?"));
+                       ::testing::Eq("\"1f1v\" is not one of gpipe, 1f1b; did you mean 1f1b?")));
 }
 
 TEST(RunFlags, OfOneNameThatDecideTheResultsAreSaved) {

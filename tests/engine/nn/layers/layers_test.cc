@@ -12,6 +12,7 @@
 #include "engine/stagecoach.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
