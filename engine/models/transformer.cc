@@ -87,6 +87,24 @@ Transformer Qwen2(int64_t blocks, int64_t width, int64_t heads, int64_t kv_heads
           .end_of_text = {151643}};
 }
 
+Transformer Qwen3(int64_t blocks, int64_t width, int64_t heads, int64_t hidden, bool is_tied) {
+  return {.family = TransformerFamily::kLlama,
+          .blocks = blocks,
+          .width = width,
+          .heads = heads,
+          .kv_heads = 8,
+          .head_size = heads * 128 == width ? 0 : 128,
+          .hidden = hidden,
+          .context = 40960,
+          .vocabulary = 151936,
+          .norm_epsilon = 1e-6,
+          .rotary_base = 1000000.0,
+          .qk_norm = true,
+          .is_tied = is_tied,
+          .end_of_text = {151645},
+          .begin_of_text = 151643};
+}
+
 std::vector<NamedModel> PublishedModels() {
   return {{"gpt2-124m", Gpt2(12, 768, 12)},
           {"gpt2-355m", Gpt2(24, 1024, 16)},
@@ -97,7 +115,9 @@ std::vector<NamedModel> PublishedModels() {
           {"llama3-8b", Llama3(32, 4096, 128, 14336)},
           {"qwen2.5-0.5b", Qwen2(24, 896, 14, 2, 4864)},
           {"qwen2.5-1.5b", Qwen2(28, 1536, 12, 2, 8960)},
-          {"qwen2.5-7b", Qwen2(28, 3584, 28, 4, 18944)}};
+          {"qwen2.5-7b", Qwen2(28, 3584, 28, 4, 18944)},
+          {"qwen3-0.6b", Qwen3(28, 1024, 16, 3072, true)},
+          {"qwen3-8b", Qwen3(36, 4096, 32, 12288, false)}};
 }
 
 // Returns the shortest text from which the value can be read back.
@@ -143,11 +163,16 @@ std::string BlockText(const Transformer& model) {
                         " ] }");
   };
   const double last = SummedDeviation(model);
-  const std::string first_half =
-      residual({norm,
-                LinearLine((model.heads + 2 * model.kv_heads) * head_size, kDeviation,
-                           model.qkv_bias ? "" : bias),
-                attention + " }", LinearLine(model.width, last, bias)});
+  std::vector<std::string> first_layers = {
+      norm, LinearLine((model.heads + 2 * model.kv_heads) * head_size, kDeviation,
+                       model.qkv_bias ? "" : bias)};
+  if (model.qk_norm) {
+    first_layers.push_back(absl::StrCat("      { type = \"head_norm\", heads = ", model.heads,
+                                        ", kv_heads = ", model.kv_heads,
+                                        ", epsilon = ", Number(model.norm_epsilon), " }"));
+  }
+  first_layers.insert(first_layers.end(), {attention + " }", LinearLine(model.width, last, bias)});
+  const std::string first_half = residual(first_layers);
   const std::string second_half =
       is_gpt2 ? residual({norm, LinearLine(model.hidden, kDeviation, ", activation = \"gelu\""),
                           LinearLine(model.width, last, "")})
@@ -219,18 +244,20 @@ std::optional<Transformer> ExtentsOf(const json& document) {
   model.norm_epsilon = epsilon->get<double>();
   if (*norm == "rms_norm") model.family = TransformerFamily::kLlama;
   const bool is_gpt2 = model.family == TransformerFamily::kGpt2;
+  model.qk_norm = at(attention + "/2/type") != nullptr && *at(attention + "/2/type") == "head_norm";
+  const std::string heads = attention + (model.qk_norm ? "/3" : "/2");
   if (!integer("/context", model.context) || !integer("/vocabulary", model.vocabulary) ||
       !integer("/layer/1/repeat", model.blocks) || !integer("/layer/0/features", model.width) ||
-      !integer(attention + "/2/heads", model.heads) || !integer(mlp + "/1/outputs", model.hidden)) {
+      !integer(heads + "/heads", model.heads) || !integer(mlp + "/1/outputs", model.hidden)) {
     return std::nullopt;
   }
   model.kv_heads = model.heads;
   if (!is_gpt2) {
     model.hidden /= 2;
-    const json* const base = at(attention + "/2/rotary_base");
+    const json* const base = at(heads + "/rotary_base");
     if (base == nullptr || !base->is_number()) return std::nullopt;
     model.rotary_base = base->get<double>();
-    if (!integer(attention + "/2/kv_heads", model.kv_heads)) return std::nullopt;
+    if (!integer(heads + "/kv_heads", model.kv_heads)) return std::nullopt;
     model.qkv_bias = at(attention + "/1/bias") == nullptr;
     int64_t of_heads = 0;
     if (!integer(attention + "/1/outputs", of_heads) || !CheckExtents(model).ok()) {
@@ -239,7 +266,7 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     const int64_t head_size = of_heads / (model.heads + 2 * model.kv_heads);
     if (head_size > kMaxTransformerExtent) return std::nullopt;
     if (head_size * model.heads != model.width) model.head_size = head_size;
-    if (const json* const scaling = at(attention + "/2/rotary_scaling")) {
+    if (const json* const scaling = at(heads + "/rotary_scaling")) {
       if (!ReadScaling(*scaling, model.rotary_scaling)) return std::nullopt;
     }
   }
@@ -286,8 +313,9 @@ absl::Status SetOption(absl::string_view key, absl::string_view text, Transforme
     return absl::SimpleAtoi(text, &model.head_size) ? absl::OkStatus() : wrong("a number");
   }
   for (const auto& [name, value] :
-       {std::pair("tied", &model.is_tied), std::pair("qkv_bias", &model.qkv_bias)}) {
-    if (key != name || (!is_llama && value == &model.qkv_bias)) continue;
+       {std::pair("tied", &model.is_tied), std::pair("qkv_bias", &model.qkv_bias),
+        std::pair("qk_norm", &model.qk_norm)}) {
+    if (key != name || (!is_llama && value != &model.is_tied)) continue;
     return absl::SimpleAtob(text, value) ? absl::OkStatus() : wrong("0 or 1");
   }
   for (const auto& [name, value] : {std::pair("norm_epsilon", &model.norm_epsilon),
@@ -297,7 +325,8 @@ absl::Status SetOption(absl::string_view key, absl::string_view text, Transforme
   }
   std::vector<std::string> known = {"tied", "norm_epsilon"};
   for (const auto& [name, value] : counts) known.emplace_back(name);
-  if (is_llama) known.insert(known.end(), {"kv_heads", "head_size", "rotary_base", "qkv_bias"});
+  if (is_llama)
+    known.insert(known.end(), {"kv_heads", "head_size", "rotary_base", "qkv_bias", "qk_norm"});
   const std::string nearest = base::Nearest(std::string(key), known);
   return absl::InvalidArgumentError(
       absl::StrCat("\"", key, "\" is not known, expected one of ", absl::StrJoin(known, ", "),
@@ -350,11 +379,12 @@ absl::Status CheckTransformer(const Transformer& model) {
                      is_gpt2 ? absl::StrCat("at least the context, ", model.context)
                              : "0: Llama has no table of them"));
   }
-  if (is_gpt2 && (model.head_size != 0 || model.qkv_bias ||
+  if (is_gpt2 && (model.head_size != 0 || model.qkv_bias || model.qk_norm ||
                   model.rotary_scaling != kernels::RotaryScaling())) {
     return absl::InvalidArgumentError(
-        "head_size, qkv_bias and the scaling of rotary positions are options of Llama, not of "
-        "GPT-2");
+        "head_size, qkv_bias, qk_norm and the scaling of rotary positions are options of Llama, "
+        "not "
+        "of GPT-2");
   }
   if (!IsRotaryScaling(model.rotary_scaling)) {
     return absl::InvalidArgumentError(
@@ -379,7 +409,7 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
   const auto family = [](const Transformer& model) {
     return model.family == TransformerFamily::kGpt2 ? "GPT-2" : "Llama";
   };
-  const std::array<std::array<std::string, 3>, 8> values = {{
+  const std::array<std::array<std::string, 3>, 9> values = {{
       {"family", family(a), family(b)},
       {"heads", absl::StrCat(a.heads), absl::StrCat(b.heads)},
       {"kv_heads", absl::StrCat(a.kv_heads), absl::StrCat(b.kv_heads)},
@@ -388,6 +418,7 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
        number(b, &Transformer::norm_epsilon)},
       {"rotary_scaling", ScalingText(a), ScalingText(b)},
       {"qkv_bias", a.qkv_bias ? "1" : "0", b.qkv_bias ? "1" : "0"},
+      {"qk_norm", a.qk_norm ? "1" : "0", b.qk_norm ? "1" : "0"},
       {"tied", a.is_tied ? "1" : "0", b.is_tied ? "1" : "0"},
   }};
   for (const auto& [name, of_a, of_b] : values) {

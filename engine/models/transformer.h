@@ -15,7 +15,7 @@ namespace stagecoach::engine {
 // The two transformer architectures that are known by name.
 enum class TransformerFamily : uint8_t {
   kGpt2,   // Radford et al. 2019: learned positions, layer norm, GELU, biases
-  kLlama,  // Touvron et al. 2023, and Mistral, Qwen 2: rotary positions, RMS norm, SwiGLU
+  kLlama,  // Touvron et al. 2023, and Mistral, Qwen 2 and 3: rotary positions, RMS norm, SwiGLU
 };
 
 // A decoder of blocks, each of which is two layers of the model: a residual one around attention,
@@ -35,6 +35,8 @@ struct Transformer {
   kernels::RotaryScaling rotary_scaling = {};  // kLlama's
   // A bias of queries, keys and values in kLlama, as in Qwen 2. kGpt2 has biases everywhere.
   bool qkv_bias = false;
+  // A norm of each head of the queries and the keys in kLlama, as in Qwen 3.
+  bool qk_norm = false;
   bool is_tied = true;  // the head's weight is the embedding's table
   // Size of kGpt2's table of positions, of which a sample uses the first; 0: as many as the
   // context.
@@ -71,11 +73,11 @@ absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file);
 
 // Returns the transformer of that name:
 //   gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama3.2-1b, llama3.2-3b, llama3-8b,
-//   qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b        as they were published
+//   qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-8b   as they were published
 //   gpt2:blocks=4,width=128,heads=4,context=64    the smallest of them, except for the options
 //   llama:blocks=12,width=768,heads=12,kv_heads=4,hidden=2048,context=1024,vocabulary=32000,
-//     rotary_base=10000,norm_epsilon=1e-5,tied=0,qkv_bias=0  these are the defaults; "llama" alone
-//     works too, and head_size may be set
+//     rotary_base=10000,norm_epsilon=1e-5,tied=0,qkv_bias=0,qk_norm=0  these are the defaults;
+//     "llama" alone works too, and head_size may be set
 // NotFound: the text names none. InvalidArgument: it does, but what follows is wrong.
 absl::StatusOr<Transformer> NamedTransformer(absl::string_view name);
 std::vector<std::string> TransformerNames();

@@ -1,10 +1,12 @@
-// LlamaForCausalLM, and what differs from it in few things: MistralForCausalLM, Qwen2ForCausalLM.
+// LlamaForCausalLM, and what differs from it in few things: MistralForCausalLM, Qwen2ForCausalLM,
+// Qwen3ForCausalLM.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
 #include "base/hugging_face_keys.h"
@@ -21,19 +23,44 @@ using base::ObjectReader;
 // The values that transformers assumes for a model type if config.json has not got them.
 struct Defaults {
   absl::string_view model_type;
-  int64_t kv_heads;  // 0: as many as heads
+  int64_t kv_heads = 0;  // 0: as many as heads
   int64_t context, vocabulary;
-  std::vector<int64_t> end_of_text;
-  std::optional<int64_t> begin_of_text;
-  std::optional<int64_t> window;  // positions that attention looks back on, itself included
+  std::vector<int64_t> end_of_text = {2};
+  std::optional<int64_t> begin_of_text = 1;
+  std::optional<int64_t> window = {};  // positions that attention looks back on, itself included
+  int64_t head_size = 0;               // 0: the width, divided by the heads
   bool qkv_bias = false;
+  bool qk_norm = false;
+  bool may_use_window = false;  // only if "use_sliding_window" is set
 };
 
 const Defaults& DefaultsOf(absl::string_view model_type) {
   static const auto& all = *new std::vector<Defaults>{
-      {"llama", 0, 2048, 32000, {2}, 1, {}},
-      {"mistral", 8, 131072, 32000, {2}, 1, 4096},
-      {"qwen2", 32, 32768, 151936, {}, {}, 4096, true},
+      {.model_type = "llama", .context = 2048, .vocabulary = 32000},
+      {.model_type = "mistral",
+       .kv_heads = 8,
+       .context = 131072,
+       .vocabulary = 32000,
+       .window = 4096},
+      {.model_type = "qwen2",
+       .kv_heads = 32,
+       .context = 32768,
+       .vocabulary = 151936,
+       .end_of_text = {},
+       .begin_of_text = std::nullopt,
+       .window = 4096,
+       .qkv_bias = true,
+       .may_use_window = true},
+      {.model_type = "qwen3",
+       .kv_heads = 32,
+       .context = 32768,
+       .vocabulary = 151936,
+       .end_of_text = {},
+       .begin_of_text = std::nullopt,
+       .window = 4096,
+       .head_size = 128,
+       .qk_norm = true,
+       .may_use_window = true},
   };
   return *std::find_if(all.begin(), all.end(),
                        [&](const Defaults& type) { return type.model_type == model_type; });
@@ -103,7 +130,7 @@ absl::StatusOr<std::optional<int64_t>> ReadWindow(const nlohmann::json& document
       ASSIGN_OR_RETURN(window, reader.RequiredInt64("sliding_window", kTransformerExtents));
     }
   }
-  if (defaults.model_type != "qwen2") return window;
+  if (!defaults.may_use_window) return window;
   // Which layers have the window.
   reader.Has("max_window_layers");
   ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", false));
@@ -137,10 +164,12 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
   model.qkv_bias = defaults.qkv_bias;
+  model.qk_norm = defaults.qk_norm;
+  model.head_size = defaults.head_size;
   if (reader.Has("head_dim") && !document["head_dim"].is_null()) {
-    ASSIGN_OR_RETURN(const int64_t size, reader.RequiredInt64("head_dim", kTransformerExtents));
-    if (size * model.heads != model.width) model.head_size = size;
+    ASSIGN_OR_RETURN(model.head_size, reader.RequiredInt64("head_dim", kTransformerExtents));
   }
+  if (model.head_size * model.heads == model.width) model.head_size = 0;
   if (model_type != "llama") {
     // Up to as many positions as the window has, attention looks back on all.
     ASSIGN_OR_RETURN(const std::optional<int64_t> window, ReadWindow(document, reader, defaults));
@@ -161,20 +190,20 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
 
 // A Mistral within its window is a Llama, and written as one.
 nlohmann::ordered_json LlamaConfig(const Transformer& model) {
-  nlohmann::ordered_json config = {
-      {"architectures", {model.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
-      {"model_type", model.qkv_bias ? "qwen2" : "llama"},
-      {"num_hidden_layers", model.blocks},
-      {"hidden_size", model.width},
-      {"num_attention_heads", model.heads},
-      {"num_key_value_heads", model.kv_heads},
-      {"intermediate_size", model.hidden},
-      {"max_position_embeddings", model.context},
-      {"vocab_size", model.vocabulary},
-      {"rms_norm_eps", model.norm_epsilon},
-      {"rope_theta", model.rotary_base},
-      {"hidden_act", "silu"}};
-  if (model.head_size != 0) config["head_dim"] = model.head_size;
+  const char* const name = model.qk_norm ? "Qwen3" : model.qkv_bias ? "Qwen2" : "Llama";
+  nlohmann::ordered_json config = {{"architectures", {absl::StrCat(name, "ForCausalLM")}},
+                                   {"model_type", absl::AsciiStrToLower(name)},
+                                   {"num_hidden_layers", model.blocks},
+                                   {"hidden_size", model.width},
+                                   {"num_attention_heads", model.heads},
+                                   {"num_key_value_heads", model.kv_heads},
+                                   {"intermediate_size", model.hidden},
+                                   {"max_position_embeddings", model.context},
+                                   {"vocab_size", model.vocabulary},
+                                   {"rms_norm_eps", model.norm_epsilon},
+                                   {"rope_theta", model.rotary_base},
+                                   {"hidden_act", "silu"}};
+  if (model.head_size != 0 || model.qk_norm) config["head_dim"] = model.size_of_head();
   const kernels::RotaryScaling& scaling = model.rotary_scaling;
   if (scaling.factor == 1.0) return config;
   config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
@@ -200,7 +229,11 @@ void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& name
                     {attention + "k_proj", of_kv},
                     {attention + "v_proj", of_kv}},
                    model.qkv_bias);
-  names.AddLinears(3, of_queries, {{attention + "o_proj", model.width}});
+  if (model.qk_norm) {
+    names.AddPlain("2.q_gamma", attention + "q_norm.weight", {model.size_of_head()});
+    names.AddPlain("2.k_gamma", attention + "k_norm.weight", {model.size_of_head()});
+  }
+  names.AddLinears(model.qk_norm ? 4 : 3, of_queries, {{attention + "o_proj", model.width}});
   names.NextLayer();
   names.AddNorm("0.", prefix + "post_attention_layernorm", false);
   names.AddLinears(1, model.width,
@@ -221,14 +254,15 @@ std::vector<HuggingFaceParameter> LlamaParameters(const Transformer& model) {
 }  // namespace
 
 const TransformerFiles& LlamaFiles() {
-  static const auto& files = *new TransformerFiles{.family = TransformerFamily::kLlama,
-                                                   .model_types = {"llama", "mistral", "qwen2"},
-                                                   .prefix = "model.",
-                                                   .token_table = "embed_tokens.weight",
-                                                   .dropout = {{"attention_dropout", 0.0}},
-                                                   .read = ReadLlama,
-                                                   .config = LlamaConfig,
-                                                   .parameters = LlamaParameters};
+  static const auto& files =
+      *new TransformerFiles{.family = TransformerFamily::kLlama,
+                            .model_types = {"llama", "mistral", "qwen2", "qwen3"},
+                            .prefix = "model.",
+                            .token_table = "embed_tokens.weight",
+                            .dropout = {{"attention_dropout", 0.0}},
+                            .read = ReadLlama,
+                            .config = LlamaConfig,
+                            .parameters = LlamaParameters};
   return files;
 }
 

@@ -1,12 +1,12 @@
 #include "engine/nn/layers/attention.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/heads.h"
 #include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
@@ -24,24 +24,9 @@ class AttentionLayer final : public Layer {
         rotary_scaling_(options.rotary_scaling) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
-    const Shape& input = context.input;
-    if (heads_ < 1 || kv_heads_ < 1 || heads_ % kv_heads_ != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("attention: needs heads, and kv heads that divide them: ", heads_,
-                       " heads, ", kv_heads_, " kv heads"));
-    }
-    // Computed as a quotient: the number of heads is arbitrary, and their sum must not overflow.
-    const int64_t width = input.rank() == 2 ? input.dim(1) : 0;
-    const int64_t group = std::min(heads_, width) / kv_heads_;
-    const int64_t head_size = width / kv_heads_ / (group + 2);
-    if (heads_ > width || head_size < 1 || head_size * kv_heads_ * (group + 2) != width) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("attention: takes samples [positions, width], with a width that is a "
-                       "multiple of ",
-                       heads_, " heads of queries and ", kv_heads_,
-                       " each of keys and values, not ", input.ToString()));
-    }
-    const int64_t positions = input.dim(0);
+    ASSIGN_OR_RETURN(const int64_t head_size,
+                     HeadSizeOf("attention", heads_, kv_heads_, context.input));
+    const int64_t positions = context.input.dim(0);
     LayerSpec spec;
     spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
     if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");

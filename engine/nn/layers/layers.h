@@ -9,6 +9,7 @@
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/flatten.h"
 #include "engine/nn/layers/head.h"
+#include "engine/nn/layers/head_norm.h"
 #include "engine/nn/layers/image_norm.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/layer_type.h"
@@ -47,6 +48,9 @@ inline constexpr const LayerType* kLayerTypes[] = {
     //   { factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 } }: heads has no
     // default, kv_heads is as heads; without rotary_scaling, a factor of 1.
     &kAttentionType,
+    // { type = "head_norm", heads = 12, kv_heads = 12, epsilon = 1e-5 }: before attention; heads
+    // has no default, kv_heads is as heads.
+    &kHeadNormType,
     // { type = "swiglu" }
     &kSwiGluType,
     // { type = "dropout", rate = 0.1 }: no default

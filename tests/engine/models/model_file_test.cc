@@ -242,7 +242,7 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {LayerLines("residual", "layers = [{ type = \"pooling\" }]"),
        AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
              HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
-                       "swiglu, dropout"))},
+                       "head_norm, swiglu, dropout"))},
       {LayerLines("linear", "outputs = 3\nactivatoin = \"relu\""),
        AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
              HasSubstr("\"activation\""))},
@@ -259,6 +259,8 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {LayerLines("embedding", "vocabulary = 3\nfeatures = 0"), "layer[0].features"},
       {LayerLines("head", "deviation = -1.0"), "layer[0].deviation"},
       {LayerLines("attention"), "\"heads\" is missing"},
+      {LayerLines("head_norm"), "\"heads\" is missing"},
+      {LayerLines("head_norm", "heads = 2\nepsilon = 0.0"), "layer[0].epsilon"},
       {LayerLines("attention", "heads = 2\nrotary_base = -1.0"), "layer[0].rotary_base"},
       {LayerLines("attention", "heads = 2\nrotary_base = 0.5"), "expected at least 1, or 0"},
       {LayerLines("attention", "heads = 2\nrotary_scaling = {}"), "\"factor\" is missing"},

@@ -60,7 +60,8 @@ TEST(Presets, OfTransformersHaveTheParametersThatTheyAreKnownFor) {
       {"gpt2-124m", 50257, 124'439'808},       {"gpt2-1558m", 50257, 1'557'611'200},
       {"llama3.2-1b", 128256, 1'235'814'400},  {"llama3.2-3b", 128256, 3'212'749'824},
       {"llama3-8b", 128256, 8'030'261'248},    {"qwen2.5-0.5b", 151936, 494'032'768},
-      {"qwen2.5-1.5b", 151936, 1'543'714'304}, {"qwen2.5-7b", 152064, 7'615'616'512}};
+      {"qwen2.5-1.5b", 151936, 1'543'714'304}, {"qwen2.5-7b", 152064, 7'615'616'512},
+      {"qwen3-0.6b", 151936, 596'049'920},     {"qwen3-8b", 151936, 8'190'735'360}};
   for (const KnownTransformer& known : kKnown) {
     SCOPED_TRACE(known.name);
     ASSERT_OK_AND_ASSIGN(Transformer published, NamedTransformer(known.name));
@@ -79,12 +80,12 @@ TEST(Presets, OfTransformersHaveTheParametersThatTheyAreKnownFor) {
 TEST(Presets, OfLlamaTakeOptions) {
   ASSERT_OK_AND_ASSIGN(
       const Transformer model,
-      NamedTransformer("llama:width=64,heads=4,kv_heads=2,head_size=8,qkv_bias=1"));
+      NamedTransformer("llama:width=64,heads=4,kv_heads=2,head_size=8,qkv_bias=1,qk_norm=1"));
   EXPECT_EQ(model.head_size, 8);
-  EXPECT_TRUE(model.qkv_bias);
+  EXPECT_TRUE(model.qkv_bias && model.qk_norm);
   EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
-  for (const char* const name : {"gpt2:head_size=8", "gpt2:qkv_bias=1", "llama:head_size=-1",
-                                 "llama:head_size=x", "llama:qkv_bias=2"}) {
+  for (const char* const name : {"gpt2:head_size=8", "gpt2:qkv_bias=1", "gpt2:qk_norm=1",
+                                 "llama:head_size=-1", "llama:head_size=x", "llama:qkv_bias=2"}) {
     EXPECT_THAT(NamedTransformer(name), StatusIs(absl::StatusCode::kInvalidArgument)) << name;
   }
 }
@@ -99,6 +100,9 @@ TEST(Presets, OfTransformersDifferInWhatNoShapeShows) {
   other = model;
   other.qkv_bias = true;
   EXPECT_EQ(DifferenceOf(model, other), "qkv_bias 0 and 1");
+  other = model;
+  other.qk_norm = true;
+  EXPECT_EQ(DifferenceOf(model, other), "qk_norm 0 and 1");
 }
 
 TEST(Presets, OfImagesTakeOtherSquareImages) {

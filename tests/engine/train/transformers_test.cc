@@ -255,15 +255,14 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
               StatusIs(absl::StatusCode::kAlreadyExists, "config.json is there already"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Transformers,
-                         ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied",
-                                                              "llama3", "mistral", "qwen2"),
-                                            ::testing::Values(Precision::kFloat32,
-                                                              Precision::kBfloat16)),
-                         [](const auto& test) {
-                           return absl::StrCat(std::get<0>(test.param), "_",
-                                               PrecisionName(std::get<1>(test.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Transformers,
+    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "llama3", "mistral",
+                                         "qwen2", "qwen3"),
+                       ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
+    [](const auto& test) {
+      return absl::StrCat(std::get<0>(test.param), "_", PrecisionName(std::get<1>(test.param)));
+    });
 
 // The expected values are those of "llama", rounded.
 TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
