@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "kernels/rotary_scaling.h"
 
 // Scalar mathematics shared by the backends, written so that a compiler vectorizes the loops that
 // call it: no branches, no library calls. Each backend brings only its own exponential: FastExp on
@@ -133,6 +134,18 @@ inline float GeluExact(float z) { return z * GeluExactGate(z, FastExp(GeluExactE
 inline float GeluExactDerivative(float z) {
   const float exponential = FastExp(GeluExactExponent(z));
   return GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
+}
+
+// Returns the frequency of a pair, in radians for each position, that was `frequency`.
+STAGECOACH_HOST_DEVICE inline double ScaledFrequency(double frequency,
+                                                     const RotaryScaling& scaling) {
+  constexpr double kTwoPi = 6.283185307179586;
+  if (scaling.original_positions == 0) return frequency / scaling.factor;
+  const double turns = static_cast<double>(scaling.original_positions) * frequency / kTwoPi;
+  const double kept = (turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns);
+  if (kept <= 0.0) return frequency / scaling.factor;
+  if (kept >= 1.0) return frequency;
+  return (1.0 - kept) * frequency / scaling.factor + kept * frequency;
 }
 
 }  // namespace stagecoach::kernels

@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "base/host_device.h"
-
 namespace stagecoach::kernels {
 
 // A change of the frequencies of rotary positions with which a model was trained further, for texts
@@ -29,18 +27,6 @@ inline bool IsRotaryScaling(const RotaryScaling& scaling) {
   return scaling.factor >= 1.0 && scaling.factor <= kMax && scaling.original_positions >= 0 &&
          scaling.low_turns > 0.0 && scaling.low_turns < scaling.high_turns &&
          scaling.high_turns <= kMax;
-}
-
-// Returns the frequency of a pair, in radians for each position, that was `frequency`.
-STAGECOACH_HOST_DEVICE inline double ScaledFrequency(double frequency,
-                                                     const RotaryScaling& scaling) {
-  constexpr double kTwoPi = 6.283185307179586;
-  if (scaling.original_positions == 0) return frequency / scaling.factor;
-  const double turns = static_cast<double>(scaling.original_positions) * frequency / kTwoPi;
-  const double kept = (turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns);
-  if (kept <= 0.0) return frequency / scaling.factor;
-  if (kept >= 1.0) return frequency;
-  return (1.0 - kept) * frequency / scaling.factor + kept * frequency;
 }
 
 }  // namespace stagecoach::kernels

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "kernels/math.h"
 #include "kernels/rotary_scaling.h"
 
 namespace stagecoach::kernels {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/math.h"
 
 // The passes over memory before attention: the rotations of positions, rotated queries and keys,
 // and the products dy y.

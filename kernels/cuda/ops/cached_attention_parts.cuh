@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/cached_attention_kernels.h"
+#include "kernels/math.h"
 
 // Code that the kernels of attention with a cache share: what the first leaves for the last, and
 // how rotary positions rotate numbers.

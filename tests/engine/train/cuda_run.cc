@@ -91,7 +91,7 @@ Model Gpt2Model() { return NamedModel("gpt2:blocks=3,width=8,heads=2,context=5,v
 Model LlamaModel() {
   return NamedModel(
       "llama:blocks=3,width=8,heads=4,kv_heads=2,head_size=4,hidden=12,context=5,vocabulary=37,"
-      "tied=0,qkv_bias=1");
+      "tied=0,qkv_bias=1,qk_norm=1");
 }
 
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {
