@@ -81,7 +81,7 @@ TEST(LoadData, RefusesWhatIsNoData) {
       {LoadData(Source("/no/such/directory")), "/no/such/directory: no such file or directory",
        kNotFound},
       {LoadData(Source("")),
-       "expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, "},
+       "expected a directory of IDX files, a directory of CIFAR-10 files, a directory of .npy "},
       {LoadData(Source(folder + "/num.cvs")),
        "/num.cvs: no such file or directory; did you mean num.csv?", kNotFound},
       {LoadData({.spec = "synthetic:30x4x3", .train_rows = 31}),
@@ -99,7 +99,7 @@ TEST(LoadData, ListsTheFormsForWhatIsInNone) {
     if (*name != '\0') WriteTestFile(folder, name + 1, std::string(20, 'x'));
     EXPECT_THAT(LoadData(Source(data)),
                 IsRefused(AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
-                                                           "IDX, CIFAR-10 or .npy files"))));
+                                                           "IDX files, a directory of "))));
   }
   const DataEncoding of_images = {.mean = {0}, .stddev = {1}};
   EXPECT_THAT(LoadSamples(Source(folder), of_images, 2), IsRefused("known form, expected"));
