@@ -84,7 +84,8 @@ Transformer Qwen2(int64_t blocks, int64_t width, int64_t heads, int64_t kv_heads
           .rotary_base = 1000000.0,
           .qkv_bias = true,
           .is_tied = !is_large,
-          .end_of_text = {151643}};
+          .end_of_text = {151643},
+          .begin_of_text = 151643};
 }
 
 Transformer Qwen3(int64_t blocks, int64_t width, int64_t heads, int64_t hidden, bool is_tied) {

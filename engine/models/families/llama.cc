@@ -181,6 +181,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "attention_bias", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "mlp_bias", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "rope_interleaved", false));
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "use_mrope", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
   // These determine how the products are divided, not what they are.
   RETURN_IF_ERROR(base::CheckOtherConfigKeys(

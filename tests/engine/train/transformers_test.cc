@@ -413,6 +413,8 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("qwen2", "layer_types", "[\"sliding_attention\"]"),
        "$.layer_types[0]: is \"sliding_att"},
       {ConfigWith("qwen2", "attention_bias", "true"), "$.attention_bias"},
+      {ConfigWith("qwen2", "use_mrope", "true"), "$.use_mrope"},
+      {ConfigWith("qwen3", "attention_bias", "true"), "$.attention_bias"},
       {ConfigWith("llama", "quantization_config", "{}"), "unknown key \"quantization_config\""},
       {ConfigWith("llama", "sliding_window", "4096"), "unknown key \"sliding_window\""},
       {ConfigWith("llama", "eos_token_id", "\"</s>\""), "$.eos_token_id"},
@@ -433,6 +435,56 @@ TEST(HuggingFaceConfig, WhatChangesNothingIsTaken) {
       {"sliding_window", "null"}};
   for (const auto& [key, value] : keys) {
     EXPECT_EQ(ReadHuggingFaceConfig(ConfigWith("llama", key, value)).value(), model) << key;
+  }
+}
+
+struct PublishedConfig {
+  const char* name;  // as NamedTransformer has it
+  const char* json;
+};
+
+// These are the files of the published weights, whose keys must all be known.
+TEST(HuggingFaceConfig, OfPublishedModelsAreTheModelsOfThatName) {
+  const PublishedConfig published[] = {
+      {"llama3.2-1b", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64,
+          "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+          "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+          "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+          "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+          "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                           "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+          "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+          "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})"},
+      {"llama3-8b", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001,
+          "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+          "intermediate_size": 14336, "max_position_embeddings": 8192, "model_type": "llama",
+          "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+          "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+          "transformers_version": "4.40.0.dev0", "use_cache": true, "vocab_size": 128256})"},
+      {"qwen2.5-0.5b", R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+          "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu",
+          "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+          "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2",
+          "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+          "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+          "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+          "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false,
+          "use_sliding_window": false, "vocab_size": 151936})"},
+      {"qwen3-0.6b", R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+          "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+          "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+          "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+          "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+          "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+          "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+          "use_sliding_window": false, "vocab_size": 151936})"}};
+  for (const auto& [name, json] : published) {
+    ASSERT_OK_AND_ASSIGN(const Transformer model, ReadHuggingFaceConfig(json));
+    EXPECT_EQ(model, NamedTransformer(name).value()) << HuggingFaceConfigOf(model);
   }
 }
 
