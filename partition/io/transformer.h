@@ -64,6 +64,7 @@ struct Transformer {
   Norm norm = Norm::kLayerNorm;
   Bias bias = Bias::kAll;
   Positions positions = Positions::kLearned;
+  bool qk_norm = false;  // a norm of each head of queries and keys, whose gains all heads share
   bool tie_word_embeddings = true;  // the head uses the embedding's table
   bool dropout = true;              // after attention, perceptron and embedding, and on scores
   std::vector<int64_t> micro_batch_rows = {1};

@@ -41,14 +41,17 @@ struct Family {
   const char* type;
   bool is_gpt2 = false;  // else like Llama
   Bias bias = Bias::kNone;
-  int64_t kv_heads = 0, experts = 0, experts_per_token = 1;
+  int64_t kv_heads = 0, experts = 0, experts_per_token = 1, head_size = 0;
+  bool qk_norm = false;
+  bool may_have_bias = false;  // which is then a key
 };
 constexpr Family kFamilies[] = {
     {.type = "gpt2", .is_gpt2 = true, .bias = Bias::kAll},
-    {.type = "llama"},
+    {.type = "llama", .may_have_bias = true},
     {.type = "mistral", .kv_heads = 8},
     {.type = "mixtral", .kv_heads = 8, .experts = 8, .experts_per_token = 2},
-    {.type = "qwen2", .bias = Bias::kQkv, .kv_heads = 32}};
+    {.type = "qwen2", .bias = Bias::kQkv, .kv_heads = 32},
+    {.type = "qwen3", .kv_heads = 32, .head_size = 128, .qk_norm = true, .may_have_bias = true}};
 // Hugging Face's keys that do not affect costs.
 constexpr const char* kFreeKeysOfGpt2[] = {"n_ctx",
                                            "layer_norm_epsilon",
@@ -234,7 +237,7 @@ absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family&
   if (HasValue(document, reader, "attention_dropout")) {
     RETURN_IF_ERROR(reader.RequiredDouble("attention_dropout", {.min = 0, .max = 0}).status());
   }
-  if (absl::string_view(family.type) == "llama") {
+  if (family.may_have_bias) {
     ASSIGN_OR_RETURN(const bool of_attention, reader.OptionalBool("attention_bias", false));
     ASSIGN_OR_RETURN(const bool of_mlp, reader.OptionalBool("mlp_bias", false));
     if (of_mlp && !of_attention) {
@@ -258,6 +261,8 @@ absl::Status ReadFamily(const json& document, ObjectReader& reader, Read& read) 
   Transformer& t = read.description.transformer;
   t.bias = family->bias;
   t.kv_heads = family->kv_heads;
+  t.head_size = family->head_size;
+  t.qk_norm = family->qk_norm;
   t.experts = family->experts;
   t.experts_per_token = family->experts_per_token;
   t.attention = Attention::kFlash;

@@ -92,6 +92,7 @@ inline constexpr SwitchKey kSwitchKeys[] = {
     {"tie_word_embeddings", &Transformer::tie_word_embeddings},
     {"dropout", &Transformer::dropout},
     {"sequence_parallel", &Transformer::sequence_parallel},
+    {"qk_norm", &Transformer::qk_norm},
 };
 
 }  // namespace stagecoach::partition

@@ -26,7 +26,8 @@ class Activations {
     if (shape_.experts > 0) {  // the inputs and outputs of the experts, and the router's work
       whole += 2 * width_ * shape_.hidden * pairs_ + 8 * shape_.experts * tokens_;
     }
-    const int64_t shared = (shape_.qkv_width() + shape_.query_width()) * tokens_ +
+    const int64_t normalized = shape_.qk_norm ? shape_.query_width() + shape_.key_width() : 0;
+    const int64_t shared = (shape_.qkv_width() + normalized + shape_.query_width()) * tokens_ +
                            (shape_.mlp_inputs() + 1) * shape_.mlp_width() * pairs_;
     return Whole(whole) + Divided(width_ * shared) +
            (shape_.attention == Attention::kStored ? Scores() : 0);

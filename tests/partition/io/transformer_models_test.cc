@@ -58,6 +58,22 @@ std::string QwenConfig(int64_t hidden, int64_t mlp, int64_t heads, int64_t kv_he
       vocabulary, "}");
 }
 
+std::string Qwen3Config(int64_t hidden, int64_t mlp, int64_t heads, int64_t layers, bool is_tied) {
+  return absl::StrCat(
+      R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+ "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+ "hidden_size": )",
+      hidden, R"(, "initializer_range": 0.02, "intermediate_size": )", mlp,
+      R"(, "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3",
+ "num_attention_heads": )",
+      heads, R"(, "num_hidden_layers": )", layers,
+      R"(, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+ "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": )",
+      is_tied ? "true" : "false",
+      R"(, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+ "use_sliding_window": false, "vocab_size": 151936})");
+}
+
 std::string MixtralConfig(int64_t hidden, int64_t mlp, int64_t heads, int64_t layers) {
   return absl::StrCat(
       R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
@@ -88,6 +104,8 @@ std::vector<PublishedModel> Models() {
           {"Llama 3.1 405B", LlamaConfig(16384, 53248, 128, 126), 405'853'388'800, 405.9},
           {"Qwen 2.5 0.5B", QwenConfig(896, 4864, 14, 2, 24, 151936, true), 494'032'768, 0.5},
           {"Qwen 2.5 7B", QwenConfig(3584, 18944, 28, 4, 28, 152064, false), 7'615'616'512, 7.6},
+          {"Qwen 3 8B", Qwen3Config(4096, 12288, 32, 36, false), 8'190'735'360, 8.2},
+          {"Qwen 3 0.6B", Qwen3Config(1024, 3072, 16, 28, true), 596'049'920, 0.6},
           {"Mixtral 8x7B", MixtralConfig(4096, 14336, 32, 32), 46'702'792'704, 12.9},
           {"Mixtral 8x22B", MixtralConfig(6144, 16384, 48, 56), 140'620'634'112, 39.2},
           {"GPT-2", std::string(kGpt2Config), 124'439'808, 0.1}};
@@ -130,17 +148,20 @@ TEST(TransformerModels, FlopsAreThosePublished) {
     const auto s = static_cast<double>(t.sequence), h = static_cast<double>(t.hidden);
     const auto l = static_cast<double>(t.layers), a = static_cast<double>(t.heads);
     const auto v = static_cast<double>(t.vocabulary);
+    const auto queries = static_cast<double>(t.query_width());
     const bool is_gpt2 = model.name == "GPT-2";
     const double kv = is_gpt2 ? a : static_cast<double>(t.kv_heads);
     const double f = is_gpt2 ? 4 * h : static_cast<double>(t.mlp_hidden);
     const double gate = is_gpt2 ? 1 : 1.5, experts = t.experts > 0 ? 2 : 1;
     const double router = 6 * static_cast<double>(t.experts) * l * h * tokens;
     const double megatron =
-        12 * tokens * l * h * h * ((1 + kv / a + s / h) + gate * experts * f / h + v / (2 * l * h));
+        12 * tokens * l * h * h *
+        ((1 + kv / a + s / h) * queries / h + gate * experts * f / h + v / (2 * l * h));
     EXPECT_NEAR((FlopsOfAll(t) - router) / megatron, 1, 1e-12) << model.name;
 
     const double tables = (t.tie_word_embeddings ? 0 : v * h) + (is_gpt2 ? 1024 * h : 0);
-    const double palm = 6 * (static_cast<double>(ActiveParameters(t)) - tables) + 12 * l * h * s;
+    const double palm =
+        6 * (static_cast<double>(ActiveParameters(t)) - tables) + 12 * l * queries * s;
     EXPECT_NEAR(FlopsOfAll(t) / (palm * tokens), 1, 1.5e-3) << model.name << ": norms and biases";
   }
 }
@@ -229,7 +250,8 @@ TEST(TransformerConfig, RefusesWhatMayCostOtherwise) {
   };
   ExpectRefusals({
       {with("'llama'", "'bloom'"),
-       "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", found "
+       "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", "
+       "\"qwen3\", found "
        "\"bloom\""},
       {with("'silu'", "'relu'"), "hidden_act: must be \"silu\", found \"relu\""},
       {with("'use_cache': true", "'quantization_config': true"),
