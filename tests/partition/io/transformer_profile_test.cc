@@ -340,6 +340,24 @@ Transformer SmallLlama() {
           .device_teraflops = 1};
 }
 
+// Queries and keys are kept before their norm, too; F reads and writes them once more, and B also
+// reads their gradient.
+TEST(TransformerProfile, ANormOfHeadsCostsItsTensors) {
+  Transformer model = SmallLlama();
+  model.memory_gigabytes_per_second = 1;  // a byte takes 1 ns
+  const LayerCost plain = TransformerProfile(model, "").sizes[0].layers[1];
+  const int64_t kept = ActivationBytes(model, 3);
+  model.qk_norm = true;
+  const LayerCost layer = TransformerProfile(model, "").sizes[0].layers[1];
+  const int64_t bytes = 2 * 32 * 3 * (8 * 16 + 2 * 16);
+  EXPECT_EQ(ActivationBytes(model, 3) - kept, bytes);
+  EXPECT_EQ(layer.parameters - plain.parameters, 2 * 16);
+  EXPECT_DOUBLE_EQ(layer.forward_ns - plain.forward_ns, static_cast<double>(2 * bytes));
+  EXPECT_DOUBLE_EQ(layer.backward_input_ns - plain.backward_input_ns,
+                   static_cast<double>(3 * bytes));
+  EXPECT_EQ(layer.flops, plain.flops);
+}
+
 // Inputs of both norms and of the products behind them, queries, keys, values, the output of
 // attention, the gate, its other factor, and their product. No dropout.
 TEST(TransformerProfile, AGatedLayerWithGroupedHeadsKeepsItsTensors) {
