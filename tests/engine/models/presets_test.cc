@@ -90,6 +90,15 @@ TEST(Presets, OfLlamaTakeOptions) {
   }
 }
 
+TEST(Presets, OfLlamaAreCheckedBeforeTheyAreMade) {
+  Transformer model = NamedTransformer("llama3.2-1b").value();
+  model.rotary_scaling.factor = 0.5;
+  EXPECT_THAT(CheckTransformer(model), IsRefused("cannot be scaled by 0.5"));
+  model = NamedTransformer("gpt2-124m").value();
+  model.rotary_scaling.factor = 2.0;
+  EXPECT_THAT(CheckTransformer(model), IsRefused("options of Llama, not of GPT-2"));
+}
+
 // The scaling shows in no tensor's shape.
 TEST(Presets, OfTransformersDifferInWhatNoShapeShows) {
   const Transformer model = NamedTransformer("llama3.2-1b").value();

@@ -486,6 +486,28 @@ TEST(HuggingFaceConfig, OfPublishedModelsAreTheModelsOfThatName) {
     ASSERT_OK_AND_ASSIGN(const Transformer model, ReadHuggingFaceConfig(json));
     EXPECT_EQ(model, NamedTransformer(name).value()) << HuggingFaceConfigOf(model);
   }
+  for (const char* const name : {"llama3.2-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-8b"}) {
+    const Transformer model = NamedTransformer(name).value();
+    EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model) << name;
+  }
+}
+
+// A config may leave out what is usual for its type.
+TEST(HuggingFaceConfig, HasTheDefaultsOfItsType) {
+  const auto model = [](const std::string& type) {
+    return ReadHuggingFaceConfig(absl::StrCat(R"({"model_type": ")", type, R"(",
+        "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 64,
+        "intermediate_size": 4})"))
+        .value();
+  };
+  EXPECT_EQ(model("llama").kv_heads, 64);
+  EXPECT_EQ(model("mistral").kv_heads, 8);
+  EXPECT_EQ(model("qwen2").kv_heads, 32);
+  EXPECT_EQ(model("qwen3").kv_heads, 32);
+  EXPECT_EQ(model("qwen2").size_of_head(), 1);
+  EXPECT_EQ(model("qwen3").size_of_head(), 128);
+  EXPECT_EQ(model("llama").end_of_text, std::vector<int64_t>{2});
+  EXPECT_TRUE(model("qwen3").end_of_text.empty());
 }
 
 // Within its window, attention looks back on everything: a text may have as many positions.
