@@ -140,7 +140,6 @@ inline float GeluExactDerivative(float z) {
 STAGECOACH_HOST_DEVICE inline double ScaledFrequency(double frequency,
                                                      const RotaryScaling& scaling) {
   constexpr double kTwoPi = 6.283185307179586;
-  if (scaling.original_positions == 0) return frequency / scaling.factor;
   const double turns = static_cast<double>(scaling.original_positions) * frequency / kTwoPi;
   const double kept = (turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns);
   if (kept <= 0.0) return frequency / scaling.factor;

@@ -134,7 +134,7 @@ INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
                     AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8},
                     // Frequencies all divided; some divided, kept, and in between.
                     AttentionShape{1, 20, 2, 2, 6, 100.0F, {.factor = 4.0}},
-                    AttentionShape{2, 40, 2, 1, 16, 100.0F, {8.0, 24, 1.0, 4.0}});
+                    AttentionShape{2, 40, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}});
 
 // Scores of several hundred, whose exponentials exceed the range of a float.
 using AttentionOfLargeScores = Attention;

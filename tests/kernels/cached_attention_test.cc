@@ -106,7 +106,7 @@ INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
                     SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
                     SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
                     SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
-                    SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 24, 1.0, 4.0}}},
+                    SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}}},
                     // Tiles of queries that begin anywhere among those of keys.
                     SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
                     // Enough work for several tiles of positions in a part.
