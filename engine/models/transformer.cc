@@ -383,9 +383,8 @@ absl::Status CheckTransformer(const Transformer& model) {
   if (is_gpt2 && (model.head_size != 0 || model.qkv_bias || model.qk_norm ||
                   model.rotary_scaling != kernels::RotaryScaling())) {
     return absl::InvalidArgumentError(
-        "head_size, qkv_bias, qk_norm and the scaling of rotary positions are options of Llama, "
-        "not "
-        "of GPT-2");
+        "head_size, qkv_bias, qk_norm and the scaling of rotary positions are options of "
+        "Llama, not of GPT-2");
   }
   if (!IsRotaryScaling(model.rotary_scaling)) {
     return absl::InvalidArgumentError(
