@@ -61,6 +61,7 @@ Json ToJson(const DataPosition& position) {
                {"rows", position.rows},
                {"loss_sum", Text(position.loss_sum)},
                {"correct", position.correct},
+               {"answers", position.answers},
                {"losses_hash", position.losses_hash}};
   if (position.metrics.has_value()) {
     json["test_loss"] = Text(position.metrics->test_loss);
@@ -83,6 +84,7 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
   ASSIGN_OR_RETURN(position.rows, reader.RequiredInt64("rows", kCount));
   ASSIGN_OR_RETURN(position.loss_sum, DoubleOfText(reader, "loss_sum"));
   ASSIGN_OR_RETURN(position.correct, reader.RequiredInt64("correct", kCount));
+  ASSIGN_OR_RETURN(position.answers, reader.OptionalInt64("answers", 0, kCount));
   ASSIGN_OR_RETURN(position.losses_hash, reader.RequiredString("losses_hash"));
   if (reader.Has("test_loss")) {
     Metrics& metrics = position.metrics.emplace();

@@ -33,8 +33,9 @@ struct Metrics {
 struct DataPosition {
   int epoch = 1;                   // counts from 1
   int64_t rows = 0;                // of this epoch that have been trained on
-  double loss_sum = 0.0;           // over this epoch's steps
+  double loss_sum = 0.0;           // over this epoch's steps: of each, mean loss x Batch::weight
   int64_t correct = 0;             // among its rows
+  int64_t answers = 0;             // of its rows that were not skipped; 0: unknown, in old files
   std::string losses_hash;         // FitResult::step_losses_hash so far
   std::optional<Metrics> metrics;  // of these parameters, if they have been evaluated
   int64_t skipped_rows = 0;        // those of `rows` in steps that were skipped (OnNonFinite)

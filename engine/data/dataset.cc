@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -81,6 +82,7 @@ class SomeRows final : public Dataset {
     if (whole == nullptr) return nullptr;
     return std::make_shared<const SomeRows>(std::move(whole), rows_, which_);
   }
+  int64_t AnswersOf(int64_t row) const override { return whole_->AnswersOf(RowOf(row)); }
 
  private:
   void ReadInput(int i, int64_t row, std::byte* out) const override {
@@ -171,6 +173,11 @@ void Dataset::CopyNumbers(int i, int64_t row, absl::Span<float> out) const {
   for (size_t k = 0; k < out.size(); ++k) {
     out[k] = tensor.value_of_byte[std::to_integer<size_t>(bytes[k])];
   }
+}
+
+int64_t CountAnswers(const Dataset& data, absl::Span<const int64_t> rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0},
+                         [&](int64_t count, int64_t row) { return count + data.AnswersOf(row); });
 }
 
 int32_t Dataset::label(int64_t row) const {

@@ -25,6 +25,9 @@ class Dataset {
 
   virtual int64_t rows() const = 0;  // >= 1
   const SampleSpec& spec() const { return spec_; }
+  // Returns how many of TargetSpec::answers() a row has: not all of them if some of its labels are
+  // kernels::kNoLabel, but at least one.
+  virtual int64_t AnswersOf(int64_t /*row*/) const { return spec_.target.answers(); }
 
   // Returns the set as an epoch (>= 0) of training sees it, which depends on the arguments alone:
   // as many rows, of the same spec. Null: unchanged, in every epoch.
@@ -58,6 +61,9 @@ class Dataset {
 
   const SampleSpec spec_;
 };
+
+// Returns the number of answers that rows have in all.
+int64_t CountAnswers(const Dataset& data, absl::Span<const int64_t> rows);
 
 // Kind of the labels of a file: classes to tell apart, or numbers to predict.
 enum class LabelKind : uint8_t { kClasses, kNumbers };

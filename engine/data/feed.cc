@@ -24,12 +24,16 @@ namespace {
 constexpr int kMaxThreads = 4;
 constexpr int64_t kBytesOfThread = 256 << 10;
 
-// Checks the target of a row, as read from a data set.
-absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte* place) {
+// Checks the target of a row with `answers`, as read from a data set.
+absl::Status CheckLabels(int64_t row, const TargetSpec& target, int64_t answers,
+                         const std::byte* place) {
   if (target.kind != TargetSpec::Kind::kClasses) return absl::OkStatus();
   const auto* const labels = reinterpret_cast<const int32_t*>(place);
-  for (int64_t i = 0; i < target.shape.elements(); ++i) {
+  const int64_t count = target.shape.elements();
+  const int64_t missing = std::count(labels, labels + count, kernels::kNoLabel);
+  for (int64_t i = 0; i < count; ++i) {
     if (labels[i] >= 0 && labels[i] < target.classes) continue;
+    if (labels[i] == kernels::kNoLabel && count - missing == answers) continue;
     const std::string position =
         target.shape.rank() == 0 ? "" : absl::StrCat(", position ", i, ",");
     return absl::InvalidArgumentError(
@@ -74,7 +78,12 @@ absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_row
 
 LossTerms Batch::TermsOf(int micro_batch, int64_t micro_batch_rows) const {
   return {.valid_samples = wants_loss ? std::ssize(RowsOf(micro_batch, micro_batch_rows)) : 0,
-          .scale = 1.0F / static_cast<float>(std::max<size_t>(rows.size(), 1))};
+          .scale = static_cast<float>(1.0 / (rows.empty() ? 1.0 : weight()))};
+}
+
+double Batch::weight() const {
+  if (answers == 0) return static_cast<double>(rows.size());
+  return static_cast<double>(answers) / static_cast<double>(data->spec().target.answers());
 }
 
 int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows) {
@@ -261,7 +270,7 @@ absl::Status Feed::WriteLoss(const Batch& batch, int micro_batch, std::byte* pla
   const int64_t bytes = options_.target.bytes();
   for (const int64_t row : batch.RowsOf(micro_batch, options_.micro_batch_rows)) {
     batch.data->CopyTarget(row, absl::MakeSpan(place, static_cast<size_t>(bytes)));
-    RETURN_IF_ERROR(CheckLabels(row, options_.target, place));
+    RETURN_IF_ERROR(CheckLabels(row, options_.target, batch.data->AnswersOf(row), place));
     place += bytes;
   }
   return absl::OkStatus();

@@ -21,6 +21,8 @@ namespace stagecoach::engine {
 struct Batch {
   const Dataset* data = nullptr;
   absl::Span<const int64_t> rows;
+  // The answers that the rows have (CountAnswers); 0: all that they can have.
+  int64_t answers = 0;
   // For a model that generates: how many rows come before the end of each micro-batch, as far as
   // these have rows; empty: each has as many as it can.
   absl::Span<const int64_t> ends = {};
@@ -43,6 +45,10 @@ struct Batch {
   // padding.
   absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows, int count = 1) const;
   kernels::LossTerms TermsOf(int micro_batch, int64_t micro_batch_rows) const;
+  // Returns the number by which the sum of losses is divided, so that every answer of the step
+  // counts alike, whatever row and micro-batch it is in: the number of rows, if they have all of
+  // their answers.
+  double weight() const;
 };
 
 // Returns the bytes of a micro-batch's targets, followed by its LossTerms: rounded up by
@@ -85,8 +91,9 @@ class Feed {
   // each once per run. Between two calls for the same micro-batch the stream must have finished.
   //   x (rows, features) of the activation type or, for ids, int32; padding is 0
   // Loss sets TargetsOf and TermsOf to those of the batch; targets of padding are undefined.
-  // InvalidArgument for an id outside the vocabulary, or a label outside [0, classes) of the
-  // target: a data set may be a user's, and operations on a device check neither.
+  // InvalidArgument for an id outside the vocabulary, a label outside [0, classes) of the target,
+  // or a row with other than Dataset::AnswersOf labels: a data set may be a user's, and operations
+  // on a device check none of these.
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Loss(const Batch& batch, int micro_batch);
   // Declares that everything that reads what a micro-batch was fed has been issued: to be called

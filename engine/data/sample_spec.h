@@ -29,7 +29,7 @@ struct TensorSpec {
 struct TargetSpec {
   enum class Kind : uint8_t {
     kNone,     // nothing: inference
-    kClasses,  // int32 labels, each in [0, classes)
+    kClasses,  // int32 labels, each in [0, classes), or kernels::kNoLabel (Dataset::AnswersOf)
     kValues,   // float32 numbers
   };
   Kind kind = Kind::kNone;

@@ -43,8 +43,10 @@ struct LossSpec {
 struct LossArgs {
   kernels::Stream& stream;
   CallContext call;
-  kernels::Tensor y;        // (rows, output)
-  kernels::Tensor targets;  // (rows, target), int32 or float32; empty with TargetSpec::kNone
+  kernels::Tensor y;  // (rows, output)
+  // (rows, target), int32 or float32; empty with TargetSpec::kNone. A label may be
+  // kernels::kNoLabel if the data set says so.
+  kernels::Tensor targets;
   // The number of valid rows, and the scale of dy (but not of the result). Kernels receive this
   // address, which is constant; the values behind it change during the run. Targets of padding are
   // undefined.
@@ -91,8 +93,9 @@ LossFactory LossOf(Args... args) {
 
 // The built-in losses over class labels: one label per sample if the output is of shape [classes],
 // one at each position if it is [positions, classes]. The loss of a sample is the mean over its
-// positions; a position is right if the first of its largest outputs is at the label. Formulas are
-// in kernels/ops/loss.h.
+// positions; a position is right if the first of its largest outputs is at the label. A position
+// without a label (kernels::kNoLabel) counts as 0 and has no gradient: over a step, the mean is
+// over the labels that there are. Formulas are in kernels/ops/loss.h.
 LossFactory SoftmaxCrossEntropy();
 LossFactory MeanSquaredError();  // from 1 at the label and 0 elsewhere
 

@@ -36,8 +36,13 @@ std::string HashOf(const std::string& before, double loss) {
   return hasher.HexDigest();
 }
 
+// Returns the number of samples that answers amount to.
+double WeightOf(int64_t answers, const TargetSpec& target) {
+  return static_cast<double>(answers) / static_cast<double>(target.answers());
+}
+
 // Advances the position after a step of a run.
-void Advance(const StepResult& taken, DataPosition& position) {
+void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& position) {
   const bool is_skipped = !taken.skipped_for.empty();
   // NaN has more than one bit pattern, so one is chosen.
   position.losses_hash = HashOf(position.losses_hash,
@@ -49,7 +54,8 @@ void Advance(const StepResult& taken, DataPosition& position) {
     ++position.skipped_steps;
     return;
   }
-  position.loss_sum += taken.loss * static_cast<double>(taken.rows);
+  position.loss_sum += taken.loss * WeightOf(taken.answers, target);
+  position.answers += taken.answers;
   position.correct += taken.correct;
 }
 
@@ -63,7 +69,12 @@ class TrainingLoop {
         batch_(trainer.plan().batch_rows()),
         steps_per_epoch_(StepsPerEpoch(*data.train, trainer.plan())),
         position_(options.start),
-        saved_steps_(options.start_is_saved ? trainer.steps() : -1) {}
+        saved_steps_(options.start_is_saved ? trainer.steps() : -1) {
+    // Older checkpoints are of data whose rows have all their answers.
+    if (position_.answers == 0) {
+      position_.answers = (position_.rows - position_.skipped_rows) * target().answers();
+    }
+  }
 
   absl::StatusOr<FitResult> Run() {
     if (steps_per_epoch_ == 0) {
@@ -102,6 +113,8 @@ class TrainingLoop {
     if (!options_.steps.has_value()) return std::numeric_limits<int64_t>::max();
     return std::max<int64_t>(0, *options_.steps - trainer_.steps());
   }
+
+  const TargetSpec& target() const { return data_.train->spec().target; }
 
   // Returns whether the epoch has another step.
   bool HasStep() const { return data_.train->rows() - position_.rows >= batch_; }
@@ -151,7 +164,7 @@ class TrainingLoop {
                                      IsEvaluatedAfter(trainer_.steps() + 1)
                                          ? absl::Span<const int64_t>()
                                          : rows_from(position_.rows + batch_)));
-      Advance(taken, position_);
+      Advance(taken, target(), position_);
       Show();
       Describe(row);
       const int64_t own_rows = position_.rows - first_row;
@@ -217,12 +230,9 @@ class TrainingLoop {
 
   void Describe(EpochResult& row) const {
     // NaN if all were skipped.
-    const auto rows =
-        static_cast<double>(position_.rows == 0 ? 1 : position_.rows - position_.skipped_rows);
-    row.loss = position_.loss_sum / rows;
-    const int64_t answers = data_.train->spec().target.answers();
-    row.train_accuracy =
-        static_cast<double>(position_.correct) / (rows * static_cast<double>(answers));
+    const int64_t answers = position_.rows == 0 ? target().answers() : position_.answers;
+    row.loss = position_.loss_sum / WeightOf(answers, target());
+    row.train_accuracy = static_cast<double>(position_.correct) / static_cast<double>(answers);
   }
 
   absl::Status SaveIfDue() {

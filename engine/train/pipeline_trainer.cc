@@ -206,10 +206,16 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   if (!learning_rate.ok()) return group_->Fail(learning_rate.status());
   const TrainStep step{.update = {.step = number, .learning_rate = *learning_rate},
                        .start = start,
-                       .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
+                       .next = {.data = knows_next ? &data : nullptr,
+                                .rows = next_rows,
+                                .answers = CountAnswers(data, next_rows)}};
   schedule::Trace* const trace =
       traces_ == nullptr ? nullptr : &traces_->Begin(number - restored_steps_);
-  const Batch batch{.data = &data, .rows = rows, .step = number, .first_sample = samples_};
+  const Batch batch{.data = &data,
+                    .rows = rows,
+                    .answers = CountAnswers(data, rows),
+                    .step = number,
+                    .first_sample = samples_};
   const absl::Status performed = RunSchedule([&](int device, bool is_measured) {
     TrainStep own = step;
     own.is_measured = is_measured;
@@ -237,10 +243,10 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   }
   LossResult sum;
   AddResults(sum.loss, sum.correct);
-  StepResult taken = {.loss = sum.loss / static_cast<double>(rows.size()),
+  StepResult taken = {.loss = sum.loss / batch.weight(),
                       .correct = sum.correct,
                       .rows = static_cast<int64_t>(rows.size()),
-                      .answers_per_row = run_.profile.loss_spec.target.answers(),
+                      .answers = batch.answers,
                       .learning_rate = step.update.learning_rate,
                       .gradient_norm = ExecutorOf(0).gradient_norm()};
   RETURN_IF_ERROR(EndNonFinite(batch, taken, performed.ok()));
@@ -263,11 +269,17 @@ Executor& PipelineTrainer::own_executor() const {
   return *executors_[static_cast<size_t>(options_.rendezvous->rank())];
 }
 
+Evaluation PipelineTrainer::WithMeanLoss(Evaluation sums, const Dataset& data) {
+  const auto answers = static_cast<double>(std::max<int64_t>(sums.answers, 1));
+  sums.loss /= answers / static_cast<double>(data.spec().target.answers());
+  return sums;
+}
+
 absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
                                                      const StopFunction& stop) {
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
-  Evaluation evaluation{.answers_per_row = run_.profile.loss_spec.target.answers()};
+  Evaluation evaluation;
   while (evaluation.rows < data.rows()) {
     if (stop) {
       ASSIGN_OR_RETURN(const bool must_stop, stop());
@@ -275,8 +287,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
     }
     RETURN_IF_ERROR(RunForward(data, {.loss = true}, evaluation).status());
   }
-  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
-  return evaluation;
+  return WithMeanLoss(evaluation, data);
 }
 
 absl::StatusOr<Batch> PipelineTrainer::RunForward(const Dataset& data, Wanted wanted,
@@ -287,12 +298,14 @@ absl::StatusOr<Batch> PipelineTrainer::RunForward(const Dataset& data, Wanted wa
   for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
   const Batch batch{.data = &data,
                     .rows = evaluation_rows_,
+                    .answers = CountAnswers(data, evaluation_rows_),
                     .step = steps_,
                     .first_sample = begin,
                     .wants_loss = wanted.loss,
                     .wants_outputs = wanted.outputs};
   RETURN_IF_ERROR(RunEvaluation(batch));
   sums.rows = end;
+  sums.answers += batch.answers;
   if (wanted.loss) AddResults(sums.loss, sums.correct);
   return batch;
 }
@@ -374,7 +387,7 @@ absl::Status PipelineTrainer::Choose(const Dataset& sequence, int64_t last, int6
 absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
                                                        const TakeOutputs& take) {
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
-  Evaluation evaluation{.answers_per_row = run_.profile.loss_spec.target.answers()};
+  Evaluation evaluation;
   while (evaluation.rows < data.rows()) {
     const int64_t begin = evaluation.rows;
     const bool wants_outputs = static_cast<bool>(take);
@@ -385,8 +398,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
                      GatherOutputs(*group_, executors_, run_, batch));
     RETURN_IF_ERROR(take({.first_row = begin, .rows = evaluation.rows - begin, .values = values}));
   }
-  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
-  return evaluation;
+  return WithMeanLoss(evaluation, data);
 }
 
 Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {

@@ -84,6 +84,8 @@ class PipelineTrainer final : public Trainer {
     bool loss = false;
     bool outputs = false;
   };
+  // Returns the sums of all samples of `data` with their loss divided, as Batch::weight does it.
+  static Evaluation WithMeanLoss(Evaluation sums, const Dataset& data);
   // A forward pass of the batch of `data` that follows the rows evaluated so far, which adds to
   // them. Returns what passed.
   absl::StatusOr<Batch> RunForward(const Dataset& data, Wanted wanted, Evaluation& sums);

@@ -77,23 +77,22 @@ struct TrainerOptions {
 };
 
 struct StepResult {
-  double loss = 0.0;            // mean over the batch, before the update
-  int64_t correct = 0;          // answers of the batch whose largest output is at their label
-  int64_t rows = 0;             // of the batch
-  int64_t answers_per_row = 1;  // TargetSpec::answers
+  double loss = 0.0;    // mean over the batch's answers, before the update
+  int64_t correct = 0;  // answers of the batch whose largest output is at their label
+  int64_t rows = 0;     // of the batch
+  int64_t answers = 0;  // of these (Dataset::AnswersOf)
   float learning_rate = 0.0F;
   double gradient_norm = 0.0;  // global, before clipping; 0 unless Optimizer::waits_for_norm
   std::string skipped_for;     // why the step changed nothing (OnNonFinite::kSkip); otherwise empty
 };
 
 struct Evaluation {
-  double loss = 0.0;  // mean over the data
+  double loss = 0.0;  // mean over the answers of the data
   int64_t correct = 0;
   int64_t rows = 0;
-  int64_t answers_per_row = 1;  // TargetSpec::answers
-  int64_t answers() const { return rows * answers_per_row; }
+  int64_t answers = 0;  // of these (Dataset::AnswersOf)
   double accuracy() const {
-    return rows > 0 ? static_cast<double>(correct) / static_cast<double>(answers()) : 0.0;
+    return answers > 0 ? static_cast<double>(correct) / static_cast<double>(answers) : 0.0;
   }
 };
 

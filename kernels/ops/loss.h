@@ -37,15 +37,15 @@ struct MeanSquaredErrorOfValuesShape : LossShape {};
 //                           gradient 2/C (output - target)
 //
 //   output, gradient (R, C)   targets: labels (R) int32, or values (R, C) float32
-// Labels are in [0, C): any other makes the loss and the gradient of its row NaN, and nothing
-// outside the tensors is read or written.
+// Labels are in [0, C), or kNoLabel: any other makes the loss and the gradient of its row NaN, and
+// nothing outside the tensors is read or written.
 //   result (2) float64: sum of the losses of rows, divided by P; number of correct rows
 // output and gradient are of the device's activation type. If the loss of a row is NaN or infinite,
 // so is its gradient. Rows of samples that are not valid (LossTerms) are padding: they do not count
-// and their gradient is 0. A row is correct if its largest output, or the first of several, is at
-// its label; with values as targets none is. The losses of rows are summed in double, in an order
-// that depends on R, C and the number of valid samples alone. With P = 1 the division changes no
-// bit.
+// and their gradient is 0, as that of a row with kNoLabel is. A row is correct if its largest
+// output, or the first of several, is at its label; with values as targets none is. The losses of
+// rows are summed in double, in an order that depends on R, C and the number of valid samples
+// alone. With P = 1 the division changes no bit.
 class LossOp : public Operation {
  public:
   // Returns the size of the scratch for Compute.

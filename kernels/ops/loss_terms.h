@@ -15,6 +15,10 @@ struct LossTerms {
   friend bool operator==(const LossTerms&, const LossTerms&) = default;
 };
 
+// In place of a label: nothing is learned from this row. Its loss and its gradient are 0, and it is
+// neither right nor wrong.
+inline constexpr int32_t kNoLabel = -1;
+
 }  // namespace stagecoach::kernels
 
 #endif  // STAGECOACH_KERNELS_OPS_LOSS_TERMS_H_

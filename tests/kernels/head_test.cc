@@ -43,6 +43,7 @@ using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::IsNan;
 using ::testing::Le;
+using ::testing::Not;
 
 struct Problem {
   Problem(const HeadShape& shape_in, DType type_in)
@@ -104,7 +105,8 @@ struct Expected {
     const double row_scale =
         static_cast<double>(problem.scale) / static_cast<double>(shape.positions);
     for (int64_t r = 0; r < problem.valid_rows; ++r) {
-      AddRow(r, problem.labels[static_cast<size_t>(r)], row_scale, gradient_bounds);
+      const int32_t label = problem.labels[static_cast<size_t>(r)];
+      if (label != kNoLabel) AddRow(r, label, row_scale, gradient_bounds);
     }
     loss_bound /= static_cast<double>(shape.positions);
     gradient_bounds = StoredBounds(loss.gradient, std::move(gradient_bounds), type);
@@ -338,6 +340,21 @@ TEST_P(Head, PaddingCountsForNothing) {
   EXPECT_THAT(Vector(dx.end() - padding * problem.shape.features, dx.end()), Each(0.0));
 }
 
+TEST_P(Head, ARowWithoutALabelCountsForNothing) {
+  Problem problem = MakeProblem();
+  for (int64_t r = problem.shape.rows / 2; r < problem.shape.rows; r += 3) {
+    problem.labels[static_cast<size_t>(r)] = kNoLabel;
+  }
+  ExpectMatchesReference(problem);
+  const Gradients fused = Backward(problem, Pass::kFused);
+  EXPECT_EQ(fused, Backward(problem, Pass::kSplit));
+  const int64_t features = problem.shape.features;
+  for (int64_t r = problem.shape.rows / 2; r < problem.shape.rows; r += 3) {
+    EXPECT_THAT(Vector(fused.dx.begin() + r * features, fused.dx.begin() + (r + 1) * features),
+                Each(0.0));
+  }
+}
+
 TEST_P(Head, FusedAndSplitGiveTheSameBits) {
   const Problem problem = MakeProblem();
   EXPECT_EQ(Backward(problem, Pass::kFused), Backward(problem, Pass::kSplit));
@@ -467,9 +484,21 @@ TEST_P(HeadOfAnyShape, NotANumberIsSeenInTheLoss) {
   EXPECT_THAT(Backward(problem, Pass::kFused).result[0], IsNan());
 }
 
+// A row whose logits are infinite: nothing of it may come into the gradients of others.
+TEST_P(HeadOfAnyShape, ARowWithoutALabelMayHaveAnyLogits) {
+  Problem problem = MakeProblem({.rows = 3, .features = 1, .classes = 700});
+  problem.x = {1.0F, 1e38F, -1.0F};
+  for (float& weight : problem.w) weight = weight < 0.0F ? -4.0F : 4.0F;
+  problem.labels[1] = kNoLabel;
+  const Gradients actual = Backward(problem, Pass::kSplit);
+  EXPECT_EQ(actual.dx[1], 0.0);
+  EXPECT_TRUE(std::isfinite(actual.result[0]));
+  EXPECT_THAT(actual.dw, Each(Not(IsNan())));
+}
+
 TEST_P(HeadOfAnyShape, ALabelThatIsNoClassMakesItsRowNoNumber) {
   constexpr int64_t kFeatures = 8;
-  for (const int32_t label : {-1, 5, std::numeric_limits<int32_t>::max()}) {
+  for (const int32_t label : {-2, 5, std::numeric_limits<int32_t>::max()}) {
     Problem problem = MakeProblem({.rows = 3, .features = kFeatures, .classes = 5});
     const Vector good = Backward(problem, Pass::kFused).dx;
     problem.labels[1] = label;

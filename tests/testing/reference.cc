@@ -55,6 +55,7 @@ LossOutput SumOverRows(LossOfRow loss_of_row, const LossShape& shape, Values out
   LossOutput out;
   out.gradient.resize(R * C);
   for (size_t r = 0; r < static_cast<size_t>(valid_rows); ++r) {
+    if (labels[r] == kNoLabel) continue;
     const Values row = output.subspan(r * C, C);
     const size_t label = labels[r];
     out.loss += loss_of_row(row, label, scale / P, absl::MakeSpan(&out.gradient[r * C], C)) / P;

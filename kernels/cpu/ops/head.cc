@@ -299,6 +299,10 @@ class CpuHead final : public HeadOp {
         sum += partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - maximum));
       }
       const int32_t label = rows.labels[r];
+      if (label == kNoLabel) {
+        softmax[r] = kNoGradient;
+        continue;
+      }
       const bool is_class = 0 <= label && label < C_;
       constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
       const float at_label = is_class ? scratch.label_logits[r] : kNaN;
@@ -309,7 +313,7 @@ class CpuHead final : public HeadOp {
       total.loss += std::log(sum) - (static_cast<double>(at_label) - maximum);
       total.correct += largest == label ? 1 : 0;
     }
-    for (int64_t r = rows.valid; r < rows.m; ++r) softmax[r] = {0.0F, 0.0F, 0.0F, -1};
+    std::fill(softmax + rows.valid, softmax + rows.m, kNoGradient);
   }
 
   void Store(const Total& total, const Tensor& result) const {
@@ -325,20 +329,22 @@ class CpuHead final : public HeadOp {
     const Partial partial = PartialOf(classes, scratch);
     float* const z = scratch.z + c * m;
     std::array<float, kHeadRowTile> factors;
-    int64_t valid = 0;
-    for (; valid < m && softmax[valid].label >= 0; ++valid) {
-      const RowSoftmax& row = softmax[valid];
-      factors[static_cast<size_t>(valid)] =
-          row.factor * std::exp(partial.maximum[valid] - row.maximum);
+    for (int64_t r = 0; r < m; ++r) {
+      const RowSoftmax& row = softmax[r];
+      factors[static_cast<size_t>(r)] =
+          row.label < 0 ? 0.0F : row.factor * std::exp(partial.maximum[r] - row.maximum);
     }
     for (int64_t i = 0; i < n; ++i) {
       float* const row = z + i * m;
-      for (int64_t r = 0; r < valid; ++r) row[r] *= factors[static_cast<size_t>(r)];
-      std::fill(row + valid, row + m, 0.0F);
+      for (int64_t r = 0; r < m; ++r) {
+        // Exponentials of a row without a gradient may be NaN.
+        const float factor = factors[static_cast<size_t>(r)];
+        row[r] = factor == 0.0F ? 0.0F : row[r] * factor;
+      }
     }
-    for (int64_t r = 0; r < valid; ++r) {
+    for (int64_t r = 0; r < m; ++r) {
       const int64_t row = softmax[r].label - c;
-      if (0 <= row && row < n) z[row * m + r] -= softmax[r].scale;
+      if (softmax[r].label >= 0 && 0 <= row && row < n) z[row * m + r] -= softmax[r].scale;
     }
     if constexpr (!kIsFloat<T>) Convert(z, n * m, scratch.gradients + c * m);
   }

@@ -22,8 +22,10 @@ struct RowSoftmax {
   float maximum;
   float factor;  // scale / (sum of e^(z_c - maximum))
   float scale;
-  int32_t label;  // -1: padding
+  int32_t label;  // -1: the row does not count
 };
+// Of a row that does not count: padding, or one with kNoLabel.
+inline constexpr RowSoftmax kNoGradient = {0.0F, 0.0F, 0.0F, -1};
 
 // The contribution of a tile of classes to the softmax of a tile of rows; each array has an entry
 // for each row.

@@ -27,10 +27,10 @@ bool IsClass(int32_t label, int64_t classes) { return label >= 0 && label < clas
 
 // Returns the result of a row whose label is no class.
 template <typename T>
-RowResult NoNumbers(int64_t classes, T* gradient) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  if (gradient != nullptr) std::fill_n(gradient, classes, T(kNan));
-  return {kNan, false};
+RowResult NoClass(int32_t label, int64_t classes, T* gradient) {
+  const float value = label == kNoLabel ? 0.0F : std::numeric_limits<float>::quiet_NaN();
+  if (gradient != nullptr) std::fill_n(gradient, classes, T(value));
+  return {value, false};
 }
 
 // `gradient` may be null or `output`. Both read the row fully before they write.
@@ -38,7 +38,7 @@ template <typename T>
 RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, const Tensor& targets, int64_t r,
                                  float scale, T* gradient) {
   const int32_t label = targets.i32()[r];
-  if (!IsClass(label, classes)) return NoNumbers(classes, gradient);
+  if (!IsClass(label, classes)) return NoClass(label, classes, gradient);
   const int64_t largest = std::max_element(output, output + classes) - output;
   const float maximum = output[largest];
   const float at_label = output[label];
@@ -74,7 +74,7 @@ template <typename T>
 RowResult MeanSquaredErrorRow(const T* output, int64_t classes, const Tensor& targets, int64_t r,
                               float scale, T* gradient) {
   const int32_t label = targets.i32()[r];
-  if (!IsClass(label, classes)) return NoNumbers(classes, gradient);
+  if (!IsClass(label, classes)) return NoClass(label, classes, gradient);
   const int64_t largest = std::max_element(output, output + classes) - output;
   const auto target = [&](int64_t c) { return c == label ? 1.0 : 0.0; };
   return {SquaredErrors(output, classes, target, scale, gradient), largest == label};

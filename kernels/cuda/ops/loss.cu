@@ -75,6 +75,11 @@ __device__ inline float ScaleOfRow(const LossArguments& a) {
   return a.terms->scale / static_cast<float>(a.positions);
 }
 
+// Returns whether a row counts: it belongs to a valid sample and has a label.
+__device__ inline bool Counts(const LossArguments& a, int64_t r) {
+  return r < ValidRows(a) && (a.labels == nullptr || a.labels[r] != kNoLabel);
+}
+
 __device__ inline bool IsClass(const LossArguments& a, int label) {
   return label >= 0 && label < a.classes;
 }
@@ -221,7 +226,7 @@ __device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratc
 
 enum class ErrorFormula { kOfLabels, kOfValues };
 
-// Clears the gradient of a row of padding.
+// Clears the gradient of a row that does not count.
 template <typename T, int N>
 __device__ void ClearRow(int64_t columns, T* gradient) {
   const float zeros[N] = {};
@@ -236,7 +241,8 @@ __global__ void __launch_bounds__(kMaxTeamThreads) ErrorRowsKernel(const LossArg
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   Scratch* const scratch = SharedMemory<Scratch>();
-  if (r >= ValidRows(a)) {
+  if (!Counts(a, r)) {
+    if (threadIdx.x == 0) a.workspace[r] = {0.0, 0.0};
     if (a.gradient == nullptr) return;
     ClearRow<T, N>(a.classes, static_cast<T*>(a.gradient) + r * a.classes);
   } else if constexpr (kFormula == ErrorFormula::kOfLabels) {
@@ -252,12 +258,13 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   const LossArguments& a = tile.loss;
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
-  if (tile.first_row + r < ValidRows(a)) {
+  if (Counts(a, tile.first_row + r)) {
     CrossEntropyRow<T, N, kKeep>(tile, r, SharedMemory<Scratch>());
     return;
   }
-  if (tile.softmax != nullptr && threadIdx.x == 0) {
-    tile.softmax[tile.first_row + r] = {0.0F, 0.0F, 0.0F, -1};
+  if (threadIdx.x == 0) {
+    a.workspace[tile.first_row + r] = {0.0, 0.0};
+    if (tile.softmax != nullptr) tile.softmax[tile.first_row + r] = {0.0F, 0.0F, 0.0F, -1};
   }
   if (a.gradient == nullptr) return;
   ClearRow<T, N>(a.classes, static_cast<T*>(a.gradient) + r * tile.leading);

@@ -23,7 +23,7 @@ struct RowSoftmax {
   float maximum;
   float factor;   // scale / (sum of e^(z_c - maximum)); NaN if the label is no class
   float scale;    // of the row's loss; NaN if the label's logit is NaN or infinite
-  int32_t label;  // -1: the row is padding, and its gradient 0
+  int32_t label;  // -1: the row does not count, and its gradient is 0
 };
 
 struct LossArguments {

@@ -31,6 +31,7 @@ Manifest Full() {
                                     .rows = 1280,
                                     .loss_sum = 1.0 / 3.0,
                                     .correct = 77,
+                                    .answers = 1279,
                                     .losses_hash = "abc",
                                     .metrics = Metrics{0.2, 0.5, 0.1, 1.0 / 7.0}},
                        .seed = std::numeric_limits<uint64_t>::max(),

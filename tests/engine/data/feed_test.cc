@@ -94,6 +94,47 @@ TEST(Feed, SaysAtWhichPositionALabelIsNoClass) {
                              "classes")));
 }
 
+// Rows of three labels, some of which are missing.
+class SomeLabels final : public Dataset {
+ public:
+  SomeLabels(const TargetSpec& target, std::vector<int32_t> labels, int64_t answers)
+      : Dataset({.inputs = {{.name = "features", .shape = Shape{1}}}, .target = target}),
+        labels_(std::move(labels)),
+        answers_(answers) {}
+  int64_t rows() const override { return static_cast<int64_t>(labels_.size()) / 3; }
+  int64_t AnswersOf(int64_t row) const override { return row == 0 ? 3 : answers_; }
+
+ private:
+  void ReadInput(int /*i*/, int64_t /*row*/, std::byte* out) const override {
+    std::memset(out, 0, sizeof(float));
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    std::memcpy(out, labels_.data() + row * 3, 3 * sizeof(int32_t));
+  }
+
+  const std::vector<int32_t> labels_;
+  const int64_t answers_;
+};
+
+TEST(Feed, TakesMissingLabelsOfDataThatSaysSo) {
+  const TargetSpec target = {.kind = TargetSpec::Kind::kClasses, .shape = Shape{3}, .classes = 5};
+  const std::vector<int32_t> labels = {0, 1, 2, kernels::kNoLabel, 4, kernels::kNoLabel};
+  EXPECT_EQ(GivenTo(target, SomeLabels(target, labels, 1)).value(), labels);
+  for (const int64_t answers : {0, 2, 3}) {
+    EXPECT_THAT(GivenTo(target, SomeLabels(target, labels, answers)),
+                IsRefused("label of row 1, position 0, is -1, expected 0 to 4"));
+  }
+  const SomeLabels data(target, labels, 1);
+  EXPECT_EQ(CountAnswers(data, {0, 1, 1}), 5);
+  const auto half = Subset(std::make_shared<SomeLabels>(target, labels, 2), 2).value();
+  EXPECT_EQ(half->AnswersOf(1), 2);
+  // Four of six answers: the batch weighs as much as 4/3 rows, whichever of them a micro-batch has.
+  const std::vector<int64_t> rows = {0, 1};
+  const Batch batch = {.data = &data, .rows = rows, .answers = 4};
+  EXPECT_DOUBLE_EQ(batch.weight(), 4.0 / 3.0);
+  EXPECT_EQ(batch.TermsOf(1, 1), (kernels::LossTerms{1, 0.75F}));
+}
+
 // The batch has two whole micro-batches and one of a single row; the next one has the same first
 // rows.
 TEST(Feed, TellsALossWhichSamplesAreValidAndTheScaleOfTheBatch) {

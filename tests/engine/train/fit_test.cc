@@ -44,7 +44,8 @@ class RecordingTrainer final : public Trainer {
     if (during_step) during_step(data);
     announced.emplace_back(next_rows.begin(), next_rows.end());
     if (++steps_ == fails_at_step) return absl::DataLossError("step failed");
-    StepResult result{.correct = 2, .rows = static_cast<int64_t>(rows.size())};
+    const auto count = static_cast<int64_t>(rows.size());
+    StepResult result{.correct = 2, .rows = count, .answers = count};
     for (int64_t row : rows) result.loss += static_cast<double>(row);
     visited.insert(visited.end(), rows.begin(), rows.end());
     losses.push_back(result.loss);
@@ -54,7 +55,7 @@ class RecordingTrainer final : public Trainer {
     ++evaluations;
     if (during_evaluation) during_evaluation();
     if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
-    return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
+    return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows(), .answers = data.rows()};
   }
   absl::StatusOr<Evaluation> Predict(const Dataset&, const TakeOutputs&) override {
     return Evaluation{};

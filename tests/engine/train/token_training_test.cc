@@ -146,7 +146,7 @@ TEST(TokenTraining, StepsAsTheFormulaSays) {
                        trainer->Step(*TokensOf(ids), Rows(0, kTokenBatchRows)));
   // A row's outputs are within 4 of each other, so that each float that enters is off by few units.
   EXPECT_NEAR(result.loss, loss, Gamma(32) * (1.0 + loss));
-  EXPECT_EQ(result.answers_per_row, kContext);
+  EXPECT_EQ(result.answers, result.rows * kContext);
   const auto updated = trainer->Parameter("layer 0: tokens").value();
   for (size_t k = 0; k < table.size(); ++k) {
     const double expected = static_cast<double>(table[k]) - kRate * gradient[k];
@@ -180,7 +180,7 @@ TEST(TokenTraining, AccuracyIsThatOfPositions) {
   ASSERT_OK_AND_ASSIGN(const Evaluation all, trainer->Evaluate(*TokensOf(CountingIds(rows))));
   EXPECT_EQ(all.rows, rows);
   EXPECT_EQ(all.correct, rows * kContext);
-  EXPECT_EQ(all.answers(), rows * kContext);
+  EXPECT_EQ(all.answers, rows * kContext);
   EXPECT_EQ(all.accuracy(), 1.0);
   // The table no longer knows one id, and outputs 0 for it.
   std::fill_n(table.begin() + kWords, kWords, 0.0F);

@@ -80,8 +80,7 @@ class PredictionText final : public engine::PredictionObserver {
         absl::PrintF(", rmse %.6g\n", measures_.Rmse(evaluation.loss));
       } else {
         absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
-                     base::FormatCount(evaluation.correct),
-                     base::FormatCount(evaluation.answers()));
+                     base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers));
       }
     }
     absl::PrintF("predicted %s in %s: %s a second\n", CountedAs(evaluation.rows, "row"),
