@@ -38,17 +38,24 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string
                          absl::StatusCode::kFailedPrecondition);
 }
 
+// Returns the value of an option that the run was given; "": it was not.
+std::string SavedOptionOf(const Manifest& manifest, absl::string_view name) {
+  for (const SavedOption& option : manifest.options) {
+    if (option.name == name) return option.value;
+  }
+  return "";
+}
+
+// `path` is replaced by that of the run if it is empty.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const Manifest& manifest,
-                                                             std::string path) {
+                                                             std::string& path) {
   const DataEncoding& encoding = manifest.encoding;
   if (encoding.tokens_are_bytes) {
     if (path.empty() || path == kBytesTokenizer) return nullptr;
     return base::DataError("the model was trained on bytes of text: leave out --tokenizer",
                            absl::StatusCode::kFailedPrecondition);
   }
-  for (const SavedOption& option : manifest.options) {
-    if (path.empty() && option.name == "--tokenizer") path = option.value;
-  }
+  if (path.empty()) path = SavedOptionOf(manifest, "--tokenizer");
   if (path.empty()) {
     return base::DataError(
         absl::StrCat("the model was trained on ids, and its checkpoint does not say of what: ",
@@ -95,7 +102,9 @@ absl::StatusOr<GenerationModel> OfCheckpoint(const Checkpoint& checkpoint,
   GenerationModel result;
   ASSIGN_OR_RETURN(result.model, ModelOfText(manifest.model_source, manifest.input,
                                              manifest.encoding.vocabulary));
-  ASSIGN_OR_RETURN(result.tokenizer, TokenizerOf(manifest, tokenizer));
+  result.tokenizer_file = tokenizer;
+  ASSIGN_OR_RETURN(result.tokenizer, TokenizerOf(manifest, result.tokenizer_file));
+  result.chat_template = SavedOptionOf(manifest, "--chat-template");
   ASSIGN_OR_RETURN(const ModelTokens tokens, ParseModelTokens(manifest.model_source));
   SetMeanings(tokens.end_of_text, tokens.begin_of_text, result);
   result.load = [path = checkpoint.path()](Trainer& trainer) {
@@ -122,6 +131,7 @@ absl::Status SetTokenizer(const std::string& folder, const std::string& named,
   }
   ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(path, transformer.vocabulary));
   model.begins_prompts = AddsBeginOfText(path);
+  model.tokenizer_file = path;
   return absl::OkStatus();
 }
 

@@ -21,6 +21,8 @@ namespace stagecoach::engine {
 struct GenerationModel {
   Model model;                                 // of ModelForGeneration
   std::shared_ptr<const Tokenizer> tokenizer;  // null: its tokens are bytes
+  std::string tokenizer_file;                  // "": its tokens are bytes
+  std::string chat_template;                   // that it was trained with, if one was named
   std::vector<int32_t> end_of_text;            // any of them ends a text
   std::optional<int32_t> begin_of_text;        // precedes an empty prompt
   bool begins_prompts = false;                 // it precedes all other prompts, too

@@ -59,7 +59,10 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
       .seed = options.run.seed,
       .tokens = {.context = manifest.input.elements(),
                  .vocabulary = manifest.encoding.vocabulary,
-                 .tokenizer = options.run.tokenizer}};
+                 .tokenizer = options.run.tokenizer,
+                 .chat_template = options.run.chat_template,
+                 .trains_on_all = options.run.trains_on_all},
+      .on_notice = options.run.notices.on_notice};
   if (options.has_channels && !HoldsArrays(source.spec)) {
     return base::DataError(absl::StrCat(
         "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));

@@ -50,6 +50,9 @@ struct RunConfig {
   // TokenOptions' if it has none.
   std::optional<int64_t> context, vocabulary;
   std::string tokenizer;  // a file, or "bytes", that made or makes tokens of text; "": none
+  // Of conversations: TokenOptions.
+  std::string chat_template;
+  bool trains_on_all = false;
 
   std::string model_file;  // or a name (ModelFileNamed); "": the default network
   std::string model_text;  // the text of a checkpoint's model; it replaces the file's

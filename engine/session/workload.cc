@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/data/chat/chat_dataset.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
@@ -93,7 +94,10 @@ const char* FlagOfTokens(const RunConfig& options) {
 }
 
 TokenOptions TokensOf(const RunConfig& options, const ModelTokens& model) {
-  TokenOptions tokens = {.tokenizer = options.tokenizer};
+  TokenOptions tokens = {.tokenizer = options.tokenizer,
+                         .chat_template = options.chat_template,
+                         .trains_on_all = options.trains_on_all,
+                         .context_is_limit = !options.context.has_value()};
   if (model.context > 0) tokens.context = model.context;
   if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
   tokens.context = options.context.value_or(tokens.context);
@@ -151,6 +155,14 @@ absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source
                                        source.spec, " is none"));
 }
 
+absl::Status CheckChatFlags(const RunConfig& options, const DataSource& source) {
+  const bool is_given = !options.chat_template.empty() || options.trains_on_all;
+  if (!is_given || HoldsChats(source.spec)) return absl::OkStatus();
+  return base::UsageError(
+      absl::StrCat(options.chat_template.empty() ? "--train-on" : "--chat-template",
+                   " is for a .jsonl file, and ", source.spec, " is none"));
+}
+
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
                                    const Shape& model_input) {
   if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
@@ -168,8 +180,10 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .model_input = model_input,
                              .has_shapes_only = options.needs_shapes_only,
                              .seed = options.seed,
-                             .tokens = tokens};
+                             .tokens = tokens,
+                             .on_notice = options.notices.on_notice};
   RETURN_IF_ERROR(CheckLabelColumn(options, source));
+  RETURN_IF_ERROR(CheckChatFlags(options, source));
   if (options.test_fraction.has_value() && !IsDivided(source)) {
     return base::UsageError(
         absl::StrCat("--test-fraction is for a single file, and ", source.spec,

@@ -228,8 +228,8 @@ TEST(TsvFormat, IsListedAmongTheForms) {
 """,
     },
     "lines": [
-        ("engine/data/formats/format.h", "    kIdxFormat;", "extern const DataFormat kTsvFormat;\n"),
-        ("engine/data/formats/format.h", "^    &kSyntheticFormat, &kTokenFormat,", "    &kTsvFormat,\n"),
+        ("engine/data/formats/format.h", "extern const DataFormat kCsvFormat,", "extern const DataFormat kTsvFormat;\n"),
+        ("engine/data/formats/format.h", "^    &kSyntheticFormat,", "    &kTsvFormat,\n"),
         ("engine/CMakeLists.txt", "    data/formats/token_format.cc", "    data/formats/tsv.cc\n"),
         ("tests/engine/data/CMakeLists.txt", "    formats/synthetic_test.cc", "    formats/tsv_test.cc\n"),
     ],

@@ -33,13 +33,14 @@ struct DataFormat {
   double test_fraction = 0.0;
 };
 
-extern const DataFormat kSyntheticFormat, kTokenFormat, kCsvFormat, kArrayFormat, kCifarFormat,
-    kIdxFormat;
+extern const DataFormat kSyntheticFormat, kChatFormat, kTokenFormat;
+extern const DataFormat kCsvFormat, kArrayFormat, kCifarFormat, kIdxFormat;
 
 // If data have several of the formats, the first counts; IDX is the last, since any file may have
 // it. Messages and help list the last one first.
 inline constexpr const DataFormat* kDataFormats[] = {
-    &kSyntheticFormat, &kTokenFormat, &kCsvFormat, &kArrayFormat, &kCifarFormat, &kIdxFormat,
+    &kSyntheticFormat, &kChatFormat,  &kTokenFormat, &kCsvFormat,
+    &kArrayFormat,     &kCifarFormat, &kIdxFormat,
 };
 
 // Returns null if the source has none of the formats.

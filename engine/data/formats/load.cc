@@ -131,6 +131,7 @@ absl::StatusOr<TrainTest> LoadData(const DataSource& source) {
     DataSource test = source;
     test.spec = source.test_spec;
     test.test_spec.clear();
+    test.tokens.context = data.train->features();
     ASSIGN_OR_RETURN(data.test, LoadSamples(test, data.encoding, data.train->classes()));
     if (data.test->spec().target.kind == TargetSpec::Kind::kNone) {
       return base::DataError(

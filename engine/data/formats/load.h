@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_DATA_FORMATS_LOAD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,9 @@ struct DataSource {
   bool has_shapes_only = false;
   uint64_t seed = 0;    // of a synthetic set, and of the choice of a .csv file's test rows
   TokenOptions tokens;  // except for what is said above
+  // Told what else there is to know about the data, such as examples that are left out; may be
+  // empty.
+  std::function<void(const std::string&)> on_notice = {};
 };
 
 // Returns whether the test set is a part of the same file: a table, or tokens in one file.

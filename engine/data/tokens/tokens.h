@@ -62,6 +62,12 @@ struct TokenOptions {
   // kBytesTokenizer, for text; "": each byte of text is a token, if the vocabulary is that of bytes
   // or unset, and ids were made as their TokenInfo says.
   std::string tokenizer;
+  // For conversations (engine/data/chat/chat_dataset.h): the name or the file of their template;
+  // "": the tokenizer's own.
+  std::string chat_template;
+  bool trains_on_all = false;  // and not on what the assistant says alone
+  // Of conversations, `context` is a limit: theirs is as long as the longest of them needs.
+  bool context_is_limit = false;
 };
 
 // Returns whether there are tokens: a path that ends in ".txt", ".bin" or ".npy" (each of

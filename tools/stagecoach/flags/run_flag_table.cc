@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/data/chat/chat_dataset.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/formats/synthetic.h"
@@ -168,6 +169,7 @@ const engine::TensorSpec& InputOf(const engine::TrainingRun& run) {
 }
 bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
 bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
+bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
 bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
 bool IsWarmupCosine(const engine::TrainingRun& run) {
   return run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine;
@@ -263,7 +265,19 @@ std::vector<RunFlag> DataFlags() {
            {.saving = FlagSaving::kOnlyGiven,
             .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
               return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
-            }})};
+            }}),
+      Flag("--chat-template", "NAME", DescribeChatTemplate("Chats", "the tokenizer's"),
+           Reads(&O::chat_template, ParseChatTemplate),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfOptions([](const O& options) -> Effect {
+              return options.chat_template.empty() ? std::nullopt : Effect(options.chat_template);
+            })}),
+      Flag("--train-on", "answers|all",
+           Describe("Tokens of chats and completions to learn", "answers"),
+           Reads(&O::trains_on_all, NamesOf<bool>({{"answers", false}, {"all", true}})),
+           {.in_effect = OfOptions(HoldsChats, [](const O& options) {
+              return options.trains_on_all ? "all" : "answers";
+            })})};
 }
 
 std::vector<RunFlag> TestDataFlags() {
@@ -276,7 +290,7 @@ std::vector<RunFlag> TestDataFlags() {
                                                           : std::nullopt;
                                              })}),
       Flag("--test-fraction", "X",
-           absl::StrCat("Share of a file held out as the test set [", TestFractions(), "]"),
+           absl::StrCat("Share of a file held out for tests [", TestFractions(), "]"),
            Reads(&O::test_fraction, ParseTestFraction),
            {.in_effect = OfOptions([](const O& options) -> Effect {
               return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))

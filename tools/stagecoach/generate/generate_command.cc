@@ -17,6 +17,9 @@
 #include "base/json.h"
 #include "base/line.h"
 #include "base/status_macros.h"
+#include "engine/data/chat/chat_dataset.h"
+#include "engine/data/chat/chat_example.h"
+#include "engine/data/chat/chat_template.h"
 #include "engine/session/device_choice.h"
 #include "engine/session/generation_model.h"
 #include "tools/stagecoach/flags/add_flag.h"
@@ -75,23 +78,59 @@ absl::Status CheckGenerateFlags(const GenerateOptions& options) {
   }
   const int sources = static_cast<int>(options.prompt.has_value()) +
                       static_cast<int>(!options.prompt_file.empty()) +
-                      static_cast<int>(!options.prompts.empty());
+                      static_cast<int>(!options.prompts.empty()) +
+                      static_cast<int>(options.chat.has_value());
   if (sources != 1) {
     return base::UsageError(
-        "give the text to go on from, with one of --prompt, --prompt-file and --prompts");
+        "give the text to continue, with one of --prompt, --prompt-file, --prompts and --chat");
+  }
+  if (!options.chat_template.empty() && !options.chat.has_value()) {
+    return base::UsageError("--chat-template is for --chat");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Generate(const GenerateOptions& options) {
+// Puts a message into the template of the model's conversations, and makes texts end where the
+// assistant's turn does.
+absl::StatusOr<Prompt> ChatPrompt(GenerateOptions& options, engine::GenerationModel& model) {
+  if (model.tokenizer == nullptr) {
+    return base::DataError("--chat: the model's tokens are bytes, which no chat template is for");
+  }
+  const std::string& named =
+      options.chat_template.empty() ? model.chat_template : options.chat_template;
+  ASSIGN_OR_RETURN(const engine::ChatTemplate chat_template,
+                   engine::ChatTemplateFor(named, model.tokenizer_file));
+  const engine::ChatMessage messages[] = {{.role = "user", .content = *options.chat}};
+  Prompt prompt = {.text = *options.chat};
+  ASSIGN_OR_RETURN(prompt.ids, engine::EncodeChatPrompt(*model.tokenizer, chat_template, messages));
+  if (chat_template.stop.empty()) return prompt;  // it is the end of the text
+  // If it is no token of its own, the text is searched for it.
+  bool is_token = false;
+  for (int32_t id = 0; id < model.tokenizer->vocabulary(); ++id) {
+    if (model.tokenizer->BytesOf(id) != chat_template.stop) continue;
+    model.end_of_text.push_back(id);
+    is_token = true;
+  }
+  if (!is_token) options.stops.push_back(chat_template.stop);
+  return prompt;
+}
+
+absl::StatusOr<int> Generate(GenerateOptions& options) {
   RETURN_IF_ERROR(CheckGenerateFlags(options));
-  ASSIGN_OR_RETURN(const std::vector<std::string> prompts, PromptsOf(options));
+  std::vector<Prompt> prompts;
+  if (!options.chat.has_value()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> texts, PromptsOf(options));
+    for (const std::string& text : texts) prompts.push_back({.text = text, .shown = text});
+  }
   ASSIGN_OR_RETURN(
-      const engine::GenerationModel model,
+      engine::GenerationModel model,
       options.checkpoint.empty()
           ? engine::OpenHuggingFaceModel(options.initial_parameters, options.tokenizer,
                                          options.run.notices)
           : engine::OpenSavedModel(options.checkpoint, options.tokenizer, options.run.notices));
+  if (options.chat.has_value()) {
+    ASSIGN_OR_RETURN(prompts.emplace_back(), ChatPrompt(options, model));
+  }
   return GenerateTexts(options, model, prompts);
 }
 
@@ -148,6 +187,11 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
           "Instead: a file with the text, or - for standard input", ParseInput);
   AddFlag(app, "--prompts", "FILE", options.prompts,
           "Instead: a file with one prompt per line; in a .jsonl file, its \"prompt\"", ParseInput);
+  app.add_option("--chat", options.chat, "Instead: a message for the assistant to answer")
+      ->option_text("TEXT");
+  AddFlag(app, "--chat-template", "NAME", options.chat_template,
+          DescribeChatTemplate("Template of the chat", "the run's, or the tokenizer's"),
+          ParseChatTemplate);
   AddFlag(app, "--batch-prompts", "N", options.together,
           "Number of prompts to decode together on CPU devices; 1: one at a time [16 per device]",
           [](const std::string& text) { return ParseCount(text, 1, kMostTogether); });

@@ -64,16 +64,15 @@ class GenerationOutput {
 
   int64_t context() const { return context_; }
 
-  void Start(size_t text, absl::string_view prompt, int64_t tokens,
-             const engine::Trainer& trainer) {
+  void Start(size_t text, const Prompt& prompt, int64_t tokens, const engine::Trainer& trainer) {
     if (json_) {
       Print(text, JsonLine({{"event", "prompt"},
-                            {"text", prompt},
+                            {"text", prompt.text},
                             {"tokens", tokens},
                             {"context", context_},
                             {"first_layers", ordered_json(trainer.plan().first_layer)}}));
     } else {
-      Print(text, absl::StrCat(text > 0 ? "\n" : "", prompt));
+      Print(text, absl::StrCat(text > 0 ? "\n" : "", prompt.shown));
     }
   }
 
@@ -302,11 +301,13 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(
 
 // The ids of a prompt, which messages call `name`.
 absl::StatusOr<std::vector<int32_t>> EncodePrompt(const engine::GenerationModel& model,
-                                                  absl::string_view prompt,
-                                                  absl::string_view name) {
-  ASSIGN_OR_RETURN(std::vector<int32_t> ids, TokenText(model.tokenizer).Encode(prompt));
-  if (model.begin_of_text.has_value() && (ids.empty() || model.begins_prompts)) {
-    ids.insert(ids.begin(), *model.begin_of_text);
+                                                  const Prompt& prompt, absl::string_view name) {
+  std::vector<int32_t> ids = prompt.ids;
+  if (ids.empty()) {
+    ASSIGN_OR_RETURN(ids, TokenText(model.tokenizer).Encode(prompt.text));
+    if (model.begin_of_text.has_value() && (ids.empty() || model.begins_prompts)) {
+      ids.insert(ids.begin(), *model.begin_of_text);
+    }
   }
   if (ids.empty()) {
     return base::DataError(absl::StrCat(name, " has no token to go on from"));
@@ -319,9 +320,9 @@ absl::StatusOr<std::vector<int32_t>> EncodePrompt(const engine::GenerationModel&
 }
 
 absl::StatusOr<Prompts> EncodePrompts(const engine::GenerationModel& model,
-                                      absl::Span<const std::string> prompts) {
+                                      absl::Span<const Prompt> prompts) {
   Prompts encoded;
-  for (const std::string& prompt : prompts) {
+  for (const Prompt& prompt : prompts) {
     const std::string name =
         prompts.size() == 1 ? "the prompt" : absl::StrCat("prompt ", encoded.size() + 1);
     ASSIGN_OR_RETURN(encoded.emplace_back(), EncodePrompt(model, prompt, name));
@@ -333,8 +334,8 @@ absl::StatusOr<Prompts> EncodePrompts(const engine::GenerationModel& model,
 class TextGeneration {
  public:
   TextGeneration(const GenerateOptions& options, const engine::GenerationModel& model,
-                 absl::Span<const std::string> prompts, const Prompts& encoded,
-                 engine::Trainer& trainer, engine::Generator& generator)
+                 absl::Span<const Prompt> prompts, const Prompts& encoded, engine::Trainer& trainer,
+                 engine::Generator& generator)
       : options_(options),
         model_(model),
         prompts_(prompts),
@@ -447,7 +448,7 @@ class TextGeneration {
 
   const GenerateOptions& options_;
   const engine::GenerationModel& model_;
-  const absl::Span<const std::string> prompts_;
+  const absl::Span<const Prompt> prompts_;
   const Prompts& encoded_;
   engine::Trainer& trainer_;
   engine::Generator& generator_;
@@ -462,7 +463,7 @@ class TextGeneration {
 
 absl::StatusOr<int> GenerateTexts(const GenerateOptions& options,
                                   const engine::GenerationModel& model,
-                                  absl::Span<const std::string> prompts) {
+                                  absl::Span<const Prompt> prompts) {
   ASSIGN_OR_RETURN(const Prompts encoded, EncodePrompts(model, prompts));
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
                    MakeGenerationTrainer(options, model.model, encoded));

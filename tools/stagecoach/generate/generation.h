@@ -21,22 +21,31 @@ struct GenerateOptions {
   std::string initial_parameters;
   std::string tokenizer;  // "": the model's own
   std::optional<std::string> prompt;
-  std::string prompt_file;         // instead; "-": the standard input
-  std::string prompts;             // instead: a file of several; "-": the standard input
-  int64_t together = 0;            // prompts that are continued at a time; 0: as many as are fast
-  int64_t tokens = 200;            // of each text, at most
-  std::vector<std::string> stops;  // a text ends before the first of them
+  std::string prompt_file;          // instead; "-": the standard input
+  std::string prompts;              // instead: a file of several; "-": the standard input
+  std::optional<std::string> chat;  // instead: a message, which the assistant answers
+  std::string chat_template;        // of the chat; "": the model's own
+  int64_t together = 0;             // prompts that are continued at a time; 0: as many as are fast
+  int64_t tokens = 200;             // of each text, at most
+  std::vector<std::string> stops;   // a text ends before the first of them
   engine::TokenChoice choice = {.temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed = 1};
   // Of these stages, the devices and what they have, deadline and json. No threads are all
   // processors, as one stage works at a time.
   engine::RunConfig run;
 };
 
+// A text to continue.
+struct Prompt {
+  std::string text;
+  std::string shown;         // of it, in front of what follows
+  std::vector<int32_t> ids;  // of the text; none: its tokenizer's
+};
+
 // Prints each prompt and what follows, as it comes, until the text ends, there are as many tokens
 // as asked for, or the context is full; texts in the order of the prompts. Returns the exit status.
 absl::StatusOr<int> GenerateTexts(const GenerateOptions& options,
                                   const engine::GenerationModel& model,
-                                  absl::Span<const std::string> prompts);
+                                  absl::Span<const Prompt> prompts);
 
 }  // namespace stagecoach::tools
 

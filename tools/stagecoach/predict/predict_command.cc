@@ -30,8 +30,9 @@ namespace {
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
 constexpr absl::string_view kTakenOptions[] = {
-    "--data",   "--label", "--channels", "--test-data", "--test-fraction", "--model",
-    "--layers", "--width", "--seed",     "--device",    "--precision",     "--tokenizer"};
+    "--data",      "--label",     "--channels",      "--test-data", "--test-fraction",
+    "--model",     "--layers",    "--width",         "--seed",      "--device",
+    "--precision", "--tokenizer", "--chat-template", "--train-on"};
 
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +17,7 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/data/chat/chat_template.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -103,6 +105,18 @@ absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ParseChatTemplate(const std::string& text) {
+  if (absl::EndsWith(text, ".toml")) return ParseFile(text);
+  RETURN_IF_ERROR(engine::FindChatTemplate(text).status());
+  return text;
+}
+
+std::string DescribeChatTemplate(const std::string& text, const std::string& fallback) {
+  const std::vector<std::string> names = engine::ChatTemplateNames();
+  return absl::StrCat(text, ": ", absl::StrJoin(names.begin(), names.begin() + 3, ", "),
+                      ", ..., or a .toml file [", fallback, "]");
 }
 
 absl::StatusOr<std::string> ParseFolder(const std::string& path) {

@@ -57,6 +57,10 @@ auto ParseList(const std::string& text, Parse parse) {
 // Returns a path, which must be neither "" nor "-", which stands for no file here.
 absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
+// Returns the name of a built-in chat template, or a path that ends in ".toml".
+absl::StatusOr<std::string> ParseChatTemplate(const std::string& text);
+// Returns the help of a flag that takes one: `text`, some of the names, and `fallback`.
+std::string DescribeChatTemplate(const std::string& text, const std::string& fallback);
 // Returns the path of a file that is read in one piece: "-" is standard input.
 absl::StatusOr<std::string> ParseInput(const std::string& path);
 // Returns the path of a file that is written in one piece. If it is "-", standard output is

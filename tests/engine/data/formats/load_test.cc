@@ -94,7 +94,7 @@ TEST(LoadData, ListsTheFormsForWhatIsInNone) {
   const std::string folder = TestDirectory();
   WriteTestFile(folder, "cat.png", "\x89PNG");
   WriteTestFile(folder, "dog.png", "\x89PNG");
-  for (const char* name : {"", "/cat.png", "/a.jsonl", "/a.txt.gz", "/a.npz", "/a.md"}) {
+  for (const char* name : {"", "/cat.png", "/a.json", "/a.txt.gz", "/a.npz", "/a.md"}) {
     const std::string data = folder + name;
     if (*name != '\0') WriteTestFile(folder, name + 1, std::string(20, 'x'));
     EXPECT_THAT(LoadData(Source(data)),

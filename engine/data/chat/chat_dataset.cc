@@ -1,0 +1,234 @@
+#include "engine/data/chat/chat_dataset.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/error_class.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/data/chat/chat_file.h"
+#include "engine/data/chat/chat_template.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "kernels/ops/loss_terms.h"
+
+namespace stagecoach::engine {
+
+using kernels::DType;
+using kernels::Shape;
+
+namespace {
+
+using Notice = std::function<void(const std::string&)>;
+
+// Removes what follows the last token that a model learns: nothing is predicted from it.
+void Trim(ChatTokens& example) {
+  while (!example.ids.empty() && example.trained.back() == 0) {
+    example.ids.pop_back();
+    example.trained.pop_back();
+  }
+}
+
+// Reads the examples of a file.
+class ChatReader {
+ public:
+  ChatReader(std::string path, const TokenOptions& options, const Tokenizer& tokenizer)
+      : path_(std::move(path)), options_(options), tokenizer_(tokenizer) {}
+
+  absl::StatusOr<std::vector<ChatTokens>> Read(const Notice& on_notice) {
+    RETURN_IF_ERROR(ReadChatFile(
+        path_, [&](int64_t /*line*/, const ChatExample& example) { return Add(example); }));
+    const int64_t read = std::ssize(examples_) + too_long_ + without_answers_;
+    const auto tell = [&](int64_t count, const std::string& why) {
+      if (count == 0 || !on_notice) return;
+      on_notice(absl::StrCat(path_, ": ", base::FormatCount(count), " of ", base::FormatCount(read),
+                             " examples ", count == 1 ? "is" : "are", " left out: ", why));
+    };
+    tell(too_long_, absl::StrCat("longer than the context of ", options_.context,
+                                 " tokens; --context sets it"));
+    tell(without_answers_, "no token to train on");
+    return std::move(examples_);
+  }
+
+ private:
+  absl::Status Add(const ChatExample& example) {
+    RETURN_IF_ERROR(ChooseTemplate(example));
+    ASSIGN_OR_RETURN(
+        ChatTokens tokens,
+        TokenizeChat(tokenizer_, template_.has_value() ? &*template_ : nullptr, example,
+                     options_.trains_on_all ? TrainOn::kAll : TrainOn::kAnswers));
+    Trim(tokens);
+    if (LearnedTokens(tokens) == 0) {
+      ++without_answers_;
+    } else if (std::ssize(tokens.ids) > options_.context + 1) {
+      ++too_long_;
+    } else {
+      examples_.push_back(std::move(tokens));
+    }
+    return absl::OkStatus();
+  }
+
+  // Prompts are not put into a template that is not asked for: they may have it already.
+  absl::Status ChooseTemplate(const ChatExample& example) {
+    const bool is_needed =
+        std::holds_alternative<Conversation>(example) || !options_.chat_template.empty();
+    if (template_.has_value() || !is_needed) return absl::OkStatus();
+    ASSIGN_OR_RETURN(template_, ChatTemplateFor(options_.chat_template, options_.tokenizer));
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+  const TokenOptions& options_;
+  const Tokenizer& tokenizer_;
+  std::optional<ChatTemplate> template_;
+  std::vector<ChatTokens> examples_;
+  int64_t too_long_ = 0, without_answers_ = 0;
+};
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path,
+                                                               const TokenOptions& options) {
+  if (options.tokenizer.empty() || options.tokenizer == kBytesTokenizer) {
+    return base::DataError(
+        absl::StrCat(path,
+                     ": its examples become tokens by the model's tokenizer: name its file "
+                     "with --tokenizer, or a model that has one with --init"));
+  }
+  return Tokenizer::Load(options.tokenizer);
+}
+
+// Returns the context that the longest example needs, rounded up, but not above the limit.
+int64_t ContextOf(const std::vector<ChatTokens>& examples, int64_t limit) {
+  int64_t longest = 1;
+  for (const ChatTokens& example : examples) {
+    longest = std::max<int64_t>(longest, std::ssize(example.ids) - 1);
+  }
+  return std::min(limit, (longest + kContextGranule - 1) / kContextGranule * kContextGranule);
+}
+
+}  // namespace
+
+absl::StatusOr<ChatTemplate> ChatTemplateFor(const std::string& named,
+                                             const std::string& tokenizer) {
+  if (named.empty()) {
+    const std::filesystem::path folder = std::filesystem::path(tokenizer).parent_path();
+    return RecognizeChatTemplate(folder.empty() ? "." : folder.string());
+  }
+  return absl::EndsWith(named, ".toml") ? LoadChatTemplate(named) : FindChatTemplate(named);
+}
+
+int64_t LearnedTokens(const ChatTokens& example) {
+  if (example.trained.empty()) return 0;
+  return std::count(example.trained.begin() + 1, example.trained.end(), 1);
+}
+
+bool HoldsChats(const std::string& path) { return absl::EndsWith(path, ".jsonl"); }
+
+absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Create(
+    const std::vector<ChatTokens>& examples, int64_t context, int64_t vocabulary) {
+  if (examples.empty()) return base::DataError("no example, expected at least one");
+  if (context < 1) {
+    return base::DataError(absl::StrCat("a context of ", context, " tokens, expected at least 1"));
+  }
+  if (vocabulary < 2 || vocabulary > kMaxVocabulary) {
+    return base::DataError(
+        absl::StrCat("a vocabulary of ", vocabulary, ", expected one of 2 to ", kMaxVocabulary));
+  }
+  const std::shared_ptr<ChatDataset> data(new ChatDataset(
+      {.inputs = {{.name = "tokens",
+                   .type = DType::kInt32,
+                   .shape = Shape{context},
+                   .vocabulary = vocabulary}},
+       .target = {
+           .kind = TargetSpec::Kind::kClasses, .shape = Shape{context}, .classes = vocabulary}}));
+  data->begins_.push_back(0);
+  for (const ChatTokens& example : examples) {
+    const int64_t learned = LearnedTokens(example);
+    if (std::ssize(example.ids) > context + 1 || learned == 0) {
+      return base::DataError(absl::StrCat(
+          "example ", data->rows(), " has ", example.ids.size(), " tokens, ", learned,
+          " of them to learn; expected at most ", context + 1, " and at least one to learn"));
+    }
+    for (const int32_t id : example.ids) {
+      if (id >= 0 && id < vocabulary) continue;
+      return base::DataError(absl::StrCat("example ", data->rows(), " has the token ", id,
+                                          ", expected 0 to ", vocabulary - 1));
+    }
+    data->ids_.insert(data->ids_.end(), example.ids.begin(), example.ids.end());
+    data->is_trained_.insert(data->is_trained_.end(), example.trained.begin(),
+                             example.trained.end());
+    data->begins_.push_back(data->ids_.size());
+    data->learned_.push_back(static_cast<int32_t>(learned));
+  }
+  return data;
+}
+
+void ChatDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
+  const auto context = static_cast<size_t>(features());
+  auto* const ids = reinterpret_cast<int32_t*>(out);
+  const size_t count = std::min(BeginOf(row + 1) - BeginOf(row), context);
+  std::copy_n(ids_.data() + BeginOf(row), count, ids);
+  std::fill(ids + count, ids + context, 0);
+}
+
+void ChatDataset::ReadTarget(int64_t row, std::byte* out) const {
+  auto* const labels = reinterpret_cast<int32_t*>(out);
+  std::fill_n(labels, features(), kernels::kNoLabel);
+  for (size_t i = BeginOf(row) + 1; i < BeginOf(row + 1); ++i) {
+    if (is_trained_[i] != 0) labels[i - 1 - BeginOf(row)] = ids_[i];
+  }
+}
+
+absl::StatusOr<TrainTest> LoadChats(const std::string& path, const TokenOptions& options,
+                                    const Notice& on_notice) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer, LoadTokenizer(path, options));
+  ASSIGN_OR_RETURN(std::vector<ChatTokens> examples,
+                   ChatReader(path, options, *tokenizer).Read(on_notice));
+  TrainTest data;
+  data.encoding = {
+      .vocabulary = options.vocabulary == 0 ? tokenizer->vocabulary() : options.vocabulary,
+      .tokenizer = tokenizer->hash()};
+  const int64_t context =
+      options.context_is_limit ? ContextOf(examples, options.context) : options.context;
+  const auto create = [&](const std::vector<ChatTokens>& part, const char* set) {
+    auto created = ChatDataset::Create(part, context, data.encoding.vocabulary);
+    const absl::Status status =
+        base::Annotate(created.status(), absl::StrCat(path, ": ", set, " set"));
+    return status.ok() ? std::move(created) : status;
+  };
+  if (options.sets == Sets::kBoth && !examples.empty()) {
+    const double share = options.test_fraction * static_cast<double>(examples.size());
+    const auto tested = std::max<int64_t>(1, static_cast<int64_t>(share));
+    const std::vector<ChatTokens> test(examples.end() - tested, examples.end());
+    examples.resize(examples.size() - static_cast<size_t>(tested));
+    ASSIGN_OR_RETURN(data.test, create(test, "test"));
+  }
+  ASSIGN_OR_RETURN(data.train, create(examples, "training"));
+  return data;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadChatSamples(const std::string& path,
+                                                               const TokenOptions& options,
+                                                               const DataEncoding& encoding,
+                                                               const Notice& on_notice) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer, LoadTokenizer(path, options));
+  if (encoding.tokenizer != tokenizer->hash()) {
+    return base::DataError(absl::StrCat("the model was not trained on tokens of ",
+                                        options.tokenizer, ", the tokenizer ", tokenizer->hash(),
+                                        ", by which the examples of ", path, " become tokens"),
+                           absl::StatusCode::kFailedPrecondition);
+  }
+  ASSIGN_OR_RETURN(const std::vector<ChatTokens> examples,
+                   ChatReader(path, options, *tokenizer).Read(on_notice));
+  auto created = ChatDataset::Create(examples, options.context, encoding.vocabulary);
+  RETURN_IF_ERROR(base::Annotate(created.status(), path));
+  return *std::move(created);
+}
+
+}  // namespace stagecoach::engine
