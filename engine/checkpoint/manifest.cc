@@ -73,6 +73,12 @@ Json ToJson(const DataPosition& position) {
     json["skipped_rows"] = position.skipped_rows;
     json["skipped_steps"] = position.skipped_steps;
   }
+  if (position.best_test_loss.has_value()) {
+    json["best_test_loss"] = Text(*position.best_test_loss);
+  }
+  if (position.evaluations_since_best > 0) {
+    json["evaluations_since_best"] = position.evaluations_since_best;
+  }
   return json;
 }
 
@@ -99,6 +105,11 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
     ASSIGN_OR_RETURN(position.skipped_rows, reader.RequiredInt64("skipped_rows", kCount));
     ASSIGN_OR_RETURN(position.skipped_steps, reader.RequiredInt64("skipped_steps", kCount));
   }
+  if (reader.Has("best_test_loss")) {
+    ASSIGN_OR_RETURN(position.best_test_loss, DoubleOfText(reader, "best_test_loss"));
+  }
+  ASSIGN_OR_RETURN(position.evaluations_since_best,
+                   reader.OptionalInt64("evaluations_since_best", 0, kCount));
   RETURN_IF_ERROR(reader.Finish());
   return position;
 }

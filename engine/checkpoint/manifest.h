@@ -40,6 +40,9 @@ struct DataPosition {
   std::optional<Metrics> metrics;  // of these parameters, if they have been evaluated
   int64_t skipped_rows = 0;        // those of `rows` in steps that were skipped (OnNonFinite)
   int64_t skipped_steps = 0;       // of all epochs
+  // Of all evaluations of the run: the lowest test loss, and how many have passed since it.
+  std::optional<double> best_test_loss;
+  int64_t evaluations_since_best = 0;
 
   friend bool operator==(const DataPosition&, const DataPosition&) = default;
 };

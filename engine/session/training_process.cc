@@ -271,6 +271,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                [&](const Metrics& metrics) {
                  return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
                },
+           .patience = options.patience,
            .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
            .on_epoch = [&](const EpochResult& result) { observer_->Epoch(result); },
            .on_evaluation = [&](const EpochResult& result) { observer_->Evaluation(result); },

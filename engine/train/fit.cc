@@ -59,6 +59,16 @@ void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& po
   position.correct += taken.correct;
 }
 
+// Counts an evaluation. NaN is no gain.
+void CountEvaluation(double test_loss, DataPosition& position) {
+  if (test_loss < position.best_test_loss.value_or(std::numeric_limits<double>::infinity())) {
+    position.best_test_loss = test_loss;
+    position.evaluations_since_best = 0;
+  } else {
+    ++position.evaluations_since_best;
+  }
+}
+
 // One run of Fit.
 class TrainingLoop {
  public:
@@ -89,6 +99,9 @@ class TrainingLoop {
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
     result_.skipped_steps = position_.skipped_steps;
+    result_.out_of_patience = IsOutOfPatience();
+    result_.best_test_loss = position_.best_test_loss;
+    result_.evaluations_since_best = position_.evaluations_since_best;
     result_.metrics = position_.metrics;
     result_.step_losses_hash = position_.losses_hash;
     return result_;
@@ -102,7 +115,10 @@ class TrainingLoop {
   }
 
   // True if the run ends early.
-  bool IsOver() const { return result_.stopped || result_.condition_met; }
+  bool IsOver() const { return result_.stopped || result_.condition_met || IsOutOfPatience(); }
+  bool IsOutOfPatience() const {
+    return options_.patience > 0 && position_.evaluations_since_best >= options_.patience;
+  }
 
   void Judge(const Metrics& metrics) {
     result_.condition_met = options_.stop_when && options_.stop_when(metrics);
@@ -131,7 +147,10 @@ class TrainingLoop {
     position_ = {.epoch = position_.epoch + 1,
                  .losses_hash = position_.losses_hash,
                  .metrics = row.metrics(),
-                 .skipped_steps = position_.skipped_steps};
+                 .skipped_steps = position_.skipped_steps,
+                 .best_test_loss = position_.best_test_loss,
+                 .evaluations_since_best = position_.evaluations_since_best};
+    CountEvaluation(row.test_loss, position_);
     Show();
     return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
   }
@@ -216,6 +235,7 @@ class TrainingLoop {
     RETURN_IF_ERROR(Evaluate(row));
     if (result_.stopped) return absl::OkStatus();
     position_.metrics = row.metrics();
+    CountEvaluation(row.test_loss, position_);
     Show();
     const int64_t steps = position_.rows / batch_;
     row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);

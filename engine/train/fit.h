@@ -83,6 +83,8 @@ struct FitOptions {
   // Asked after each evaluation, and about the position at which the run resumes; ends the run
   // there if it says so. Metrics are the same in all processes, so they end at the same step.
   std::function<bool(const Metrics&)> stop_when;
+  // Ends the run after as many evaluations in a row that have not lowered the test loss; 0: never.
+  int64_t patience = 0;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
   std::function<void(const EpochResult&)> on_evaluation;  // within an epoch, which is not over
@@ -92,9 +94,14 @@ struct FitOptions {
 struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
-  int64_t skipped_steps = 0;       // those of `steps` that changed nothing (OnNonFinite)
-  bool stopped = false;            // by FitOptions::stop
-  bool condition_met = false;      // by FitOptions::stop_when
+  int64_t skipped_steps = 0;     // those of `steps` that changed nothing (OnNonFinite)
+  bool stopped = false;          // by FitOptions::stop
+  bool condition_met = false;    // by FitOptions::stop_when
+  bool out_of_patience = false;  // FitOptions::patience
+  // Of all evaluations of the run: the lowest test loss (none: all were NaN), and how many have
+  // passed since it.
+  std::optional<double> best_test_loss;
+  int64_t evaluations_since_best = 0;
   std::optional<Metrics> metrics;  // if the run ended with an evaluation
   // Fingerprint of the loss of every step, in order: equal for equal bits. Empty without steps.
   std::string step_losses_hash;

@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -52,10 +55,13 @@ class RecordingTrainer final : public Trainer {
     return result;
   }
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override {
+    const double loss = evaluations < std::ssize(test_losses)
+                            ? test_losses[static_cast<size_t>(evaluations)]
+                            : 0.25;
     ++evaluations;
     if (during_evaluation) during_evaluation();
     if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
-    return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows(), .answers = data.rows()};
+    return Evaluation{.loss = loss, .correct = 3, .rows = data.rows(), .answers = data.rows()};
   }
   absl::StatusOr<Evaluation> Predict(const Dataset&, const TakeOutputs&) override {
     return Evaluation{};
@@ -112,6 +118,7 @@ class RecordingTrainer final : public Trainer {
   std::function<void(const Dataset&)> during_step;
   std::function<void()> during_evaluation;
   int evaluations = 0;
+  std::vector<double> test_losses;  // of the evaluations, in order; after these 0.25
 
  private:
   PreparedRun run_;
@@ -455,6 +462,44 @@ TEST(Fit, EndsAndSavesWhereAnEvaluationMeetsTheCondition) {
     EXPECT_EQ(result.epochs, end / 4);
     EXPECT_EQ(trainer.saves.back().step, end);
     EXPECT_EQ(trainer.saves.back().position.metrics, result.metrics);
+  }
+}
+
+// Four steps make an epoch. The evaluation that ends the run is the last of those without a gain.
+TEST(Fit, EndsAfterAsManyEvaluationsWithoutAGainAsItHasPatience) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  struct Case {
+    std::vector<double> losses;
+    int64_t every, patience, steps;
+    std::optional<double> best;
+  };
+  for (const Case& of :
+       {Case{{3, 2, 2, 2.5, 1}, 0, 2, 16, 2}, Case{{3, 2, 2, 1, 4}, 0, 2, 20, 1},
+        Case{{3, 2, 2, 2.5, 1}, 0, 1, 12, 2}, Case{{3, 4, 5}, 3, 2, 6, 3},
+        Case{{kNan, kNan, 1}, 0, 2, 8, std::nullopt}, Case{{kNan, 5, kNan, kNan}, 0, 2, 16, 5}}) {
+    SCOPED_TRACE(absl::StrCat(of.steps, ", ", of.patience));
+    FitOptions options = WithCheckpoints(1);
+    options.epochs = 5;
+    options.evaluate_every_steps = of.every;
+    options.patience = of.patience;
+    RecordingTrainer trainer;
+    trainer.test_losses = of.losses;
+    ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
+    EXPECT_EQ(result.steps, of.steps);
+    EXPECT_EQ(result.out_of_patience, of.steps < 20);
+    EXPECT_EQ(result.best_test_loss, of.best);
+    EXPECT_EQ(trainer.saves.back().step, of.steps);
+    if (of.every > 0) continue;
+    // From wherever it was saved, it ends at the same step.
+    for (const RecordingTrainer::BegunSave& save : trainer.saves) {
+      RecordingTrainer resumed;
+      resumed.GoOnFrom(save.step);
+      resumed.test_losses.assign(of.losses.begin() + save.position.epoch - 1, of.losses.end());
+      options.start = save.position;
+      ASSERT_OK_AND_ASSIGN(const FitResult same, Fit(resumed, Data(), options));
+      EXPECT_EQ(same.steps, of.steps) << save.step;
+      EXPECT_EQ(same.best_test_loss, of.best) << save.step;
+    }
   }
 }
 

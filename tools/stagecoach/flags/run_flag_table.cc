@@ -534,32 +534,35 @@ std::vector<RunFlag> RunFlagsOfPlans() {
 
 std::vector<RunFlag> LengthFlags() {
   const O defaults;
-  return {Flag("--epochs", "N",
-               Describe("Passes over the training data", absl::StrCat(defaults.epochs)),
-               Reads(&O::epochs, CountIn(1, 1'000'000)),
-               {.in_effect = OfOptions([](const O& options) -> Effect {
-                  return !options.steps.has_value() ? Effect(absl::StrCat(options.epochs))
-                                                    : std::nullopt;
-                })}),
-          Flag("--steps", "N", "Total number of optimizer steps, instead of --epochs",
-               Reads(&O::steps, CountIn(1, kMaxSteps)),
-               {.in_effect = OfOptions([](const O& options) -> Effect {
-                  return options.steps.has_value() ? Effect(absl::StrCat(*options.steps))
-                                                   : std::nullopt;
-                }),
-                .excludes = {"--epochs"}}),
-          Flag("--eval-every", "STEPS", "Also evaluate every N steps [after each epoch]",
-               Reads(&O::evaluate_every_steps, CountIn(1, kMaxSteps))),
-          Flag("--eval-rows", "N|all",
-               "Test samples per evaluation, spread evenly over the test set [all]",
-               Reads(&O::evaluation_rows, ParseRows())),
-          Flag("--stop-when", "CONDITION",
-               "Stop when an evaluation meets it, such as test_accuracy>0.9 [never]",
-               Reads(&O::stop_when, ParseStopWhen)),
-          Flag("--log-every", "STEPS", "Print loss, learning rate and speed every N steps [never]",
-               Reads(&O::log_every_steps, CountIn(1, kMaxSteps))),
-          Flag("--explain", "", "First print the shapes of every layer for one batch",
-               Switches(&O::explain), {.saving = FlagSaving::kNever})};
+  return {
+      Flag("--epochs", "N",
+           Describe("Passes over the training data", absl::StrCat(defaults.epochs)),
+           Reads(&O::epochs, CountIn(1, 1'000'000)),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return !options.steps.has_value() ? Effect(absl::StrCat(options.epochs))
+                                                : std::nullopt;
+            })}),
+      Flag("--steps", "N", "Total number of optimizer steps, instead of --epochs",
+           Reads(&O::steps, CountIn(1, kMaxSteps)),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return options.steps.has_value() ? Effect(absl::StrCat(*options.steps))
+                                               : std::nullopt;
+            }),
+            .excludes = {"--epochs"}}),
+      Flag("--eval-every", "STEPS", "Also evaluate every N steps [after each epoch]",
+           Reads(&O::evaluate_every_steps, CountIn(1, kMaxSteps))),
+      Flag("--eval-rows", "N|all",
+           "Test samples per evaluation, spread evenly over the test set [all]",
+           Reads(&O::evaluation_rows, ParseRows())),
+      Flag("--stop-when", "CONDITION",
+           "Stop when an evaluation meets it, such as test_accuracy>0.9 [never]",
+           Reads(&O::stop_when, ParseStopWhen)),
+      Flag("--patience", "N", "Stop after N evaluations in a row without a lower test loss [never]",
+           Reads(&O::patience, OrWord<int64_t>("never", 0, CountIn(1, kMostCount)))),
+      Flag("--log-every", "STEPS", "Print loss, learning rate and speed every N steps [never]",
+           Reads(&O::log_every_steps, CountIn(1, kMaxSteps))),
+      Flag("--explain", "", "First print the shapes of every layer for one batch",
+           Switches(&O::explain), {.saving = FlagSaving::kNever})};
 }
 
 std::vector<RunFlag> CheckpointFlags() {

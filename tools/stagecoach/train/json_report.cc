@@ -201,6 +201,10 @@ class JsonReport final : public engine::TrainingObserver {
         event["stop_when"]["value"] = outcome.stop_when->ValueIn(*outcome.fit.metrics);
       }
     }
+    if (outcome.fit.out_of_patience) event["out_of_patience"] = true;
+    if (outcome.fit.best_test_loss.has_value()) {
+      event["best_test_loss"] = *outcome.fit.best_test_loss;
+    }
     event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
     event["devices"] = std::move(devices);
     PrintJsonLine(event);

@@ -159,6 +159,15 @@ std::string DescribeStop(const engine::TrainingOutcome& outcome) {
       metrics.has_value() ? absl::StrFormat(": it is %.4f", condition.ValueIn(*metrics)) : "");
 }
 
+// Why a run has ended early.
+std::string DescribePatience(const engine::FitResult& fit) {
+  const std::string bound =
+      fit.best_test_loss.has_value() ? absl::StrFormat(" below %.4f", *fit.best_test_loss) : "";
+  return absl::StrCat(
+      "stopped early: ", Counted(fit.evaluations_since_best, "evaluation", "evaluations in a row"),
+      " did not lower the test loss", bound);
+}
+
 class TextReport final : public engine::TrainingObserver {
  public:
   TextReport(int epochs, const ReportOptions& options) : epochs_(epochs), options_(options) {}
@@ -241,6 +250,7 @@ class TextReport final : public engine::TrainingObserver {
                    Counted(outcome.fit.skipped_steps, "step", "steps"));
     }
     if (outcome.stop_when.has_value()) absl::PrintF("%s\n", DescribeStop(outcome));
+    if (outcome.fit.out_of_patience) absl::PrintF("%s\n", DescribePatience(outcome.fit));
     if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
     absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
     absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
