@@ -157,6 +157,11 @@ absl::StatusOr<HuggingFaceFolder> HuggingFaceFolder::Open(const std::string& pat
           path, ": a file of tensors alone is read for ResNets; name a folder with config.json"));
     }
     resnet->naming = ResNetNaming::kTorchvision;
+  } else if (auto* const transformer = std::get_if<Transformer>(&named)) {
+    // An error is told below, after those of tensors.
+    const absl::StatusOr<HuggingFaceModel> theirs = ReadHuggingFaceModelFile(path);
+    const auto* const read = theirs.ok() ? std::get_if<Transformer>(&*theirs) : nullptr;
+    transformer->has_joined_tensors = read != nullptr && read->has_joined_tensors;
   }
   const auto contents = std::make_shared<Contents>(path, named);
   std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(named);

@@ -15,7 +15,7 @@ namespace stagecoach::engine {
 // The two transformer architectures that are known by name.
 enum class TransformerFamily : uint8_t {
   kGpt2,   // Radford et al. 2019: learned positions, layer norm, GELU, biases
-  kLlama,  // Touvron et al. 2023, and Mistral, Qwen 2 and 3: rotary positions, RMS norm, SwiGLU
+  kLlama,  // Touvron et al. 2023, and Mistral, Phi 3, Qwen 2, 3: rotary positions, RMS norm, SwiGLU
 };
 
 // A decoder of blocks, each of which is two layers of the model: a residual one around attention,
@@ -37,6 +37,9 @@ struct Transformer {
   bool qkv_bias = false;
   // A norm of each head of the queries and the keys in kLlama, as in Qwen 3.
   bool qk_norm = false;
+  // Hugging Face's files have queries, keys and values in one tensor, and gate and up in another,
+  // as those of Phi 3 do. Model files do not say so.
+  bool has_joined_tensors = false;
   bool is_tied = true;  // the head's weight is the embedding's table
   // Size of kGpt2's table of positions, of which a sample uses the first; 0: as many as the
   // context.

@@ -50,6 +50,7 @@ constexpr Family kFamilies[] = {
     {.type = "llama", .may_have_bias = true},
     {.type = "mistral", .kv_heads = 8},
     {.type = "mixtral", .kv_heads = 8, .experts = 8, .experts_per_token = 2},
+    {.type = "phi3", .may_have_bias = true},
     {.type = "qwen2", .bias = Bias::kQkv, .kv_heads = 32},
     {.type = "qwen3", .kv_heads = 32, .head_size = 128, .qk_norm = true, .may_have_bias = true}};
 // Hugging Face's keys that do not affect costs.
@@ -65,10 +66,20 @@ constexpr const char* kFreeKeysOfGpt2[] = {"n_ctx",
                                            "summary_activation",
                                            "summary_proj_to_labels",
                                            "summary_first_dropout"};
-constexpr const char* kFreeKeysOfLlama[] = {
-    "rms_norm_eps",         "rope_theta",          "rope_scaling",         "rope_parameters",
-    "rope_interleaved",     "pretraining_tp",      "max_sequence_length",  "max_window_layers",
-    "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "use_mrope"};
+constexpr const char* kFreeKeysOfLlama[] = {"rms_norm_eps",
+                                            "rope_theta",
+                                            "rope_scaling",
+                                            "rope_parameters",
+                                            "rope_interleaved",
+                                            "pretraining_tp",
+                                            "max_sequence_length",
+                                            "max_window_layers",
+                                            "router_aux_loss_coef",
+                                            "router_jitter_noise",
+                                            "output_router_logits",
+                                            "use_mrope",
+                                            "original_max_position_embeddings",
+                                            "auto_map"};
 
 // The values that have been read, from one file or from two in succession.
 struct Read {
@@ -234,8 +245,9 @@ absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family&
   t.tie_word_embeddings = false;
   t.dropout = false;
   RETURN_IF_ERROR(ExpectWord(document, reader, "hidden_act", {"silu"}));
-  if (HasValue(document, reader, "attention_dropout")) {
-    RETURN_IF_ERROR(reader.RequiredDouble("attention_dropout", {.min = 0, .max = 0}).status());
+  for (const char* const key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
+    if (!HasValue(document, reader, key)) continue;
+    RETURN_IF_ERROR(reader.RequiredDouble(key, {.min = 0, .max = 0}).status());
   }
   if (family.may_have_bias) {
     ASSIGN_OR_RETURN(const bool of_attention, reader.OptionalBool("attention_bias", false));

@@ -49,11 +49,11 @@ struct TransformerDescription {
 //   vocabulary = 51200
 //
 // The names of Hugging Face's config.json are read as well. "model_type" is then one of its
-// families, "gpt2", "llama", "mistral", "mixtral", "qwen2" or "qwen3": everything unspecified is as
-// in that family, attention is "flash", the sequence as long as the model allows, and the keys of
-// such a file that do not affect costs are ignored. A text that begins with "{" is a config.json,
-// which may also have our keys; TOML can name one, "config", whose values it overrides. Such a path
-// is relative to `folder`; without a folder it is refused.
+// families, "gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2" or "qwen3": everything
+// unspecified is as in that family, attention is "flash", the sequence as long as the model allows,
+// and the keys of such a file that do not affect costs are ignored. A text that begins with "{" is
+// a config.json, which may also have our keys; TOML can name one, "config", whose values it
+// overrides. Such a path is relative to `folder`; without a folder it is refused.
 //
 // InvalidArgument starts with the line, then the path of the value. Nothing is ignored that may
 // change the cost of the model.

@@ -1,5 +1,5 @@
-// LlamaForCausalLM, and what differs from it in few things: MistralForCausalLM, Qwen2ForCausalLM,
-// Qwen3ForCausalLM.
+// LlamaForCausalLM, and what differs from it in few things: MistralForCausalLM, Phi3ForCausalLM,
+// Qwen2ForCausalLM, Qwen3ForCausalLM.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -32,6 +32,8 @@ struct Defaults {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool may_use_window = false;  // only if "use_sliding_window" is set
+  double norm_epsilon = 1e-6;
+  bool has_joined_tensors = false;
 };
 
 const Defaults& DefaultsOf(absl::string_view model_type) {
@@ -42,6 +44,12 @@ const Defaults& DefaultsOf(absl::string_view model_type) {
        .context = 131072,
        .vocabulary = 32000,
        .window = 4096},
+      {.model_type = "phi3",
+       .context = 4096,
+       .vocabulary = 32064,
+       .end_of_text = {32000},
+       .norm_epsilon = 1e-5,
+       .has_joined_tensors = true},
       {.model_type = "qwen2",
        .kv_heads = 32,
        .context = 32768,
@@ -158,13 +166,15 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
                                                        kTransformerExtents));
   ASSIGN_OR_RETURN(model.vocabulary,
                    reader.OptionalInt64("vocab_size", defaults.vocabulary, kTransformerExtents));
-  ASSIGN_OR_RETURN(model.norm_epsilon, reader.OptionalDouble("rms_norm_eps", 1e-6));
+  ASSIGN_OR_RETURN(model.norm_epsilon,
+                   reader.OptionalDouble("rms_norm_eps", defaults.norm_epsilon));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
   ASSIGN_OR_RETURN(const Rotation rotation, ReadRotations(document, reader));
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
   model.qkv_bias = defaults.qkv_bias;
   model.qk_norm = defaults.qk_norm;
+  model.has_joined_tensors = defaults.has_joined_tensors;
   model.head_size = defaults.head_size;
   if (reader.Has("head_dim") && !document["head_dim"].is_null()) {
     ASSIGN_OR_RETURN(model.head_size, reader.RequiredInt64("head_dim", kTransformerExtents));
@@ -183,15 +193,27 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "rope_interleaved", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "use_mrope", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
+  if (model_type == "phi3") {
+    // The first is of scaled positions, the second names a program of the model's own, which does
+    // what that of transformers does.
+    for (const char* const key :
+         {"original_max_position_embeddings", "auto_map", "resid_pdrop", "embd_pdrop"}) {
+      reader.Has(key);
+    }
+  }
   // These determine how the products are divided, not what they are.
   RETURN_IF_ERROR(base::CheckOtherConfigKeys(
       document, reader, {"attention_dropout", "pretraining_tp", "max_sequence_length"}));
   return model;
 }
 
-// A Mistral within its window is a Llama, and written as one.
+// A Mistral within its window is a Llama, and written as one. So is what a Phi 3 becomes in a model
+// file, which does not say how its tensors were joined.
 nlohmann::ordered_json LlamaConfig(const Transformer& model) {
-  const char* const name = model.qk_norm ? "Qwen3" : model.qkv_bias ? "Qwen2" : "Llama";
+  const char* const name = model.has_joined_tensors ? "Phi3"
+                           : model.qk_norm          ? "Qwen3"
+                           : model.qkv_bias         ? "Qwen2"
+                                                    : "Llama";
   nlohmann::ordered_json config = {{"architectures", {absl::StrCat(name, "ForCausalLM")}},
                                    {"model_type", absl::AsciiStrToLower(name)},
                                    {"num_hidden_layers", model.blocks},
@@ -218,6 +240,8 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   return config;
 }
 
+using Linears = std::vector<std::pair<std::string, int64_t>>;  // names, and their outputs
+
 void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& names) {
   const std::string prefix = absl::StrCat("layers.", block, ".");
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
@@ -226,9 +250,11 @@ void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& name
   names.NextLayer();
   names.AddNorm("0.", prefix + "input_layernorm", false);
   names.AddLinears(1, model.width,
-                   {{attention + "q_proj", of_queries},
-                    {attention + "k_proj", of_kv},
-                    {attention + "v_proj", of_kv}},
+                   model.has_joined_tensors
+                       ? Linears{{attention + "qkv_proj", of_queries + 2 * of_kv}}
+                       : Linears{{attention + "q_proj", of_queries},
+                                 {attention + "k_proj", of_kv},
+                                 {attention + "v_proj", of_kv}},
                    model.qkv_bias);
   if (model.qk_norm) {
     names.AddPlain("2.q_gamma", attention + "q_norm.weight", {model.size_of_head()});
@@ -238,7 +264,9 @@ void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& name
   names.NextLayer();
   names.AddNorm("0.", prefix + "post_attention_layernorm", false);
   names.AddLinears(1, model.width,
-                   {{mlp + "gate_proj", model.hidden}, {mlp + "up_proj", model.hidden}});
+                   model.has_joined_tensors ? Linears{{mlp + "gate_up_proj", 2 * model.hidden}}
+                                            : Linears{{mlp + "gate_proj", model.hidden},
+                                                      {mlp + "up_proj", model.hidden}});
   names.AddLinears(3, model.hidden, {{mlp + "down_proj", model.width}});
 }
 
@@ -255,15 +283,15 @@ std::vector<HuggingFaceParameter> LlamaParameters(const Transformer& model) {
 }  // namespace
 
 const TransformerFiles& LlamaFiles() {
-  static const auto& files =
-      *new TransformerFiles{.family = TransformerFamily::kLlama,
-                            .model_types = {"llama", "mistral", "qwen2", "qwen3"},
-                            .prefix = "model.",
-                            .token_table = "embed_tokens.weight",
-                            .dropout = {{"attention_dropout", 0.0}},
-                            .read = ReadLlama,
-                            .config = LlamaConfig,
-                            .parameters = LlamaParameters};
+  static const auto& files = *new TransformerFiles{
+      .family = TransformerFamily::kLlama,
+      .model_types = {"llama", "mistral", "phi3", "qwen2", "qwen3"},
+      .prefix = "model.",
+      .token_table = "embed_tokens.weight",
+      .dropout = {{"attention_dropout", 0.0}, {"resid_pdrop", 0.0}, {"embd_pdrop", 0.0}},
+      .read = ReadLlama,
+      .config = LlamaConfig,
+      .parameters = LlamaParameters};
   return files;
 }
 

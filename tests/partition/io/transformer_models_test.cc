@@ -74,6 +74,19 @@ std::string Qwen3Config(int64_t hidden, int64_t mlp, int64_t heads, int64_t laye
  "use_sliding_window": false, "vocab_size": 151936})");
 }
 
+std::string Phi3Config() {
+  return R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+ "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+ "bos_token_id": 1, "embd_pdrop": 0.0, "eos_token_id": 32000, "hidden_act": "silu",
+ "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 8192,
+ "max_position_embeddings": 4096, "model_type": "phi3", "num_attention_heads": 32,
+ "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
+ "pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null,
+ "rope_theta": 10000.0, "sliding_window": null, "tie_word_embeddings": false,
+ "torch_dtype": "bfloat16", "transformers_version": "4.39.3", "use_cache": true,
+ "vocab_size": 32064})";
+}
+
 std::string MixtralConfig(int64_t hidden, int64_t mlp, int64_t heads, int64_t layers) {
   return absl::StrCat(
       R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
@@ -106,6 +119,7 @@ std::vector<PublishedModel> Models() {
           {"Qwen 2.5 7B", QwenConfig(3584, 18944, 28, 4, 28, 152064, false), 7'615'616'512, 7.6},
           {"Qwen 3 8B", Qwen3Config(4096, 12288, 32, 36, false), 8'190'735'360, 8.2},
           {"Qwen 3 0.6B", Qwen3Config(1024, 3072, 16, 28, true), 596'049'920, 0.6},
+          {"Phi 3 mini", Phi3Config(), 3'821'079'552, 3.8},
           {"Mixtral 8x7B", MixtralConfig(4096, 14336, 32, 32), 46'702'792'704, 12.9},
           {"Mixtral 8x22B", MixtralConfig(6144, 16384, 48, 56), 140'620'634'112, 39.2},
           {"GPT-2", std::string(kGpt2Config), 124'439'808, 0.1}};
@@ -250,8 +264,8 @@ TEST(TransformerConfig, RefusesWhatMayCostOtherwise) {
   };
   ExpectRefusals({
       {with("'llama'", "'bloom'"),
-       "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", "
-       "\"qwen3\", found "
+       "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"phi3\", "
+       "\"qwen2\", \"qwen3\", found "
        "\"bloom\""},
       {with("'silu'", "'relu'"), "hidden_act: must be \"silu\", found \"relu\""},
       {with("'use_cache': true", "'quantization_config': true"),
