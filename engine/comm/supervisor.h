@@ -21,7 +21,7 @@ namespace stagecoach::engine {
 class Supervisor {
  public:
   // The messages: kCanGoOn by a process, ToText by the launcher, one message (SOCK_SEQPACKET) each.
-  static constexpr absl::string_view kCanGoOn = "can go on";
+  static constexpr absl::string_view kCanGoOn = "can continue";
   static std::string ToText(const Launch& launch);
 
   // Returns null if this process has none.

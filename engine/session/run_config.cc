@@ -336,7 +336,7 @@ absl::StatusOr<TrainingRun> RunOfDevicesLeft(const RunConfig& options) {
   RETURN_IF_ERROR(CheckRows(options, *workload.data.train, options.batch));
   ASSIGN_OR_RETURN(PreparedRun run, CutOverDevicesLeft(options, workload, device));
   options.notices.Tell(
-      absl::StrCat("goes on over the ", *options.devices_left,
+      absl::StrCat("continues on the ", *options.devices_left,
                    " devices that are left: ", partition::Counted(run.plan.num_ranks(), "stage"),
                    ", ", partition::Counted(run.plan.replicas(), "replica")));
   return TrainingRun{std::move(workload.data), std::move(workload.model_text), std::move(run)};

@@ -106,7 +106,7 @@ absl::StatusOr<std::optional<Checkpoint>> FindResumePoint(const RunConfig& confi
     if (found.empty()) return std::nullopt;
     return absl::AlreadyExistsError(absl::StrCat(
         folder,
-        " has checkpoints of a run: --resume goes on with it; for another run, name another "
+        " has checkpoints of a run: --resume continues it; for another run, name another "
         "folder"));
   }
   std::vector<absl::Status> passed_over;  // Restore finds them again, and they are reported then

@@ -220,7 +220,7 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(
     return position;
   }
   if (resumes_ && !options.initial_parameters.empty()) {
-    options.notices.Tell("--init is not read: the run goes on from its checkpoint");
+    options.notices.Tell("--init is not read: the run resumes from its checkpoint");
   }
   if (!resumes_) {
     if (!initial.has_value()) return DataPosition();
@@ -252,7 +252,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
     observer_->Saved(save);
     // If another process is lost, that is the error to report.
     if (save.path.ok() || IsOfAnotherRank(save.path.status())) return;
-    options.notices.Tell(absl::StrCat("the run goes on, but was not saved after step ", save.step,
+    options.notices.Tell(absl::StrCat("the run continues, but was not saved after step ", save.step,
                                       ": ", save.path.status().message()));
   };
   const absl::Time begin = absl::Now();

@@ -240,7 +240,7 @@ absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string te
   absl::StatusOr<Transformer> named = TransformerOf(text);
   if (!named.ok()) return text;
   const absl::StatusOr<HuggingFaceModel> model = ReadHuggingFaceModelFile(folder);
-  if (absl::IsNotFound(model.status())) return text;  // a run that goes on does not need it
+  if (absl::IsNotFound(model.status())) return text;  // a run that resumes does not need it
   RETURN_IF_ERROR(model.status());
   const auto* const initial = std::get_if<Transformer>(&*model);
   if (initial == nullptr || initial->family != named->family) return text;

@@ -20,7 +20,7 @@ absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan
 }
 
 absl::Status CannotLoseProcesses() {
-  return absl::FailedPreconditionError("the run cannot go on without a process");
+  return absl::FailedPreconditionError("the run cannot continue without a process");
 }
 
 }  // namespace

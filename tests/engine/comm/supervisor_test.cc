@@ -66,7 +66,7 @@ TEST_F(SupervisorTest, IsToldOnceThatTheProcessCanGoOn) {
   EXPECT_TRUE(supervisor_->can_go_on());
   char buffer[100];
   const ssize_t bytes = recv(launcher_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-  EXPECT_EQ(std::string(buffer, static_cast<size_t>(bytes)), "can go on");
+  EXPECT_EQ(std::string(buffer, static_cast<size_t>(bytes)), "can continue");
   EXPECT_LT(recv(launcher_.get(), buffer, sizeof(buffer), MSG_DONTWAIT), 0);
 }
 

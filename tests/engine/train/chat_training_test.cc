@@ -80,7 +80,8 @@ ChatAnswer ChatAnswerOf(const Model& model, const partition::Plan& plan) {
   answer.evaluation_loss =
       trainer->Evaluate(*DataOf(UnequalChats(kChatBatchRows + 5))).value().loss;
   answer.hash = trainer->ParametersHash().value();
-  for (const DeviceReport& device : trainer->Devices().value()) {
+  const std::vector<DeviceReport> reports = trainer->Devices().value();
+  for (const DeviceReport& device : reports) {
     EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
   }
   return answer;

@@ -78,7 +78,7 @@ TEST(InterruptedBench, HasTheRowsSoFarAndGoesOn) {
   child.Signal(SIGINT);
   const Finished run = child.Wait();
   EXPECT_EQ(run.exit_status, kStopped);
-  ExpectOneLine(run.err, HasSubstr("stopped by a signal: the same command goes on from "));
+  ExpectOneLine(run.err, HasSubstr("stopped by a signal: the same command continues from "));
   EXPECT_THAT(run.Events().at(0)["rows"][0]["steps_ms"], SizeIs(Gt(1)));
 }
 

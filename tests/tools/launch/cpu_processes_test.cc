@@ -198,7 +198,7 @@ TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
               AllOf(HasSubstr("rank 1 was killed by signal 9 (Killed); starts all again (1 of 9)"),
                     HasSubstr("rank 2 was stopped for too long and was killed; starts all again"),
                     HasSubstr("rank 3 ended with status 69; starts 3 of them again (3 of 9)"),
-                    HasSubstr("goes on over the 3 devices that are left: 3 stages, 1 replica")));
+                    HasSubstr("continues on the 3 devices that are left: 3 stages, 1 replica")));
   const std::vector<std::string> lines = supervised.OutLines();
   const nlohmann::json end = nlohmann::json::parse(lines.back());
   for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
@@ -235,7 +235,7 @@ TEST(CpuProcessesThatAreLookedAfter, GoOnWithoutADeviceOfAPlanThatWasGiven) {
         {"launch", "--processes", "4", "--max-restarts", "9", "--", "sh", "-c", script});
     ASSERT_EQ(supervised.exit_status, 0) << supervised.err;
     EXPECT_THAT(supervised.err,
-                HasSubstr("goes on over the 3 devices that are left: 3 stages, 1 replica"));
+                HasSubstr("continues on the 3 devices that are left: 3 stages, 1 replica"));
     const nlohmann::json end = supervised.Events().back();
     for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
       EXPECT_EQ(end[name], expected[name]) << name;

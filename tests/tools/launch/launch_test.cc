@@ -329,7 +329,7 @@ TEST(Restarts, DoNotFollowOneThatGoesOnInTime) {
 // told.
 Arguments Replacing(const std::string& script) {
   const std::string functions =
-      "say() { printf 'can go on' >&$STAGECOACH_SUPERVISOR; }; "
+      "say() { printf 'can continue' >&$STAGECOACH_SUPERVISOR; }; "
       "hear() { dd bs=1000 count=1 2>/dev/null <&$STAGECOACH_SUPERVISOR; echo; }; ";
   return LaunchOf(3, {"--max-restarts", "5", "--", "bash", "-c", functions + script});
 }

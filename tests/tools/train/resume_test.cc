@@ -131,7 +131,7 @@ TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   EXPECT_EQ(run.exit_status, 74);
   EXPECT_THAT(run.err,
-              AllOf(HasSubstr("the run goes on, but was not saved after step 5: cannot write"),
+              AllOf(HasSubstr("the run continues, but was not saved after step 5: cannot write"),
                     HasSubstr("not saved after step 10"), HasSubstr("File too large")));
   EXPECT_EQ(run.Events().back()["steps"], 10);
   EXPECT_TRUE(std::filesystem::is_empty(Folder()));

@@ -210,8 +210,8 @@ absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options)
   Print(options, results);
   for (const std::string& notice : notices) PrintNotice(notice);
   if (is_stopped) {
-    const bool goes_on = !options.results.empty() && base::Exists(options.results);
-    PrintNotice(goes_on ? absl::StrCat("stopped by a signal: the same command goes on from ",
+    const bool is_kept = !options.results.empty() && base::Exists(options.results);
+    PrintNotice(is_kept ? absl::StrCat("stopped by a signal: the same command continues from ",
                                        options.results)
                         : "stopped by a signal");
     return StatusOfStop();

@@ -153,7 +153,7 @@ int64_t KnownIds(const engine::GenerationModel& model) {
   return std::min(model.model.vocabulary, most);
 }
 
-// A text that goes on, from its prompt.
+// A text that continues its prompt.
 class Continuation {
  public:
   Continuation(const GenerateOptions& options, const engine::GenerationModel& model, size_t number,
@@ -310,7 +310,7 @@ absl::StatusOr<std::vector<int32_t>> EncodePrompt(const engine::GenerationModel&
     }
   }
   if (ids.empty()) {
-    return base::DataError(absl::StrCat(name, " has no token to go on from"));
+    return base::DataError(absl::StrCat(name, " has no token to continue from"));
   }
   if (const int64_t context = model.model.cached_positions; std::ssize(ids) > context) {
     return base::DataError(absl::StrCat(name, " has ", ids.size(),

@@ -228,7 +228,7 @@ absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folde
                      {"all", which != "it"}});
     } else {
       absl::PrintF("%7.1f s  %s: %s\n", seconds, first_cause,
-                   which == "it" ? "another takes its place, and all go on from their last step"
+                   which == "it" ? "another takes its place, and all continue from their last step"
                                  : absl::StrCat("all start again, ", NewestCheckpoint(run)));
       std::fflush(stdout);
     }

@@ -102,7 +102,8 @@ Command AddLaunchCommand(CLI::App& app) {
       "Lines of their output have the rank in front, but for those of rank 0 on stdout. If one\n"
       "fails, the others are ended, and the exit status is that of the first that failed; of a\n"
       "program that cannot be run, 127.\n\n"
-      "With --max-restarts, it is started again: alone, if the others can go on, as replicas of\n"
+      "With --max-restarts, it is started again: alone, if the others can continue, as replicas "
+      "of\n"
       "train on CPU devices can; else with all others, or fewer of them if a device is gone\n"
       "(status 69). Not after a status that another try would only repeat (2, 65, 74, 78).");
   const auto options = std::make_shared<Options>();

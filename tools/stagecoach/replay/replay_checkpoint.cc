@@ -30,7 +30,7 @@ absl::StatusOr<int64_t> CountOf(const engine::Manifest& manifest, absl::string_v
     if (absl::SimpleAtoi(saved.value, &count) && count >= 0 && count <= kMost) return count;
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("the checkpoint does not say how its run goes on (", option,
+      absl::StrCat("the checkpoint does not say how its run continues (", option,
                    "), since it was not saved by this program"));
 }
 

@@ -18,7 +18,7 @@ void LogFile::Write(absl::string_view text) {
                           std::fflush(file_.get()) == 0;
   if (is_written) return;
   status_ = base::WriteError("write", path_);
-  PrintNotice(absl::StrCat("the run goes on, but without ", flag_, ": ", status_.message()));
+  PrintNotice(absl::StrCat("the run continues, but without ", flag_, ": ", status_.message()));
 }
 
 }  // namespace stagecoach::tools

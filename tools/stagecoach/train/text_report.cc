@@ -219,14 +219,14 @@ class TextReport final : public engine::TrainingObserver {
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
     RedrawLine("");
     const engine::DataPosition& position = checkpoint.manifest.position;
-    absl::PrintF("       goes on after step %s, in epoch %d: %s\n",
+    absl::PrintF("       resumes after step %s, in epoch %d: %s\n",
                  base::FormatCount(checkpoint.manifest.step), position.epoch, checkpoint.path);
     std::fflush(stdout);
   }
 
   void OnRecovered(int64_t steps, int epoch) override {
     RedrawLine("");
-    absl::PrintF("       goes on after step %s, in epoch %d: with what other replicas have\n",
+    absl::PrintF("       resumes after step %s, in epoch %d: with what other replicas have\n",
                  base::FormatCount(steps), epoch);
     std::fflush(stdout);
   }

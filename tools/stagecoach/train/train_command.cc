@@ -117,7 +117,7 @@ absl::StatusOr<std::string> CompareWithSaved(const engine::Manifest& saved,
                                              const engine::TrainingRun& run) {
   const absl::Status same = CheckData(saved, options, run);
   RETURN_IF_ERROR(base::WithMessage(
-      same, absl::StrCat(same.message(), "; --data-changed goes on with what it is now")));
+      same, absl::StrCat(same.message(), "; --data-changed resumes with what it is now")));
   std::string changes = DescribeChanges(saved, options, run);
   if (options.data_changed) {
     const std::string other = DescribeOtherData(saved, options, run);
