@@ -91,11 +91,22 @@ std::string DescribePlainIssues(const std::vector<engine::DeviceReport>& devices
   return lines;
 }
 
+// Returns how many of the positions have an answer, such as those of conversations; "": all.
+std::string DescribeLearned(const engine::Dataset& train) {
+  int64_t learned = 0;
+  for (int64_t row = 0; row < train.rows(); ++row) learned += train.AnswersOf(row);
+  const int64_t all = train.rows() * train.spec().target.answers();
+  if (learned == all) return "";
+  return absl::StrFormat(", of which %s (%.1f %%) are learned", base::FormatCount(learned),
+                         100.0 * static_cast<double>(learned) / static_cast<double>(all));
+}
+
 std::string DescribeData(const engine::TrainTest& data, const Measures& measures) {
   const engine::Dataset& train = *data.train;
   const auto counts = [&](absl::string_view rows) {
-    return absl::StrCat(base::FormatCount(train.rows()), rows, " to train on, ",
-                        base::FormatCount(data.test->rows()), " to test; ");
+    return absl::StrCat(base::FormatCount(train.rows()), rows, " to train on",
+                        DescribeLearned(train), ", ", base::FormatCount(data.test->rows()),
+                        " to test; ");
   };
   if (measures.tokens > 0) {
     const std::string tokens = Counted(measures.tokens, "token", "tokens");
