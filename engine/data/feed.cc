@@ -83,7 +83,7 @@ LossTerms Batch::TermsOf(int micro_batch, int64_t micro_batch_rows) const {
 
 double Batch::weight() const {
   if (answers == 0) return static_cast<double>(rows.size());
-  return static_cast<double>(answers) / static_cast<double>(data->spec().target.answers());
+  return data->spec().target.SamplesOf(answers);
 }
 
 int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows) {

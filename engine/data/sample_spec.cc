@@ -55,6 +55,16 @@ absl::Status CheckInput(const TensorSpec& data, const kernels::Shape& input, int
 
 }  // namespace
 
+SampleSpec TokenSpec(int64_t context, int64_t vocabulary) {
+  return {.inputs = {{.name = "tokens",
+                      .type = kernels::DType::kInt32,
+                      .shape = kernels::Shape{context},
+                      .vocabulary = vocabulary}},
+          .target = {.kind = TargetSpec::Kind::kClasses,
+                     .shape = kernels::Shape{context},
+                     .classes = vocabulary}};
+}
+
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
                        const TargetSpec& target, int64_t vocabulary) {
   if (data.inputs.size() != 1) {

@@ -44,6 +44,11 @@ struct TargetSpec {
   // Returns the number of answers in a sample that can be right or wrong: its labels, or, for other
   // targets, the sample itself.
   int64_t answers() const { return kind == Kind::kClasses ? shape.elements() : 1; }
+  // Returns the number of samples that as many answers amount to: a mean over samples that lack
+  // some of theirs is a sum divided by this.
+  double SamplesOf(int64_t some_answers) const {
+    return static_cast<double>(some_answers) / static_cast<double>(answers());
+  }
   friend bool operator==(const TargetSpec&, const TargetSpec&) = default;
 };
 
@@ -56,6 +61,9 @@ struct SampleSpec {
   std::vector<TensorSpec> inputs;
   TargetSpec target;
 };
+
+// Describes sequences of `context` ids, the targets of which are as many ids that follow them.
+SampleSpec TokenSpec(int64_t context, int64_t vocabulary);
 
 // Returns whether a model can be run on such data: a model whose loss takes `target`, and that is
 // fed numbers, as many per sample as `input` has (and of that shape, if the data has one with as

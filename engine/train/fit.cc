@@ -36,11 +36,6 @@ std::string HashOf(const std::string& before, double loss) {
   return hasher.HexDigest();
 }
 
-// Returns the number of samples that answers amount to.
-double WeightOf(int64_t answers, const TargetSpec& target) {
-  return static_cast<double>(answers) / static_cast<double>(target.answers());
-}
-
 // Advances the position after a step of a run.
 void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& position) {
   const bool is_skipped = !taken.skipped_for.empty();
@@ -54,7 +49,7 @@ void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& po
     ++position.skipped_steps;
     return;
   }
-  position.loss_sum += taken.loss * WeightOf(taken.answers, target);
+  position.loss_sum += taken.loss * target.SamplesOf(taken.answers);
   position.answers += taken.answers;
   position.correct += taken.correct;
 }
@@ -251,7 +246,7 @@ class TrainingLoop {
   void Describe(EpochResult& row) const {
     // NaN if all were skipped.
     const int64_t answers = position_.rows == 0 ? target().answers() : position_.answers;
-    row.loss = position_.loss_sum / WeightOf(answers, target());
+    row.loss = position_.loss_sum / target().SamplesOf(answers);
     row.train_accuracy = static_cast<double>(position_.correct) / static_cast<double>(answers);
   }
 

@@ -270,8 +270,7 @@ Executor& PipelineTrainer::own_executor() const {
 }
 
 Evaluation PipelineTrainer::WithMeanLoss(Evaluation sums, const Dataset& data) {
-  const auto answers = static_cast<double>(std::max<int64_t>(sums.answers, 1));
-  sums.loss /= answers / static_cast<double>(data.spec().target.answers());
+  sums.loss /= data.spec().target.SamplesOf(std::max<int64_t>(sums.answers, 1));
   return sums;
 }
 

@@ -21,9 +21,6 @@
 
 namespace stagecoach::engine {
 
-using kernels::DType;
-using kernels::Shape;
-
 namespace {
 
 using Notice = std::function<void(const std::string&)>;
@@ -140,13 +137,7 @@ absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Create(
     return base::DataError(
         absl::StrCat("a vocabulary of ", vocabulary, ", expected one of 2 to ", kMaxVocabulary));
   }
-  const std::shared_ptr<ChatDataset> data(new ChatDataset(
-      {.inputs = {{.name = "tokens",
-                   .type = DType::kInt32,
-                   .shape = Shape{context},
-                   .vocabulary = vocabulary}},
-       .target = {
-           .kind = TargetSpec::Kind::kClasses, .shape = Shape{context}, .classes = vocabulary}}));
+  const std::shared_ptr<ChatDataset> data(new ChatDataset(TokenSpec(context, vocabulary)));
   data->begins_.push_back(0);
   for (const ChatTokens& example : examples) {
     const int64_t learned = LearnedTokens(example);

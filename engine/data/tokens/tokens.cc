@@ -24,9 +24,6 @@
 
 namespace stagecoach::engine {
 
-using kernels::DType;
-using kernels::Shape;
-
 namespace {
 
 TokenFormat FormatOf(const std::string& path) {
@@ -207,13 +204,7 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Create(TokenId
                                         std::max<int64_t>(2, ids.largest() + 1), " to ",
                                         kMaxVocabulary));
   }
-  const SampleSpec spec = {
-      .inputs = {{.name = "tokens",
-                  .type = DType::kInt32,
-                  .shape = Shape{context},
-                  .vocabulary = vocabulary}},
-      .target = {
-          .kind = TargetSpec::Kind::kClasses, .shape = Shape{context}, .classes = vocabulary}};
+  const SampleSpec spec = TokenSpec(context, vocabulary);
   return std::shared_ptr<const TokenDataset>(new TokenDataset(spec, std::move(ids), 0));
 }
 
