@@ -10,6 +10,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
+#include "kernels/ops/columns.h"
 #include "kernels/ops/concat.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/dropout.h"
@@ -35,6 +36,7 @@ using AllShapes = ShapeList<        //
     ActivationShape,                //
     AttentionShape,                 //
     CachedAttentionShape,           //
+    ColumnsShape,                   //
     ConcatShape,                    //
     ConvolutionShape,               //
     DropoutShape,                   //
