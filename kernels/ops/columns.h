@@ -26,8 +26,9 @@ struct ColumnsShape {
 // A range of the columns of a matrix, `first` to first + N - 1: what a low-rank adapter adds to a
 // part of a linear layer's outputs.
 //   whole (R, C)   part (R, N), of the device's activation type
-// Products and sums are each rounded to float32, and a result then once to its type: every device
-// computes the same bits. `whole` and `part` do not overlap.
+// Products and sums are each rounded to float32, never fused, and a result then once to its type:
+// the bits are the same on every processor and GPU, except for denormal numbers, which are zero on
+// CPU devices. `whole` and `part` do not overlap.
 //
 // InvalidArgument: an extent below 1 or too large, columns beyond those of the whole.
 class ColumnsOp : public Operation {

@@ -36,13 +36,13 @@ class CpuColumns final : public ColumnsOp {
 
   absl::Status Add(Stream& stream, const Tensor& part, float scale, const Tensor& whole) override {
     ForEachRow(stream, whole, part,
-               [=](T* columns, const T* row) { AddScaled(row, scale, N_, columns); });
+               [=, this](T* columns, const T* row) { AddScaled(row, scale, N_, columns); });
     return absl::OkStatus();
   }
 
   absl::Status Take(Stream& stream, const Tensor& whole, float scale, const Tensor& part) override {
     ForEachRow(stream, whole, part,
-               [=](const T* columns, T* row) { CopyScaled(columns, scale, N_, row); });
+               [=, this](const T* columns, T* row) { CopyScaled(columns, scale, N_, row); });
     return absl::OkStatus();
   }
 
