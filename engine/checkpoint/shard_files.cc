@@ -47,7 +47,7 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::s
     if (state_names.empty()) {
       file.tensors.push_back({parameter.name, parameter.id, kTrainedValue, parameter.shape});
     }
-    if (parameter.update.is_average()) continue;
+    if (parameter.update.kind != UpdateRule::Kind::kOptimizer) continue;
     for (size_t state = 0; state < state_names.size(); ++state) {
       file.tensors.push_back({absl::StrCat(parameter.name, ".", state_names[state]), parameter.id,
                               static_cast<int>(state), parameter.shape});

@@ -28,6 +28,8 @@ struct Model {
   // skips by the layer that reads them.
   std::vector<Skip> skips = {};
   LossFactory loss = SoftmaxCrossEntropy();
+  // All parameters keep their values, except for those of adapters (LayerContext::is_frozen).
+  bool is_frozen = false;
   // LayerContext::cached_positions. 0: a sample has all the positions that see each other.
   int64_t cached_positions = 0;
   int64_t cached_sequences = 1;  // LayerContext::cached_sequences

@@ -190,6 +190,15 @@ class ModelParser {
       ASSIGN_OR_RETURN(model.input, ParseInput(document, reader, data_.input));
     }
     RETURN_IF_ERROR(reader.RequiredArray("layer").status());
+    ASSIGN_OR_RETURN(auto lora, reader.OptionalObject("lora"));
+    if (lora.has_value()) {
+      ASSIGN_OR_RETURN(LoraOptions options, ReadLora(document["lora"], *std::move(lora)));
+      if (model.input.rank() == 3) {
+        return reader.Error("lora", "is for models of tokens or of numbers, not of images");
+      }
+      lora_.emplace(std::move(options));
+      model.is_frozen = true;
+    }
     RETURN_IF_ERROR(reader.Finish());
 
     const json& entries = document["layer"];
@@ -198,7 +207,7 @@ class ModelParser {
     Shape shape = model.input;
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat("$.layer[", i, "]");
-      ASSIGN_OR_RETURN(ParsedLayer layer, ParseLayer(entries[i], path));
+      ASSIGN_OR_RETURN(ParsedLayer layer, ParseLayer(entries, i, path));
       RETURN_IF_ERROR(list.Append(layer, path));
       if (layer.is_tied && i + 1 < entries.size()) return MisplacedTie(path);
       if (layer.is_tied) model.ties = {TieToTable(list.factories.size() - 1)};
@@ -207,6 +216,7 @@ class ModelParser {
       shape = layer.OutputOf(shape);
       RETURN_IF_ERROR(named.Add(index, path, layer, shape));
     }
+    if (lora_.has_value()) RETURN_IF_ERROR(lora_->CheckAllFound());
     model.skips = named.TakeSkips();
     const int64_t outputs = LastAxisOf(shape);
     model.layers = std::move(list.factories);
@@ -225,13 +235,20 @@ class ModelParser {
   }
 
  private:
-  absl::StatusOr<ParsedLayer> ParseLayer(const json& entry, const std::string& path) {
+  absl::StatusOr<ParsedLayer> ParseLayer(const json& list, size_t i, const std::string& path) {
+    const json& entry = list[i];
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(entry, path));
     ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("type"));
     static const auto* const types = new std::vector<const LayerType*>(AllLayerTypes());
     ASSIGN_OR_RETURN(const size_t choice, ChooseAmong(NamesOf(*types), "type", name, reader));
     ParsedLayer layer;
-    LayerEntry own = {entry, reader, classes_, [&](const char* key, ParsedLayer& outer) {
+    LayerEntry own = {.json = entry,
+                      .reader = reader,
+                      .classes = classes_,
+                      .list = list,
+                      .index = i,
+                      .lora = lora_.has_value() ? &*lora_ : nullptr,
+                      .parse_inside = [&](const char* key, ParsedLayer& outer) {
                         return ParseInside(entry, key, reader, outer);
                       }};
     RETURN_IF_ERROR((*types)[choice]->parse(own, layer));
@@ -256,7 +273,7 @@ class ModelParser {
     std::vector<ParsedLayer> parsed;
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat(entries.path(), "[", i, "]");
-      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(entry[key][i], path));
+      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(entry[key], i, path));
       RETURN_IF_ERROR(CheckInside(parsed.back(), path));
       RETURN_IF_ERROR(inside.Append(parsed.back(), path));
     }
@@ -271,6 +288,7 @@ class ModelParser {
 
   const ModelData data_;
   const int64_t classes_;
+  std::optional<LoraTargets> lora_;
 };
 
 }  // namespace
@@ -303,6 +321,11 @@ Shape ParseModelInput(absl::string_view toml) {
     extents.push_back(extent);
   }
   return Shape(extents);
+}
+
+absl::StatusOr<bool> HasLoraTable(absl::string_view toml) {
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  return document.contains("lora");
 }
 
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {

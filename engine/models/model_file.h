@@ -47,6 +47,13 @@ namespace stagecoach::engine {
 //   type = "linear"
 //   outputs = "classes"
 //
+//   [lora]                              # all parameters are frozen, and linear layers get adapters
+//   rank = 16                           # (engine/nn/layers/lora.h)
+//   alpha = 32                          # default: twice the rank
+//   dropout = 0.05                      # default: 0
+//   rslora = false                      # the default
+//   targets = ["q_proj", "v_proj"]      # default: all linear layers
+//
 // engine/nn/layers/layers.h has all types with their keys and defaults.
 
 // Limits, on the layers of a file after repetition, including those inside residual layers.
@@ -91,6 +98,9 @@ absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml);
 // `toml` does not say it, or says that it is the data's. ParseModel checks whether it is well
 // formed.
 Shape ParseModelInput(absl::string_view toml);
+
+// Returns whether `toml` has a table [lora]. Errors of base::ParseToml.
+absl::StatusOr<bool> HasLoraTable(absl::string_view toml);
 
 // Does the same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
 // base::ReadFile.

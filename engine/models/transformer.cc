@@ -441,7 +441,8 @@ std::string ModelFileOf(const Transformer& model) {
 }
 
 absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file) {
-  ASSIGN_OR_RETURN(const json document, base::ParseToml(model_file));
+  ASSIGN_OR_RETURN(json document, base::ParseToml(model_file));
+  document.erase("lora");
   const std::optional<Transformer> model = ExtentsOf(document);
   if (model.has_value() && CheckTransformer(*model).ok()) {
     ASSIGN_OR_RETURN(const json expected, base::ParseToml(ModelFileOf(*model)));

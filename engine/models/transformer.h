@@ -70,8 +70,8 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b);
 // sums in the layers before a sum. Pre-condition: CheckTransformer.
 std::string ModelFileOf(const Transformer& model);
 
-// Is the inverse, for files that may have other initial values. FailedPrecondition: the file's
-// layers are not those of one of the families. Errors of base::ParseToml.
+// Is the inverse, for files that may have other initial values, and adapters. FailedPrecondition:
+// the file's layers are not those of one of the families. Errors of base::ParseToml.
 absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file);
 
 // Returns the transformer of that name:

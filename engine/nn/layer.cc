@@ -1,5 +1,6 @@
 #include "engine/nn/layer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +16,28 @@ namespace {
 using kernels::DType;
 using partition::AlignTensor;
 
+// Freezes the parameters that are not adapters. Nothing follows B in a layer without adapters.
+void Freeze(LayerSpec& spec) {
+  for (ParameterSpec& parameter : spec.parameters) {
+    if (!parameter.is_adapter) parameter.update = UpdateRule::Frozen();
+  }
+  if (!spec.is_frozen()) return;
+  spec.backward_weight = spec.backward_shared = {};
+  partition::LayerMemory& memory = spec.memory;
+  for (schedule::LastUse* const use :
+       {&memory.input_last_use, &memory.output_last_use, &memory.output_gradient_last_use}) {
+    *use = std::min(*use, LastUse::kBackwardInput);
+  }
+}
+
 void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   const DType type = context.device.activation_type();
   partition::LayerMemory& memory = spec.memory;
   for (const ParameterSpec& parameter : spec.parameters) {
+    if (parameter.update.is_frozen()) {
+      memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+      continue;
+    }
     const int64_t bytes = AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
     memory.parameter_bytes += bytes;
     if (parameter.update.is_average()) memory.averaged_bytes += bytes;
@@ -83,6 +102,11 @@ kernels::DType InputType(const kernels::Device& device, bool is_fed_ids) {
   return is_fed_ids ? DType::kInt32 : device.activation_type();
 }
 
+bool LayerSpec::is_frozen() const {
+  return !parameters.empty() && std::all_of(parameters.begin(), parameters.end(),
+                                            [](const auto& p) { return p.update.is_frozen(); });
+}
+
 absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
 
 absl::Status Layer::Backward(const LayerArgs& args) {
@@ -115,6 +139,7 @@ absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
                            context.skip->ToString(),
                            " ends here; expected a layer such as add skip"));
   }
+  if (context.is_frozen) Freeze(spec);
   CompleteMemory(context, spec);
   return prepared;
 }

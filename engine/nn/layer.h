@@ -51,13 +51,18 @@ struct Init {
 // that it is summed in the order of gradients, over micro-batches and replicas. Then
 //   value = (1 - momentum) value + momentum (sum / number of micro-batches)
 // The optimizer keeps no state for it, and neither clips nor decays it.
+//
+// A frozen parameter keeps its value. It has no gradient and no state, and its value exists once,
+// in the type in which layers read it.
 struct UpdateRule {
-  enum class Kind : uint8_t { kOptimizer, kMovingAverage };
+  enum class Kind : uint8_t { kOptimizer, kMovingAverage, kFrozen };
   Kind kind = Kind::kOptimizer;
   float momentum = 0.0F;  // of a moving average
 
   static UpdateRule MovingAverage(float momentum) { return {Kind::kMovingAverage, momentum}; }
+  static UpdateRule Frozen() { return {Kind::kFrozen, 0.0F}; }
   bool is_average() const { return kind == Kind::kMovingAverage; }
+  bool is_frozen() const { return kind == Kind::kFrozen; }
 
   friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
 };
@@ -68,6 +73,7 @@ struct ParameterSpec {
   Init init;
   bool decays = true;  // whether weight decay applies; customary for matrices only
   UpdateRule update = {};
+  bool is_adapter = false;  // trained also where LayerContext::is_frozen
 };
 
 // All that the engine must know about a layer before it runs.
@@ -90,6 +96,9 @@ struct LayerSpec {
 
   // Scratch for what Backward can run aside (LayerArgs::aside), while other layers use their own.
   int64_t aside_bytes = 0;
+
+  // True if the layer has parameters, and all of them are frozen; set by PrepareLayer.
+  bool is_frozen() const;
 
   // For the analytic cost model; the optimizer's part is added by the engine. `backward_shared` is
   // work that both backward operations do, and that Layer::Backward does once.
@@ -124,6 +133,10 @@ struct LayerContext {
   // ones of a single sequence. The results of a row must then have the same bits however many
   // rows there are. On CPU devices alone.
   bool rows_are_sequences = false;
+  // The layer's parameters are frozen, except for adapters (ParameterSpec::is_adapter);
+  // PrepareLayer says so in the spec. BackwardWeight and Backward of a layer without adapters are
+  // then not called, and it should keep nothing for them.
+  bool is_frozen = false;
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
@@ -165,7 +178,7 @@ struct LayerArgs {
   // gradient is to be written, in BackwardInput and Backward.
   Tensor skip, dskip;
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
-  absl::Span<const Tensor> gradients;   // BackwardWeight only
+  absl::Span<const Tensor> gradients;   // BackwardWeight only; empty for frozen parameters
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
   // For a layer that computes the loss: in BackwardInput, Backward, and Forward outside of
   // training. Null there as well if no result is wanted.
@@ -238,7 +251,8 @@ struct PreparedLayer {
 // the context's is wrapped in one that reorders them, which has the rest of its spec. Completes
 // LayerSpec::memory: parameters (each float32 tensor rounded up by AlignTensor), the optimizer's
 // state and what layers see in place of float32 parameters, the input and the output as bundles
-// (boundary_tensors.h), and the layer's areas rounded up by AlignTensor. InvalidArgument: the
+// (boundary_tensors.h), and the layer's areas rounded up by AlignTensor. Frozen parameters count
+// among what is resident, in the activation type alone. InvalidArgument: the
 // factory returns no layer; a layer that takes ids is fed numbers, or one that takes no skip
 // receives one, or vice versa. Internal: the factory or Prepare throws.
 absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,

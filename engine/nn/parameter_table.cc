@@ -43,7 +43,8 @@ void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
                            .init = spec.init,
                            .random_stream = RandomStreamOf(layer, i),
                            .decays = spec.decays,
-                           .update = spec.update});
+                           .update = spec.update,
+                           .is_adapter = spec.is_adapter});
   }
 }
 
@@ -58,7 +59,7 @@ absl::Status ParameterTable::Tie(const ParameterTie& tie) {
   };
   if (first.layer >= second.layer) return refuse("the first must be of an earlier layer");
   if (first.is_tied() || second.is_tied()) return refuse("one of them is tied already");
-  if (first.update != second.update) return refuse("one of them is a moving average");
+  if (first.update != second.update) return refuse("they are not updated alike");
   if (first.decays != second.decays) return refuse("weight decay applies to one of them alone");
   if (first.shape != second.shape) {
     return refuse("they have the shapes ", first.shape.ToString(), " and ",
@@ -72,8 +73,9 @@ absl::Status ParameterTable::Tie(const ParameterTie& tie) {
 }
 
 int ParameterTable::ties() const {
-  return static_cast<int>(std::count_if(parameters_.begin(), parameters_.end(),
-                                        [](const ModelParameter& p) { return p.is_copy(); }));
+  return static_cast<int>(
+      std::count_if(parameters_.begin(), parameters_.end(),
+                    [](const ModelParameter& p) { return p.is_copy() && p.has_tied_gradient(); }));
 }
 
 absl::Span<const ModelParameter> ParameterTable::OfLayers(int first, int last) const {

@@ -34,9 +34,12 @@ struct ModelParameter {
   bool decays = true;          // whether weight decay applies
   UpdateRule update;
   ParameterId tied_to = {};  // the other parameter of the tie; -1: none
+  bool is_adapter = false;
 
   bool is_tied() const { return tied_to.valid(); }
   bool is_copy() const { return is_tied() && tied_to < id; }
+  // Whether the gradients of both sides of a tie are added up.
+  bool has_tied_gradient() const { return is_tied() && !update.is_frozen(); }
   // Returns the parameter under which its values are counted.
   ParameterId original() const { return is_copy() ? tied_to : id; }
 
@@ -81,7 +84,7 @@ class ParameterTable {
   absl::Span<const ModelParameter> OfLayers(int first, int last) const;
   // Returns the first parameter of that name. NotFound lists the names.
   absl::StatusOr<ParameterId> Find(const std::string& name) const;
-  // Returns the number of tied pairs.
+  // Returns the number of tied pairs that are trained.
   int ties() const;
 
   friend bool operator==(const ParameterTable&, const ParameterTable&) = default;

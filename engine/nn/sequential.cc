@@ -78,6 +78,8 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
                                       .last = first_index + static_cast<int>(factories.size()) - 1,
                                       .input = next.input,
                                       .output = chained.spec.output});
+    const bool leads = chain.frozen_layers_ == static_cast<int>(chain.layers_.size());
+    if (leads && chained.spec.is_frozen()) ++chain.frozen_layers_;
     next.input = chained.spec.output;
     next.vocabulary = 0;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +
@@ -151,7 +153,7 @@ LayerArgs Sequential::ArgsOf(int i, const LayerArgs& args, bool backward) const 
   own.x = XOf(i, args);
   if (!is_last) own.y = output(places.output);
   if (backward) {
-    if (i > 0) {
+    if (i > FirstBackward(args)) {
       own.dx = {AddressIn(args, places_[index - 1].output_gradient), type_,
                 input(i).Batched(rows_)};
     }
@@ -305,6 +307,7 @@ absl::Status Sequential::BackwardInputOf(int i, const LayerArgs& args, const Lay
 }
 
 absl::Status Sequential::BackwardWeightOf(int i, const LayerArgs& own) const {
+  if (spec(i).is_frozen()) return absl::OkStatus();
   RETURN_IF_ERROR(CallBackward(
       i, "BackwardWeight", LastUse::kBackwardWeight, own,
       [](Layer& layer, const LayerArgs& given) { return layer.BackwardWeight(given); }));
@@ -315,6 +318,7 @@ absl::Status Sequential::BackwardOf(int i, const LayerArgs& args, const LayerArg
                                     const Tensor& dx_addend,
                                     const std::optional<TailGradient>& tail) const {
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
+  if (spec(i).is_frozen()) return BackwardInputOf(i, args, own, dx_addend);
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
   if (i > 0 && HasRelu(i - 1)) return absl::OkStatus();
   const bool has_relu = HasRelu(i);
@@ -346,7 +350,7 @@ absl::Status Sequential::ShowLoss(int i, const LayerArgs& own) const {
 }
 
 absl::Status Sequential::BackwardInput(const LayerArgs& args, const Tensor& dx_addend) const {
-  for (int i = size() - 1; i >= 0; --i) {
+  for (int i = size() - 1; i >= FirstBackward(args); --i) {
     RETURN_IF_ERROR(BackwardInputOf(i, args, ArgsOf(i, args, true), dx_addend));
   }
   return absl::OkStatus();
@@ -364,7 +368,9 @@ absl::Status Sequential::Backward(const LayerArgs& args, AfterLayer after_layer,
                                   const Tensor& dx_addend,
                                   const std::optional<TailGradient>& tail) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend, tail));
+    if (i >= FirstBackward(args)) {
+      RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend, tail));
+    }
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();

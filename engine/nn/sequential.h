@@ -122,6 +122,9 @@ class Sequential {
   // Called before layer i's B: adds the gradients of the skips that began with its output to dy,
   // and passes back those that go past it.
   absl::Status PassGradients(int i, const LayerArgs& args, const Tensor& dy) const;
+  // Returns the first layer whose B is needed: those before it are frozen, and nobody wants the
+  // gradient of their input.
+  int FirstBackward(const LayerArgs& args) const { return args.dx.empty() ? frozen_layers_ : 0; }
   // Runs layer i's B, with `dx_addend` for the first one, after another F if it is recomputed.
   // `own`: the layer's part of `args`.
   absl::Status BackwardInputOf(int i, const LayerArgs& args, const LayerArgs& own,
@@ -148,6 +151,7 @@ class Sequential {
   kernels::DType input_type_ = kernels::DType::kFloat32;  // of the first layer's x
   bool checks_use_ = false;
   std::vector<ChainedLayer> layers_;
+  int frozen_layers_ = 0;  // the first ones, before any that is trained
   std::vector<int> first_parameter_;
   int64_t cache_bytes_ = 0;
   schedule::StageMemory memory_;

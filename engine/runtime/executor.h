@@ -87,7 +87,7 @@ class Executor {
     Transport* replicas = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters, and of what layers draw
-    bool draws_parameters = true;                // otherwise they are initially 0
+    bool draws_parameters = true;                // otherwise all but adapters are initially 0
     const ParameterTable* parameters = nullptr;  // of the whole model
     std::vector<StagesOfTie> ties;               // of the whole model
     Shape output;                                // shape of one sample of the last layer's output

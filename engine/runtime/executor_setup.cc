@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,10 +119,8 @@ absl::Status Executor::PlaceAll() {
   RETURN_IF_ERROR(arena_.Release(dynamic_offset));
 
   std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.evaluation.schedule->num_stages()));
-  std::optional<uint64_t> seed;
-  if (options_.draws_parameters) seed = options_.seed;
   for (const std::unique_ptr<Stage>& stage : stages_) {
-    RETURN_IF_ERROR(stage->Place(resident, seed));
+    RETURN_IF_ERROR(stage->Place(resident, options_.seed, options_.draws_parameters));
     const schedule::StageMemory& memory = stage->memory();
     for (int64_t part : {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
                          memory.other_resident_bytes}) {

@@ -59,6 +59,7 @@ struct RunConfig {
   // A Hugging Face folder that the initial parameters come from, and the model too if it is not
   // named; "": none.
   std::string initial_parameters;
+  std::string lora;  // ParseLora: the model is frozen and gets adapters; "": it does not
   int layers = 20;
   int64_t width = 2304;
 

@@ -28,6 +28,7 @@
 #include "engine/models/model_file.h"
 #include "engine/models/presets.h"
 #include "engine/models/transformer.h"
+#include "engine/nn/layers/lora.h"
 #include "engine/session/run_config.h"
 
 namespace stagecoach::engine {
@@ -252,7 +253,7 @@ absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string te
   return ModelFileOf(*named);
 }
 
-absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
+absl::StatusOr<std::string> ModelTextWithoutLora(const RunConfig& options) {
   if (!options.model_text.empty()) return options.model_text;
   if (options.model_file.empty() && !options.initial_parameters.empty()) {
     if (IsStateDict(options.initial_parameters)) {
@@ -277,6 +278,22 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
   return base::DataError(absl::StrCat(text.status().message(), "; models with a name are ",
                                       absl::StrJoin(ModelNames(), ", ")),
                          absl::StatusCode::kNotFound);
+}
+
+absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
+  ASSIGN_OR_RETURN(std::string text, ModelTextWithoutLora(options));
+  if (options.lora.empty()) return text;
+  const auto refuse = [](const auto&... why) {
+    return base::UsageError(absl::StrCat("--lora: ", why...));
+  };
+  if (text.empty()) return refuse("is for a model of --init or --model, not for the default one");
+  const absl::StatusOr<LoraOptions> lora = ParseLora(options.lora);
+  if (!lora.ok()) return refuse(lora.status().message());
+  const std::string table = LoraTableOf(*lora);
+  ASSIGN_OR_RETURN(const bool has_adapters, HasLoraTable(text));
+  if (!has_adapters) return absl::StrCat(text, "\n", table);
+  if (!options.model_text.empty() && absl::EndsWith(text, table)) return text;
+  return refuse(NameOfModel(options), " has other adapters already");
 }
 
 // The learning rate, or its peak.

@@ -48,6 +48,7 @@ std::string HashOf(const ParameterTable& parameters) {
     hasher.UpdateValue(parameter.decays);
     hasher.UpdateValue(parameter.tied_to.value());
     if (parameter.update.is_average()) hasher.UpdateValue(parameter.update.momentum);
+    if (parameter.update.is_frozen()) hasher.UpdateValue(parameter.update.kind);
   }
   return hasher.HexDigest();
 }

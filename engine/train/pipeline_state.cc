@@ -105,7 +105,8 @@ absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
     std::vector<ParameterId> ids;
     std::vector<kernels::Tensor> tensors;
     for (const TrainedPiece& piece : executor.TrainedPieces()) {
-      if (piece.state != kTrainedValue) continue;
+      const bool is_adapter = run_.profile.parameters[piece.parameter].is_adapter;
+      if (piece.state != kTrainedValue || is_adapter) continue;
       ids.push_back(piece.parameter);
       tensors.push_back(piece.tensor);
     }

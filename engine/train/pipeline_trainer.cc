@@ -111,7 +111,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
   }
   std::vector<Executor::StagesOfTie> ties;
   for (const ModelParameter& second : run_.profile.parameters.all()) {
-    if (!second.is_copy() || !plan().trains()) continue;
+    if (!second.is_copy() || !second.has_tied_gradient() || !plan().trains()) continue;
     const ModelParameter& first = run_.profile.parameters[second.tied_to];
     ties.push_back({first.id, second.id, StageId(plan().stage_of(first.layer)),
                     StageId(plan().stage_of(second.layer))});

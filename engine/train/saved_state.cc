@@ -97,6 +97,21 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
 // The pieces of each tensor that a device has.
 using PiecesOf = std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>>;
 
+constexpr int64_t kFloatBytes = sizeof(float);
+
+// Turns bfloat16 into floats: `count` of them, which lie at the end of the floats' place. No float
+// overwrites what is yet to be read.
+void ExpandInPlace(std::byte* place, int64_t count) {
+  constexpr int64_t kRoundedBytes = sizeof(uint16_t);
+  const std::byte* const from = place + count * (kFloatBytes - kRoundedBytes);
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t rounded;
+    std::memcpy(&rounded, from + i * kRoundedBytes, sizeof(rounded));
+    const float value = kernels::FromBfloat16(rounded);
+    std::memcpy(place + i * kFloatBytes, &value, sizeof(value));
+  }
+}
+
 // Hands a device its pieces of the tensors of a file.
 class FileToDevice final : public FileReceiver {
  public:
@@ -147,7 +162,6 @@ class FileToDevice final : public FileReceiver {
   }
 
  private:
-  static constexpr int64_t kFloatBytes = sizeof(float);
   // The destination of bytes of the file: unchanged, or as bfloat16.
   struct Place {
     int64_t begin, bytes;
@@ -201,7 +215,7 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
   for (const TrainedPiece& piece : executors_[static_cast<size_t>(device)]->TrainedPieces()) {
     if (!Writes(device, piece)) continue;
     pieces.push_back(piece);
-    bytes += piece.tensor.bytes();
+    bytes += piece.tensor.elements() * kFloatBytes;
   }
   LargeBuffer& copy = copies_[static_cast<size_t>(device)];
   if (copy == nullptr) {
@@ -211,15 +225,25 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
   std::vector<kernels::DownloadPiece> downloads;
   std::byte* to = copy.get();
   for (const TrainedPiece& piece : pieces) {
-    downloads.push_back({.to = to, .from = piece.tensor.data, .bytes = piece.tensor.bytes()});
+    // Rounded values come to the end of their place, from where they are expanded.
+    const int64_t place_bytes = piece.tensor.elements() * kFloatBytes;
+    downloads.push_back({.to = to + (place_bytes - piece.tensor.bytes()),
+                         .from = piece.tensor.data,
+                         .bytes = piece.tensor.bytes()});
     copied.push_back({.parameter = piece.parameter,
                       .state = piece.state,
                       .first = piece.first,
                       .values = {reinterpret_cast<const float*>(to),
                                  static_cast<size_t>(piece.tensor.elements())}});
-    to += piece.tensor.bytes();
+    to += place_bytes;
   }
   RETURN_IF_ERROR(kernels::Download(group_.device(device), downloads));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].tensor.dtype != kernels::DType::kBfloat16) continue;
+    const int64_t place_bytes = pieces[i].tensor.elements() * kFloatBytes;
+    ExpandInPlace(static_cast<std::byte*>(downloads[i].to) + downloads[i].bytes - place_bytes,
+                  pieces[i].tensor.elements());
+  }
   return copied;
 }
 

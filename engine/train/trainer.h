@@ -261,10 +261,10 @@ class Trainer {
   // the same. InvalidArgument: another number of values than the parameter has.
   virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;
 
-  // Sets the values of all parameters, before the first step: asks for those of each that a device
-  // of this process has, from several threads concurrently, to be written to a tensor in host
-  // memory: float32 or, if a plan that only predicts has no other values, bfloat16. A tied
-  // parameter has the name of the first of the two. An error of `values_of` ends the run.
+  // Sets the values of all parameters except adapters, before the first step: asks for those of
+  // each that a device of this process has, from several threads concurrently, to be written to a
+  // tensor in host memory: float32 or, if a plan that only predicts has no other values, bfloat16.
+  // A tied parameter has the name of the first of the two. An error of `values_of` ends the run.
   using ValuesOf =
       std::function<absl::Status(const std::string& name, const kernels::Tensor& values)>;
   virtual absl::Status SetParameters(const ValuesOf& values_of) = 0;

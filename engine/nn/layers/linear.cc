@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/adapted_linear.h"
 #include "engine/nn/layers/last_axis.h"
 #include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/linear.h"
@@ -40,12 +41,13 @@ class LinearLayer final : public Layer {
     }
     if (!options_.has_bias) absl::StrAppend(&spec.description, ", no bias");
     spec.output = axis.WithFeatures(outputs_);
-    spec.parameters = {{"weight", Shape{inputs, outputs_}, InitOf(inputs), true}};
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, InitialWeight(options_, inputs), true}};
     if (options_.has_bias) {
       spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
     }
     spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.aside_bytes = op_->aside_bytes();
+    if (context.is_frozen) spec.memory.input_last_use = LastUse::kForward;
     // BackwardWeight needs dz. It is dy itself without an activation; otherwise it takes the place
     // of z, if that is kept, since BackwardInput is the last to read z.
     if (activation_ == Activation::kNone) {
@@ -88,13 +90,6 @@ class LinearLayer final : public Layer {
   }
 
  private:
-  Init InitOf(int64_t inputs) const {
-    if (options_.deviation.has_value()) return Init::Normal(0.0F, *options_.deviation);
-    const double variance =
-        (activation_ == Activation::kRelu ? 2.0 : 1.0) / static_cast<double>(inputs);
-    const auto bound = static_cast<float>(options_.gain * std::sqrt(3.0 * variance));
-    return Init::Uniform(-bound, bound);
-  }
   Tensor BiasOf(absl::Span<const Tensor> tensors) const {
     return options_.has_bias ? tensors[1] : Tensor{};
   }
@@ -116,7 +111,17 @@ class LinearLayer final : public Layer {
 
 }  // namespace
 
-LayerFactory Linear(const LinearOptions& options) { return LayerOf<LinearLayer>(options); }
+Init InitialWeight(const LinearOptions& options, int64_t inputs) {
+  if (options.deviation.has_value()) return Init::Normal(0.0F, *options.deviation);
+  const bool is_relu = options.activation == Activation::kRelu;
+  const double variance = (is_relu ? 2.0 : 1.0) / static_cast<double>(inputs);
+  const auto bound = static_cast<float>(options.gain * std::sqrt(3.0 * variance));
+  return Init::Uniform(-bound, bound);
+}
+
+LayerFactory Linear(const LinearOptions& options) {
+  return options.adapters.empty() ? LayerOf<LinearLayer>(options) : AdaptedLinear(options);
+}
 
 LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has_bias) {
   return Linear(LinearOptions{
@@ -141,6 +146,15 @@ const LayerType kLinearType = {
       ASSIGN_OR_RETURN(options.has_bias, entry.reader.OptionalBool("bias", true));
       if (entry.reader.Has("deviation")) {
         RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation.emplace()));
+      }
+      if (entry.lora != nullptr) {
+        const LoraOptions& lora = entry.lora->options();
+        for (const AdaptedOutputs& part :
+             entry.lora->Choose(AdaptedOutputsOf(entry.list, entry.index, options.outputs))) {
+          options.adapters.push_back(
+              {part.name, part.first, part.outputs, lora.rank, lora.scale()});
+        }
+        options.adapter_dropout = static_cast<float>(lora.dropout);
       }
       layer.factories = {Linear(options)};
       layer.output_of = [outputs = options.outputs](const Shape& input) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/nn/layer.h"
 #include "engine/nn/layers/layer_type.h"
@@ -12,6 +14,14 @@ namespace stagecoach::engine {
 
 using kernels::Activation;
 
+// A low-rank adapter of some of a linear layer's outputs, from the first one on (lora.h).
+struct LinearAdapter {
+  std::string name;  // "q_proj"
+  int64_t first = 0, outputs = 1;
+  int64_t rank = 1;
+  float scale = 1.0F;
+};
+
 struct LinearOptions {
   int64_t outputs = 1;
   Activation activation = Activation::kNone;
@@ -20,11 +30,18 @@ struct LinearOptions {
   // times that with kRelu); or normal with `deviation`, if set. The mean is 0.
   float gain = 1.0F;
   std::optional<float> deviation = std::nullopt;
+  std::vector<LinearAdapter> adapters = {};
+  float adapter_dropout = 0.0F;  // of what all of them take, in training
 };
 
 // y = activation(x w + b) along the last axis: maps a sample of shape [..., inputs] to [...,
 // outputs], each position by itself. Parameters "weight" [inputs, outputs] and, with a bias, "bias"
 // [outputs], initially 0.
+//
+// With adapters y = activation(x w + b + ...): each adds scale dropout(x) A B to its outputs, which
+// do not overlap those of others. Its parameters are "q_proj.lora_A" [inputs, rank], uniform in
+// +-1 / sqrt(inputs), and "q_proj.lora_B" [rank, outputs], initially 0 (Hu et al. 2021, and PEFT's
+// initial values). The weight and the bias must be frozen (LayerContext::is_frozen).
 LayerFactory Linear(const LinearOptions& options);
 LayerFactory Linear(int64_t outputs, Activation activation = Activation::kNone, float gain = 1.0F,
                     bool has_bias = true);

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "engine/nn/layer.h"
 #include "engine/nn/layers/layer_type.h"
+#include "engine/nn/layers/lora.h"
 
 namespace stagecoach::engine {
 
@@ -42,8 +43,11 @@ struct ParsedLayer {
 // A layer's entry in a model file, for the parser of its type. Errors of the reader name the key.
 struct LayerEntry {
   const nlohmann::json& json;
-  base::ObjectReader& reader;  // of `json`
-  int64_t classes = 1;         // of the data
+  base::ObjectReader& reader;   // of `json`
+  int64_t classes = 1;          // of the data
+  const nlohmann::json& list;   // of layers, that `json` is in
+  size_t index = 0;             // of `json` there
+  LoraTargets* lora = nullptr;  // null: the model has no adapters
   // Parses the layers in the array at `key`, which are inside this one: their factories, number
   // and output.
   std::function<absl::Status(const char* key, ParsedLayer& layer)> parse_inside;

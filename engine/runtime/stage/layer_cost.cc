@@ -79,7 +79,8 @@ partition::LayerCost CostOf(const LayerSpec& spec) {
   partition::LayerCost cost;
   cost.name = spec.description;
   for (const ParameterSpec& parameter : spec.parameters) {
-    if (!parameter.update.is_average()) cost.parameters += parameter.shape.elements();
+    const bool is_updated = parameter.update.kind == UpdateRule::Kind::kOptimizer;
+    if (is_updated) cost.parameters += parameter.shape.elements();
   }
   cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
                spec.backward_shared.flops;

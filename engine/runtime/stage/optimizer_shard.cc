@@ -1,6 +1,7 @@
 #include "engine/runtime/stage/optimizer_shard.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -27,6 +28,7 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
     const ModelParameter& parameter = options.parameters[i];
     const ParameterTensors& tensors = options.tensors[i];
     const Tensor& gradient = tensors.gradient;
+    if (parameter.update.is_frozen()) continue;
     const int64_t offset = static_cast<const std::byte*>(gradient.data) -
                            static_cast<const std::byte*>(options.gradients.data);
     const int64_t begin = std::max(range.begin, offset);
@@ -84,7 +86,10 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
       std::any_of(options.tensors.begin(), options.tensors.end(),
                   [](const ParameterTensors& tensors) { return !tensors.working.empty(); });
   if (!rounds) return absl::OkStatus();
-  ASSIGN_OR_RETURN(all_, ops.CreateGroup(device_.stream(), options.tensors));
+  std::vector<ParameterTensors> trained;
+  std::copy_if(options.tensors.begin(), options.tensors.end(), std::back_inserter(trained),
+               [](const ParameterTensors& tensors) { return !tensors.gradient.empty(); });
+  ASSIGN_OR_RETURN(all_, ops.CreateGroup(device_.stream(), trained));
   return absl::OkStatus();
 }
 

@@ -18,7 +18,7 @@ namespace {
 absl::Status TieLayers(const Model& model, ModelProfile& profile) {
   for (const ParameterTie& tie : model.ties) RETURN_IF_ERROR(profile.parameters.Tie(tie));
   for (const ModelParameter& parameter : profile.parameters.all()) {
-    if (!parameter.is_tied()) continue;
+    if (!parameter.has_tied_gradient()) continue;
     const int64_t bytes = BytesOfGradient(parameter);
     partition::LayerCost& layer = profile.layers[static_cast<size_t>(parameter.layer)];
     layer.memory.workspace_bytes =
@@ -55,7 +55,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                               .feeds_cross_entropy = is_last && is_cross_entropy,
                               .cached_positions = model.cached_positions,
                               .cached_sequences = model.cached_sequences,
-                              .rows_are_sequences = pass.rows_are_sequences};
+                              .rows_are_sequences = pass.rows_are_sequences,
+                              .is_frozen = model.is_frozen};
       if (is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, context));
       return std::move(prepared.spec);

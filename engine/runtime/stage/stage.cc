@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
         .feeds_cross_entropy = options.is_last && model.loss()->is_softmax_cross_entropy(),
         .cached_positions = model.cached_positions,
         .cached_sequences = model.cached_sequences,
-        .rows_are_sequences = pass.rows_are_sequences};
+        .rows_are_sequences = pass.rows_are_sequences,
+        .is_frozen = model.is_frozen};
     if (options.is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
     return Sequential::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count), context,
                                options.first_layer, options.skips);
@@ -57,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
   STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
   for (const ModelParameter& parameter : own) {
-    if (!parameter.is_tied()) continue;
+    if (!parameter.has_tied_gradient()) continue;
     chain.ReserveWorkspace(parameter.layer - options.first_layer,
                            partition::TieWorkspaceBytes(BytesOfGradient(parameter)));
   }
@@ -130,13 +131,13 @@ void Stage::LayOut() {
   }
 }
 
-absl::Status Stage::Place(std::byte* resident, std::optional<uint64_t> seed) {
+absl::Status Stage::Place(std::byte* resident, uint64_t seed, bool draws_all) {
   PlaceParameters(resident);
-  if (seed.has_value()) RETURN_IF_ERROR(InitializeParameters(*seed));
+  RETURN_IF_ERROR(InitializeParameters(seed, draws_all));
   if (options_.trains) RETURN_IF_ERROR(GroupParameters());
   const bool updates = options_.trains && !options_.replication.shards_optimizer;
   if (updates && !device_.memory_is_host()) {
-    RETURN_IF_ERROR(WarmUpUpdate(options_.optimizer, device_, tensors_));
+    RETURN_IF_ERROR(WarmUpUpdate(options_.optimizer, device_, TrainedTensors()));
   }
   RETURN_IF_ERROR(RoundParameters());
   return Finish();
@@ -167,6 +168,14 @@ void Stage::PlaceParameters(std::byte* resident) {
     const Shape& shape = parameter.shape;
     kernels::ParameterTensors& tensors = tensors_.emplace_back();
     tensors.decays = parameter.decays;
+    if (parameter.update.is_frozen()) {
+      tensors.value = take(others, type, shape);
+      values_.push_back(tensors.value);
+      for (std::vector<Tensor>& copy : gradients_) {
+        if (trains) copy.emplace_back();
+      }
+      continue;
+    }
     const bool is_average = parameter.update.is_average();
     if (is_average) tensors.average = {parameter.update.momentum, share};
     // If nothing is trained, a value is what layers read.
@@ -196,30 +205,46 @@ void Stage::PlaceParameters(std::byte* resident) {
   results_ = {others, DType::kFloat64, Shape{options_.micro_batches, 2}};
 }
 
-absl::Status Stage::InitializeParameters(uint64_t seed) {
+absl::Status Stage::InitializeParameters(uint64_t seed, bool draws_all) {
   std::vector<Tensor> values;
-  for (const kernels::ParameterTensors& tensors : tensors_) values.push_back(tensors.value);
+  std::vector<const ModelParameter*> drawn;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!draws_all && !parameters_[i].is_adapter) continue;
+    values.push_back(tensors_[i].value);
+    drawn.push_back(&parameters_[i]);
+  }
+  if (drawn.empty()) return absl::OkStatus();
   return FillTensors(device_, values, [&](int i, const Tensor& tensor) {
     FillFromFloats(tensor, [&](absl::Span<float> initial) {
-      FillInitial(parameters_[static_cast<size_t>(i)], seed, initial);
+      FillInitial(*drawn[static_cast<size_t>(i)], seed, initial);
     });
     return absl::OkStatus();
   });
 }
 
+std::vector<kernels::ParameterTensors> Stage::TrainedTensors() const {
+  std::vector<kernels::ParameterTensors> trained;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!parameters_[i].update.is_frozen()) trained.push_back(tensors_[i]);
+  }
+  return trained;
+}
+
 absl::Status Stage::GroupParameters() {
   kernels::OptimizerOps& ops = device_.ops().optimizer();
-  const auto group = [&](int first, int end) {
-    return ops.CreateGroup(device_.stream(),
-                           absl::MakeConstSpan(tensors_).subspan(static_cast<size_t>(first),
-                                                                 static_cast<size_t>(end - first)));
-  };
+  ASSIGN_OR_RETURN(all_parameters_, ops.CreateGroup(device_.stream(), TrainedTensors()));
   const int count = chain_.first_parameter(chain_.size());
-  ASSIGN_OR_RETURN(all_parameters_, group(0, count));
+  const auto is_counted = [this](int i) {
+    const ModelParameter& parameter = parameters_[static_cast<size_t>(i)];
+    return !parameter.is_copy() && !parameter.update.is_frozen();
+  };
   for (int first = 0, end = 0; first < count; first = end + 1) {
-    for (end = first; end < count && !parameters_[static_cast<size_t>(end)].is_copy();) ++end;
+    for (end = first; end < count && is_counted(end);) ++end;
     if (first == end) continue;
-    ASSIGN_OR_RETURN(std::unique_ptr<kernels::ParameterGroup> counted, group(first, end));
+    ASSIGN_OR_RETURN(std::unique_ptr<kernels::ParameterGroup> counted,
+                     ops.CreateGroup(device_.stream(), absl::MakeConstSpan(tensors_).subspan(
+                                                           static_cast<size_t>(first),
+                                                           static_cast<size_t>(end - first))));
     counted_parameters_.push_back({std::move(counted), first, end - first});
   }
   return options_.updates_in_backward ? GroupByTime() : absl::OkStatus();
@@ -232,6 +257,7 @@ absl::Status Stage::GroupByTime() {
     std::vector<kernels::ParameterTensors> own;
     for (int i = chain_.first_parameter(layer); i < chain_.first_parameter(layer + 1); ++i) {
       const auto index = static_cast<size_t>(i);
+      if (parameters_[index].update.is_frozen()) continue;
       (parameters_[index].is_tied() ? tied : own).push_back(tensors_[index]);
     }
     ASSIGN_OR_RETURN(layer_parameters_.emplace_back(), ops.CreateGroup(device_.stream(), own));

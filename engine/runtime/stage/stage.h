@@ -99,9 +99,9 @@ class Stage {
   bool records_outputs() const { return options_.is_last && loss_spec_.is_computed_by_layer; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
-  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, or,
-  // without a seed, stay 0; the stream has finished then.
-  absl::Status Place(std::byte* resident, std::optional<uint64_t> seed);
+  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, or, unless
+  // `draws_all`, only those of adapters, and the others stay 0; the stream has finished then.
+  absl::Status Place(std::byte* resident, uint64_t seed, bool draws_all);
 
   // Runs F: fills the input from the batch on the first stage; computes the loss, and its gradient,
   // if there is a block for it, on the last. A last layer that computes the loss itself does so in
@@ -132,7 +132,8 @@ class Stage {
   absl::Status Backward(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch,
                         const UpdateStep* update, kernels::Recording& recording);
 
-  // The gradients of all parameters, one after the other, once they are complete: (n) float32. The
+  // The gradients of all trained parameters, one after the other, once they are complete: (n)
+  // float32. The
   // gaps between parameters are 0.
   const Tensor& all_gradients() const { return all_gradients_; }
   // The values of these parameters, at the same places.
@@ -141,9 +142,10 @@ class Stage {
   // place of a shard's states.
   absl::Span<const kernels::ParameterTensors> tensors() const { return tensors_; }
   std::byte* shard_states() const { return shard_states_; }
-  const Tensor& GradientOf(ParameterId id) const;  // Pre-condition: has(id)
+  const Tensor& GradientOf(ParameterId id) const;  // Pre-condition: has(id); empty if frozen
   // Computes the sum of squares of each parameter's gradient, in order: (parameters().size())
-  // float64. The elements of copies (ModelParameter::is_copy) are not written; they are 0.
+  // float64. The elements of copies (ModelParameter::is_copy) and of frozen parameters are not
+  // written; they are 0.
   absl::Status SquaredNorms(const Tensor& squares);
   // True if there is something to Update when the backward passes are done: tied parameters wait
   // for the gradients of another layer.
@@ -167,8 +169,8 @@ class Stage {
   // Is the reverse; waits for the stream.
   absl::Status SetParameter(ParameterId id, absl::Span<const float> values);
 
-  // Returns all that the stage trains: the parameters' values and, unless the optimizer is sharded,
-  // its states.
+  // Returns what a run must keep of the stage: the parameters' values, those of frozen ones too,
+  // and, unless the optimizer is sharded, its states.
   std::vector<TrainedPiece> TrainedPieces() const;
   // Converts values that were written from outside to the form that layers read.
   absl::Status RoundParameters();
@@ -187,7 +189,8 @@ class Stage {
   absl::Status PrepareFeed();
   void LayOut();
   void PlaceParameters(std::byte* resident);
-  absl::Status InitializeParameters(uint64_t seed);
+  absl::Status InitializeParameters(uint64_t seed, bool draws_all);
+  std::vector<kernels::ParameterTensors> TrainedTensors() const;  // without the frozen ones
   absl::Status GroupParameters();
   // Groups parameters by the time of their update, if layers are updated in backward passes.
   absl::Status GroupByTime();

@@ -11,16 +11,16 @@ namespace stagecoach::engine {
 // Stands for the parameter's value in place of the number of an optimizer's state.
 inline constexpr int kTrainedValue = -1;
 
-// Consecutive elements of what training changes about one parameter: of its value, or of one of the
-// states that the optimizer keeps for it. All pieces of all parameters are what a run must keep to
-// resume; a device has some of them.
+// Consecutive elements of what a run keeps of one parameter: of its value, or of one of the states
+// that the optimizer keeps for it. All pieces of all parameters are what a run must keep to resume;
+// a device has some of them.
 struct TrainedPiece {
   ParameterId parameter;  // the original, if this is of a copy
   bool is_copy = false;   // the original is trained as well, possibly elsewhere
   int state = kTrainedValue;
   int64_t first = 0;  // index of its first element in the parameter
-  // (n) float32, in the device's memory; for a stage that does not train, in the form that layers
-  // read.
+  // (n) float32, in the device's memory; of a stage that does not train, and of a frozen parameter,
+  // in the form that layers read.
   kernels::Tensor tensor;
 };
 

@@ -314,6 +314,13 @@ std::vector<RunFlag> ModelFlags() {
            {.in_effect = OfOptions([](const O& options) { return NameOfModel(options); })}),
       Flag("--init", "PATH", "Start from a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--lora", "OPTIONS",
+           "Freeze the model and train adapters: rank=16,alpha=32,dropout=0,targets=q_proj+v_proj",
+           Reads(&O::lora, ParseLoraFlag),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfOptions([](const O& options) -> Effect {
+              return options.lora.empty() ? std::nullopt : Effect(options.lora);
+            })}),
       Flag("--layers", "N",
            Describe("Number of layers of the default network", absl::StrCat(defaults.layers)),
            Reads(&O::layers, CountIn(2, kMaxLayers)),

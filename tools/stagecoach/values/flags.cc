@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/chat/chat_template.h"
+#include "engine/nn/layers/lora.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -110,6 +111,11 @@ absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
 absl::StatusOr<std::string> ParseChatTemplate(const std::string& text) {
   if (absl::EndsWith(text, ".toml")) return ParseFile(text);
   RETURN_IF_ERROR(engine::FindChatTemplate(text).status());
+  return text;
+}
+
+absl::StatusOr<std::string> ParseLoraFlag(const std::string& text) {
+  RETURN_IF_ERROR(engine::ParseLora(text).status());
   return text;
 }
 

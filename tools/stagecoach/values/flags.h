@@ -59,6 +59,8 @@ absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
 // Returns the name of a built-in chat template, or a path that ends in ".toml".
 absl::StatusOr<std::string> ParseChatTemplate(const std::string& text);
+// Checks the options of --lora (engine::ParseLora).
+absl::StatusOr<std::string> ParseLoraFlag(const std::string& text);
 // Returns the help of a flag that takes one: `text`, some of the names, and `fallback`.
 std::string DescribeChatTemplate(const std::string& text, const std::string& fallback);
 // Returns the path of a file that is read in one piece: "-" is standard input.

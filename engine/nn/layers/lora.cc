@@ -1,0 +1,200 @@
+#include "engine/nn/layers/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/nearest.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kKeys[] = {"rank", "alpha", "dropout", "rslora", "targets"};
+
+// Checks the values, which are of a flag or a model file.
+absl::Status CheckLora(const LoraOptions& options) {
+  if (options.rank < 1 || options.rank > kMaxLoraRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank is ", options.rank, ", expected 1 to ", kMaxLoraRank));
+  }
+  if (!(options.alpha > 0.0 && options.alpha <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("alpha is ", options.alpha, ", expected a number above 0, at most 1e6"));
+  }
+  if (!(options.dropout >= 0.0 && options.dropout < 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dropout is ", options.dropout, ", expected one in [0, 1)"));
+  }
+  for (const std::string& target : options.targets) {
+    if (target.empty()) return absl::InvalidArgumentError("a target has no name");
+  }
+  return absl::OkStatus();
+}
+
+// Returns the type of the entry beside entry `i`; "" if there is none.
+std::string TypeAt(const json& list, size_t i) {
+  if (i >= list.size() || !list[i].is_object()) return "";
+  const auto type = list[i].find("type");
+  return type != list[i].end() && type->is_string() ? type->get<std::string>() : "";
+}
+
+// A linear layer, or a norm of heads, has attention next.
+size_t AttentionAt(const json& list, size_t i) {
+  return TypeAt(list, i) == "head_norm" ? i + 1 : i;
+}
+
+bool IsRotary(const json& attention) {
+  const auto base = attention.find("rotary_base");
+  return base != attention.end() && base->is_number() && *base != 0;
+}
+
+int64_t CountAt(const json& entry, const char* key, int64_t otherwise) {
+  const auto value = entry.find(key);
+  return value != entry.end() && value->is_number_integer() ? value->get<int64_t>() : otherwise;
+}
+
+bool HasActivation(const json& entry) {
+  const auto activation = entry.find("activation");
+  return activation != entry.end() && *activation != "none";
+}
+
+}  // namespace
+
+float LoraOptions::scale() const {
+  const auto of = static_cast<double>(rank);
+  return static_cast<float>(alpha / (is_rank_stabilized ? std::sqrt(of) : of));
+}
+
+absl::StatusOr<LoraOptions> ParseLora(absl::string_view text) {
+  LoraOptions options;
+  bool has_rank = false, has_alpha = false;
+  for (const absl::string_view option : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(option, absl::MaxSplits('=', 1));
+    const auto& [key, value] = parts;
+    const auto wrong = [&](const char* expected) {
+      return absl::InvalidArgumentError(absl::StrCat(option, ": expected ", expected));
+    };
+    if (key == "rank") {
+      has_rank = true;
+      if (!absl::SimpleAtoi(value, &options.rank)) return wrong("a number");
+    } else if (key == "alpha") {
+      has_alpha = true;
+      if (!absl::SimpleAtod(value, &options.alpha)) return wrong("a number");
+    } else if (key == "dropout") {
+      if (!absl::SimpleAtod(value, &options.dropout)) return wrong("a number in [0, 1)");
+    } else if (key == "rslora") {
+      if (!absl::SimpleAtob(value, &options.is_rank_stabilized)) return wrong("0 or 1");
+    } else if (key == "targets") {
+      if (value != "all") options.targets = absl::StrSplit(value, '+');
+    } else {
+      const std::vector<std::string> known(std::begin(kKeys), std::end(kKeys));
+      const std::string nearest = base::Nearest(std::string(key), known);
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", key, "\" is not known, expected one of ", absl::StrJoin(known, ", "),
+                       nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+    }
+  }
+  if (!has_rank) return absl::InvalidArgumentError("expected a rank, such as rank=16");
+  if (!has_alpha) options.alpha = 2.0 * static_cast<double>(options.rank);
+  RETURN_IF_ERROR(CheckLora(options));
+  return options;
+}
+
+absl::StatusOr<LoraOptions> ReadLora(const json& table, base::ObjectReader reader) {
+  LoraOptions options;
+  ASSIGN_OR_RETURN(options.rank, reader.RequiredInt64("rank", {.min = 1, .max = kMaxLoraRank}));
+  options.alpha = 2.0 * static_cast<double>(options.rank);
+  for (const auto& [key, value] :
+       {std::pair("alpha", &options.alpha), std::pair("dropout", &options.dropout)}) {
+    if (!reader.Has(key)) continue;
+    ASSIGN_OR_RETURN(*value, reader.RequiredDouble(key, {.min = 0.0, .max = 1e6}));
+  }
+  ASSIGN_OR_RETURN(options.is_rank_stabilized, reader.OptionalBool("rslora", false));
+  if (reader.Has("targets")) {
+    ASSIGN_OR_RETURN(const base::ArrayReader targets, reader.RequiredArray("targets"));
+    for (size_t i = 0; i < targets.size(); ++i) {
+      const json& target = table["targets"][i];
+      if (!target.is_string()) return reader.Error("targets", "expected names of linear layers");
+      options.targets.push_back(target);
+    }
+  }
+  RETURN_IF_ERROR(reader.Finish());
+  RETURN_IF_ERROR(base::Annotate(CheckLora(options), reader.path()));
+  return options;
+}
+
+std::string LoraTableOf(const LoraOptions& options) {
+  std::string table =
+      absl::StrCat("[lora]\nrank = ", options.rank, "\nalpha = ", json(options.alpha).dump(), "\n");
+  if (options.dropout > 0.0) {
+    absl::StrAppend(&table, "dropout = ", json(options.dropout).dump(), "\n");
+  }
+  if (options.is_rank_stabilized) absl::StrAppend(&table, "rslora = true\n");
+  if (!options.targets.empty()) {
+    absl::StrAppend(&table, "targets = ", json(options.targets).dump(), "\n");
+  }
+  return table;
+}
+
+std::vector<AdaptedOutputs> AdaptedOutputsOf(const json& list, size_t i, int64_t outputs) {
+  const auto whole = [outputs](const char* name) {
+    return std::vector<AdaptedOutputs>{{name, 0, outputs}};
+  };
+  const size_t after = AttentionAt(list, i + 1);
+  if (TypeAt(list, after) == "attention") {
+    if (!IsRotary(list[after])) return whole("c_attn");
+    const int64_t heads = CountAt(list[after], "heads", 1);
+    const int64_t kv_heads = CountAt(list[after], "kv_heads", heads);
+    const int64_t head_size = outputs / std::max<int64_t>(heads + 2 * kv_heads, 1);
+    const int64_t of_queries = heads * head_size, of_keys = kv_heads * head_size;
+    return {{"q_proj", 0, of_queries},
+            {"k_proj", of_queries, of_keys},
+            {"v_proj", of_queries + of_keys, of_keys}};
+  }
+  if (i > 0 && TypeAt(list, i - 1) == "attention") {
+    return whole(IsRotary(list[i - 1]) ? "o_proj" : "c_proj");
+  }
+  if (TypeAt(list, i + 1) == "swiglu") {
+    return {{"gate_proj", 0, outputs / 2}, {"up_proj", outputs / 2, outputs - outputs / 2}};
+  }
+  if (i > 0 && TypeAt(list, i - 1) == "swiglu") return whole("down_proj");
+  if (HasActivation(list[i]) && TypeAt(list, i + 1) == "linear") return whole("c_fc");
+  if (i > 0 && TypeAt(list, i - 1) == "linear" && HasActivation(list[i - 1])) {
+    return whole("c_proj");
+  }
+  return whole("linear");
+}
+
+std::vector<AdaptedOutputs> LoraTargets::Choose(std::vector<AdaptedOutputs> parts) {
+  for (const AdaptedOutputs& part : parts) seen_.insert(part.name);
+  if (options_.targets.empty()) return parts;
+  std::erase_if(parts, [this](const AdaptedOutputs& part) {
+    const std::vector<std::string>& targets = options_.targets;
+    return std::find(targets.begin(), targets.end(), part.name) == targets.end();
+  });
+  return parts;
+}
+
+absl::Status LoraTargets::CheckAllFound() const {
+  if (seen_.empty()) {
+    return absl::InvalidArgumentError("$.lora: the model has no linear layer to adapt");
+  }
+  for (const std::string& target : options_.targets) {
+    if (seen_.contains(target)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("$.lora.targets: the model has no linear layer ",
+                                                   target, ", but ", absl::StrJoin(seen_, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,79 @@
+#ifndef STAGECOACH_ENGINE_NN_LAYERS_LORA_H_
+#define STAGECOACH_ENGINE_NN_LAYERS_LORA_H_
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/json.h"
+
+namespace stagecoach::engine {
+
+// Low-rank adaptation (Hu et al. 2021): the parameters of a model are frozen, and linear layers get
+// adapters, which alone are trained. Regular value type.
+struct LoraOptions {
+  int64_t rank = 8;
+  double alpha = 16.0;
+  // The scale is alpha / sqrt(rank) rather than alpha / rank (Kalajdzievski 2023).
+  bool is_rank_stabilized = false;
+  double dropout = 0.0;  // of what the adapters of a layer take, in training; in [0, 1)
+  // The linear layers, by the names of their outputs (AdaptedOutputsOf); none: all.
+  std::vector<std::string> targets;
+
+  float scale() const;
+
+  friend bool operator==(const LoraOptions&, const LoraOptions&) = default;
+};
+
+inline constexpr int64_t kMaxLoraRank = 4096;
+
+// Parses "rank=16,alpha=32,dropout=0.05,rslora=1,targets=q_proj+v_proj". The rank is needed; alpha
+// is twice the rank by default. InvalidArgument names what is wrong.
+absl::StatusOr<LoraOptions> ParseLora(absl::string_view text);
+// Reads the table [lora] of a model file, which has the same keys, except that targets is an array.
+absl::StatusOr<LoraOptions> ReadLora(const nlohmann::json& table, base::ObjectReader reader);
+// Returns that table, with its heading.
+std::string LoraTableOf(const LoraOptions& options);
+
+// Consecutive outputs of a linear layer that have an adapter of their own. The name is that of
+// Hugging Face's layer: "q_proj".
+struct AdaptedOutputs {
+  std::string name;
+  int64_t first = 0, outputs = 1;
+
+  friend bool operator==(const AdaptedOutputs&, const AdaptedOutputs&) = default;
+};
+
+// Returns the parts of the linear layer that has `outputs` outputs and is entry `i` of a list of
+// layers in a model file. What is beside it tells what it is for:
+//   before attention, of rotary positions  q_proj, k_proj, v_proj     behind it  o_proj
+//   before attention, of others            c_attn                     behind it  c_proj
+//   before swiglu                          gate_proj, up_proj         behind it  down_proj
+//   with an activation, before a linear layer  c_fc                   behind it  c_proj
+//   anywhere else                          linear
+std::vector<AdaptedOutputs> AdaptedOutputsOf(const nlohmann::json& list, size_t i, int64_t outputs);
+
+// Chooses what gets an adapter while a model file is read.
+class LoraTargets {
+ public:
+  explicit LoraTargets(LoraOptions options) : options_(std::move(options)) {}
+
+  const LoraOptions& options() const { return options_; }
+  // Returns those that are to be adapted.
+  std::vector<AdaptedOutputs> Choose(std::vector<AdaptedOutputs> parts);
+  // Called at the end. InvalidArgument: a target is the name of no linear layer, or there is none.
+  absl::Status CheckAllFound() const;
+
+ private:
+  const LoraOptions options_;
+  std::set<std::string> seen_;  // names of linear layers
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_NN_LAYERS_LORA_H_
