@@ -1,6 +1,7 @@
 // ExportToHuggingFace, ExportToTorchvision.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,10 +17,13 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/parameter_reader.h"
+#include "engine/checkpoint/peft.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/models/hugging_face.h"
+#include "engine/models/model_file.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -58,32 +62,64 @@ std::vector<ExportedFile> Distribute(absl::Span<const HuggingFaceParameter> para
   return files;
 }
 
-// Reads the parameters of a checkpoint, keeping one file, a layer's, at a time.
-class ParameterReader {
+// Reads the parameters of a checkpoint, with the products of adapters added to the weights.
+class MergedParameters {
  public:
-  explicit ParameterReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-
-  absl::StatusOr<absl::Span<const float>> Read(const std::string& name) {
-    for (const SavedFile& file : checkpoint_.manifest().files) {
-      for (const SavedFile::Tensor& tensor : file.tensors) {
-        if (tensor.name != name) continue;
-        if (file.name != file_name_) {
-          loaded_.reset();
-          ASSIGN_OR_RETURN(loaded_, checkpoint_.Load(file.name));
-          file_name_ = file.name;
-        }
-        return loaded_->Find(name, tensor.shape);
-      }
+  static absl::StatusOr<MergedParameters> Create(const Checkpoint& checkpoint,
+                                                 const HuggingFaceModel& model) {
+    MergedParameters merged(checkpoint);
+    ASSIGN_OR_RETURN(const std::optional<LoraOptions> lora,
+                     LoraOf(checkpoint.manifest().model_source));
+    const auto* const transformer = std::get_if<Transformer>(&model);
+    if (!lora.has_value() || transformer == nullptr) return merged;
+    merged.scale_ = lora->scale();
+    merged.rank_ = static_cast<size_t>(lora->rank);
+    for (AdapterPlace& place : AdapterPlacesOf(*transformer, *lora)) {
+      merged.places_[absl::StrCat(place.layer, "weight")].push_back(std::move(place));
     }
-    return base::DataError(
-        absl::StrCat(checkpoint_.path(), ": there is no parameter \"", name, "\""),
-        absl::StatusCode::kFailedPrecondition);
+    return merged;
+  }
+
+  // Valid until the next call.
+  absl::StatusOr<absl::Span<const float>> Read(const std::string& name) {
+    const auto places = places_.find(name);
+    if (places == places_.end()) return reader_.Read(name);
+    if (name == merged_name_) return merged_;
+    ASSIGN_OR_RETURN(const absl::Span<const float> frozen, reader_.Read(name));
+    merged_.assign(frozen.begin(), frozen.end());
+    merged_name_ = name;
+    for (const AdapterPlace& place : places->second) RETURN_IF_ERROR(Add(place));
+    return merged_;
   }
 
  private:
-  const Checkpoint& checkpoint_;
-  std::string file_name_;
-  std::optional<LoadedFile> loaded_;
+  explicit MergedParameters(const Checkpoint& checkpoint) : reader_(checkpoint) {}
+
+  absl::Status Add(const AdapterPlace& place) {
+    ASSIGN_OR_RETURN(const absl::Span<const float> a, reader_.Read(place.ParameterOf("lora_A")));
+    ASSIGN_OR_RETURN(const absl::Span<const float> b, reader_.Read(place.ParameterOf("lora_B")));
+    const auto inputs = static_cast<size_t>(place.inputs);
+    const auto outputs = static_cast<size_t>(place.outputs);
+    const size_t columns = merged_.size() / inputs;
+    std::vector<double> sums(outputs);
+    for (size_t i = 0; i < inputs; ++i) {
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (size_t k = 0; k < rank_; ++k) {
+        const double factor = double{scale_} * a[i * rank_ + k];
+        for (size_t o = 0; o < outputs; ++o) sums[o] += factor * b[k * outputs + o];
+      }
+      float* const row = merged_.data() + i * columns + static_cast<size_t>(place.first);
+      for (size_t o = 0; o < outputs; ++o) row[o] = static_cast<float>(row[o] + sums[o]);
+    }
+    return absl::OkStatus();
+  }
+
+  ParameterReader reader_;
+  float scale_ = 1.0F;
+  size_t rank_ = 0;
+  std::map<std::string, std::vector<AdapterPlace>> places_;  // by the weight
+  std::string merged_name_;
+  std::vector<float> merged_;
 };
 
 // Appends the values of a tensor of theirs.
@@ -113,7 +149,7 @@ absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> 
 
 // `batches`: the value of counters; none are written without it.
 absl::Status WriteTensors(const ExportedFile& file, const HuggingFaceModel& model,
-                          ParameterReader& parameters, std::optional<int64_t> batches,
+                          MergedParameters& parameters, std::optional<int64_t> batches,
                           const base::AppendFunction& append) {
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};
   for (const ExportedTensor& tensor : file) {
@@ -218,7 +254,7 @@ absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string
   RETURN_IF_ERROR(base::MakeFolders(folder));
   const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);
   const std::vector<ExportedFile> files = Distribute(parameters, file_bytes);
-  ParameterReader reader(checkpoint);
+  ASSIGN_OR_RETURN(MergedParameters reader, MergedParameters::Create(checkpoint, model));
   for (size_t i = 0; i < files.size(); ++i) {
     RETURN_IF_ERROR(base::WriteFileAtomically(
         absl::StrCat(folder, "/", FileName(i, files.size())),
@@ -256,7 +292,7 @@ absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string
   const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);
   const std::vector<ExportedFile> files =
       Distribute(parameters, std::numeric_limits<int64_t>::max());
-  ParameterReader reader(checkpoint);
+  ASSIGN_OR_RETURN(MergedParameters reader, MergedParameters::Create(checkpoint, model));
   return base::WriteFileAtomically(path, [&](const base::AppendFunction& append) {
     return WriteTensors(files.front(), model, reader, checkpoint.manifest().step, append);
   });

@@ -96,11 +96,6 @@ absl::Status CheckHasNoPickles(const std::string& folder, const HuggingFaceModel
   return absl::OkStatus();
 }
 
-bool IsFloatingPoint(DType type) {
-  return type == DType::kFloat32 || type == DType::kFloat64 || type == DType::kBfloat16 ||
-         type == DType::kFloat16;
-}
-
 }  // namespace
 
 bool IsStateDict(absl::string_view path) { return absl::EndsWith(path, ".safetensors"); }

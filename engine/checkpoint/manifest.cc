@@ -323,6 +323,13 @@ std::string ToJson(absl::Span<const SavedFile> files) {
   });
 }
 
+std::string SavedOptionOf(const Manifest& manifest, absl::string_view name) {
+  for (const SavedOption& option : manifest.options) {
+    if (option.name == name) return option.value;
+  }
+  return "";
+}
+
 std::string ToJson(const Manifest& manifest) {
   std::string text = "{";
   const char* separator = "\n  ";

@@ -106,6 +106,9 @@ struct Manifest {
 // Is the inverse of ParseManifest. Pre-condition: texts are UTF-8.
 std::string ToJson(const Manifest& manifest);
 
+// Returns the value of an option of the run; "": it had none.
+std::string SavedOptionOf(const Manifest& manifest, absl::string_view name);
+
 // InvalidArgument says where and what is wrong. File names never lead out of a folder. Safe on
 // hostile input.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);

@@ -133,6 +133,11 @@ absl::StatusOr<std::optional<float>> ReadAs(const StoredMatrix& from, bool trans
 
 }  // namespace
 
+bool IsFloatingPoint(kernels::DType type) {
+  return type == kernels::DType::kFloat32 || type == kernels::DType::kFloat64 ||
+         type == kernels::DType::kBfloat16 || type == kernels::DType::kFloat16;
+}
+
 absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool transposes,
                                                 const kernels::Tensor& values, int64_t stride) {
   const auto read = [&]<typename Value>(Value* to) -> absl::StatusOr<std::optional<float>> {

@@ -19,6 +19,9 @@ struct StoredMatrix {
   int64_t rows = 0, columns = 0;
 };
 
+// Returns whether a matrix may have that type.
+bool IsFloatingPoint(kernels::DType type);
+
 // Reads the whole matrix, in parts that a core's cache holds, and writes it into a larger one,
 // whose rows are `stride` apart: element (r, c) of the file to values[r * stride + c] or,
 // transposed, to values[c * stride + r]. `values`: in host memory, float32 or bfloat16, to which

@@ -323,9 +323,18 @@ Shape ParseModelInput(absl::string_view toml) {
   return Shape(extents);
 }
 
-absl::StatusOr<bool> HasLoraTable(absl::string_view toml) {
+absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml) {
   ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
-  return document.contains("lora");
+  const auto read = [&]() -> absl::StatusOr<std::optional<LoraOptions>> {
+    ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+    ASSIGN_OR_RETURN(auto table, reader.OptionalObject("lora"));
+    if (!table.has_value()) return std::nullopt;
+    ASSIGN_OR_RETURN(LoraOptions options, ReadLora(document["lora"], *std::move(table)));
+    return options;
+  };
+  absl::StatusOr<std::optional<LoraOptions>> lora = read();
+  if (!lora.ok()) return base::WithTomlPlace(lora.status(), toml);
+  return lora;
 }
 
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/data/sample_spec.h"
 #include "engine/models/model.h"
+#include "engine/nn/layers/lora.h"
 
 namespace stagecoach::engine {
 
@@ -99,8 +100,9 @@ absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml);
 // formed.
 Shape ParseModelInput(absl::string_view toml);
 
-// Returns whether `toml` has a table [lora]. Errors of base::ParseToml.
-absl::StatusOr<bool> HasLoraTable(absl::string_view toml);
+// Returns the adapters that a model of `toml` gets; nothing if it has no table [lora]. Errors:
+// those of ParseModel in that table.
+absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml);
 
 // Does the same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
 // base::ReadFile.

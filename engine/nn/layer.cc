@@ -35,7 +35,7 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   partition::LayerMemory& memory = spec.memory;
   for (const ParameterSpec& parameter : spec.parameters) {
     if (parameter.update.is_frozen()) {
-      memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+      memory.frozen_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
       continue;
     }
     const int64_t bytes = AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
@@ -44,7 +44,7 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
     if (type == DType::kFloat32 || parameter.update.is_average()) continue;
     memory.working_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
-  memory.other_resident_bytes += memory.working_bytes;
+  memory.other_resident_bytes += memory.working_bytes + memory.frozen_bytes;
   memory.optimizer_bytes =
       context.optimizer_states * (memory.parameter_bytes - memory.averaged_bytes);
   const DType input_type = InputType(context.device, context.is_fed_ids());

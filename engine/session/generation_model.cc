@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/peft.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokens/tokens.h"
 #include "engine/generate/generator.h"
@@ -36,14 +37,6 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string
   return base::DataError(absl::StrCat(path, " has a vocabulary of ", tokenizer->vocabulary(),
                                       ", and the model of ", vocabulary, ": it is another model's"),
                          absl::StatusCode::kFailedPrecondition);
-}
-
-// Returns the value of an option that the run was given; "": it was not.
-std::string SavedOptionOf(const Manifest& manifest, absl::string_view name) {
-  for (const SavedOption& option : manifest.options) {
-    if (option.name == name) return option.value;
-  }
-  return "";
 }
 
 // `path` is replaced by that of the run if it is empty.
@@ -135,18 +128,26 @@ absl::Status SetTokenizer(const std::string& folder, const std::string& named,
   return absl::OkStatus();
 }
 
-absl::StatusOr<GenerationModel> OfFolder(const std::string& folder, const std::string& tokenizer,
-                                         const Notices& notices) {
+absl::StatusOr<GenerationModel> OfFolder(const std::string& folder, const std::string& adapters,
+                                         const std::string& tokenizer, const Notices& notices) {
   ASSIGN_OR_RETURN(const Transformer transformer, ReadHuggingFaceConfigFile(folder));
   GenerationModel result;
-  ASSIGN_OR_RETURN(result.model, ModelOfText(ModelFileOf(transformer), Shape{transformer.context},
-                                             transformer.vocabulary));
+  std::string text = ModelFileOf(transformer);
+  std::optional<PeftFolder> adapted;
+  if (!adapters.empty()) {
+    ASSIGN_OR_RETURN(adapted, PeftFolder::Open(adapters, transformer));
+    absl::StrAppend(&text, "\n", LoraTableOf(adapted->lora()));
+  }
+  ASSIGN_OR_RETURN(result.model,
+                   ModelOfText(text, Shape{transformer.context}, transformer.vocabulary));
   RETURN_IF_ERROR(SetTokenizer(folder, tokenizer, transformer, notices, result));
   SetMeanings(transformer.end_of_text, transformer.begin_of_text, result);
   ASSIGN_OR_RETURN(const HuggingFaceFolder parameters,
                    HuggingFaceFolder::Open(folder, transformer));
-  result.load = [parameters](Trainer& trainer) {
-    return trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, parameters));
+  result.load = [parameters, adapted](Trainer& trainer) -> absl::Status {
+    RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, parameters)));
+    if (!adapted.has_value()) return absl::OkStatus();
+    return trainer.SetAdapters(std::bind_front(&PeftFolder::Read, *adapted));
   };
   return result;
 }
@@ -161,9 +162,10 @@ absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& path,
 }
 
 absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const std::string& folder,
+                                                     const std::string& adapters,
                                                      const std::string& tokenizer,
                                                      const Notices& notices) {
-  return OfFolder(folder, tokenizer, notices);
+  return OfFolder(folder, adapters, tokenizer, notices);
 }
 
 }  // namespace stagecoach::engine

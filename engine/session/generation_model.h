@@ -36,9 +36,10 @@ absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& checkpoint,
                                                const std::string& tokenizer,
                                                const Notices& notices);
 
-// Opens the model of a Hugging Face folder. `tokenizer`: a file; "": tokenizer.json or
-// tokenizer.model of that folder.
+// Opens the model of a Hugging Face folder. `adapters`: a folder of PEFT's; "": there are none.
+// `tokenizer`: a file; "": tokenizer.json or tokenizer.model of that folder.
 absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const std::string& folder,
+                                                     const std::string& adapters,
                                                      const std::string& tokenizer,
                                                      const Notices& notices);
 

@@ -254,7 +254,8 @@ absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
   if (device.kind != DeviceKind::kCpu) return absl::OkStatus();
   int64_t needed_bytes = 0;
   for (const partition::LayerCost& layer : layers) {
-    needed_bytes += 2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes;
+    needed_bytes +=
+        2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes + layer.memory.frozen_bytes;
   }
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   if (memory_bytes == 0 || needed_bytes <= memory_bytes) return absl::OkStatus();

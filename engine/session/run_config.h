@@ -59,7 +59,9 @@ struct RunConfig {
   // A Hugging Face folder that the initial parameters come from, and the model too if it is not
   // named; "": none.
   std::string initial_parameters;
-  std::string lora;  // ParseLora: the model is frozen and gets adapters; "": it does not
+  // The model is frozen and gets adapters: ParseLora, or a folder of PEFT's with adapters to start
+  // from. "": it does not.
+  std::string lora;
   int layers = 20;
   int64_t width = 2304;
 

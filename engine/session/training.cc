@@ -28,6 +28,12 @@ std::string Fingerprint(const RunConfig& options, const TrainingRun& run) {
       "\ndata to test: ", size_of(*run.data.test), " ", run.data.fingerprint.test, "\n");
 }
 
+// Frozen parameters are saved as float32, whatever they are trained in. Returns how many times as
+// large that is.
+int64_t FrozenFloats(const PreparedRun& run) {
+  return run.device.precision == Precision::kBfloat16 ? 2 : 1;
+}
+
 }  // namespace
 
 int64_t StepsOf(const RunConfig& options, const TrainingRun& run) {
@@ -71,9 +77,11 @@ absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
     needed_bytes += run.plan.replicas() * rank.peak_bytes();
   }
   for (const partition::StageReport& stage : run.report.stages) {
-    const int64_t trained_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
-    if (use.saves) needed_bytes += trained_bytes;
-    if (use.keeps) needed_bytes += run.plan.replicas() * trained_bytes;
+    // Values that are kept are copies of all that a stage has.
+    const int64_t copied_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
+                                 FrozenFloats(run) * stage.memory.frozen_bytes;
+    if (use.saves) needed_bytes += copied_bytes;
+    if (use.keeps) needed_bytes += run.plan.replicas() * copied_bytes;
   }
   return CheckHasMemory(needed_bytes + use.output_bytes);
 }

@@ -79,15 +79,6 @@ std::string DescribeTokens(const DataEncoding& encoding) {
                                         : absl::StrCat("the tokenizer ", encoding.tokenizer));
 }
 
-// What --init names.
-absl::StatusOr<HuggingFaceFolder> OpenInitialParameters(const RunConfig& options,
-                                                        const TrainingRun& run) {
-  ASSIGN_OR_RETURN(const HuggingFaceModel model,
-                   HuggingFaceModelOf(run.model_text, run.prepared.model.input,
-                                      run.data.train->spec().target.classes));
-  return HuggingFaceFolder::Open(options.initial_parameters, model);
-}
-
 using Compare = decltype(TrainingHooks::compare);
 
 // Compares the data alone, where the caller does not compare more.
@@ -152,21 +143,42 @@ void NoteClassesOnlyTested(const TrainTest& data, const Notices& notices) {
 
 }  // namespace
 
+absl::StatusOr<TrainingProcess::InitialValues> TrainingProcess::OpenInitialValues(
+    const RunConfig& options, const TrainingRun& run) {
+  InitialValues initial;
+  if (!options.initial_parameters.empty()) {
+    ASSIGN_OR_RETURN(const HuggingFaceModel model,
+                     HuggingFaceModelOf(run.model_text, run.prepared.model.input,
+                                        run.data.train->spec().target.classes));
+    ASSIGN_OR_RETURN(initial.parameters,
+                     HuggingFaceFolder::Open(options.initial_parameters, model));
+  }
+  if (IsPeftFolder(options.lora)) {
+    ASSIGN_OR_RETURN(const Transformer model, TransformerOf(run.model_text));
+    ASSIGN_OR_RETURN(initial.adapters, PeftFolder::Open(options.lora, model));
+  }
+  return initial;
+}
+
 absl::StatusOr<TrainingOutcome> TrainingProcess::Train(const RunConfig& options,
                                                        const ProcessGroup& group) {
   if (!run_.has_value()) RETURN_IF_ERROR(Begin(options, group));
   const bool goes_on = trainer_ != nullptr || snapshot_.has_value() || group.launch.is_replacement;
   if (goes_on) RETURN_IF_ERROR(PrepareRecovery(options, *group.rendezvous));
   rendezvous_ = group.rendezvous;
-  std::optional<HuggingFaceFolder> initial;
-  ParameterStart start = {.is_drawn = !goes_on && !resumes_};
-  if (!goes_on && !resumes_ && !options.initial_parameters.empty()) {
-    ASSIGN_OR_RETURN(initial, OpenInitialParameters(options, *run_));
-    start.is_drawn = false;
-    // Hosts may have different folders of that name.
-    if (rendezvous_ != nullptr) {
-      ASSIGN_OR_RETURN(start.fingerprint, initial->Fingerprint());
-    }
+  InitialValues initial;
+  const bool begins = !goes_on && !resumes_;
+  if (begins) {
+    ASSIGN_OR_RETURN(initial, OpenInitialValues(options, *run_));
+  }
+  ParameterStart start = {.is_drawn = begins && !initial.parameters.has_value()};
+  // Hosts may have different folders of the same name.
+  if (rendezvous_ != nullptr && initial.parameters.has_value()) {
+    ASSIGN_OR_RETURN(start.fingerprint, initial.parameters->Fingerprint());
+  }
+  if (rendezvous_ != nullptr && initial.adapters.has_value()) {
+    ASSIGN_OR_RETURN(const std::string of_adapters, initial.adapters->Fingerprint());
+    start.fingerprint += of_adapters;
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, MakeTrainer(options, *run_, group, start));
   ASSIGN_OR_RETURN(position_, FindStart(options, goes_on, initial, *trainer));
@@ -210,9 +222,9 @@ absl::Status TrainingProcess::PrepareRecovery(const RunConfig& options, Rendezvo
   return absl::OkStatus();
 }
 
-absl::StatusOr<DataPosition> TrainingProcess::FindStart(
-    const RunConfig& options, bool goes_on, const std::optional<HuggingFaceFolder>& initial,
-    Trainer& trainer) {
+absl::StatusOr<DataPosition> TrainingProcess::FindStart(const RunConfig& options, bool goes_on,
+                                                        const InitialValues& initial,
+                                                        Trainer& trainer) {
   if (goes_on) {
     ASSIGN_OR_RETURN(DataPosition position,
                      trainer.RestoreSnapshot(snapshot_.has_value() ? &*snapshot_ : nullptr));
@@ -223,13 +235,17 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(
     options.notices.Tell("--init is not read: the run resumes from its checkpoint");
   }
   if (!resumes_) {
-    if (!initial.has_value()) return DataPosition();
-    if (!initial->dropout().empty() && IsFirstRank(options)) {
-      options.notices.Tell(absl::StrCat("the model is trained without the dropout of ",
-                                        options.initial_parameters,
-                                        "/config.json: ", initial->dropout()));
+    if (const auto& folder = initial.parameters; folder.has_value()) {
+      if (!folder->dropout().empty() && IsFirstRank(options)) {
+        options.notices.Tell(absl::StrCat("the model is trained without the dropout of ",
+                                          options.initial_parameters,
+                                          "/config.json: ", folder->dropout()));
+      }
+      RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, *folder)));
     }
-    RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, *initial)));
+    if (initial.adapters.has_value()) {
+      RETURN_IF_ERROR(trainer.SetAdapters(std::bind_front(&PeftFolder::Read, *initial.adapters)));
+    }
     return DataPosition();
   }
   return Resume(options, *run_, hooks_.compare == nullptr ? CompareData : hooks_.compare, trainer,

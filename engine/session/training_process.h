@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/file_lock.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/peft.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/supervisor.h"
 #include "engine/session/process_group.h"
@@ -38,11 +39,16 @@ class TrainingProcess {
   absl::Status Begin(const RunConfig& options, const ProcessGroup& group);
   // Called if all others survive: agrees with them on a step, and keeps a snapshot of the trainer.
   absl::Status PrepareRecovery(const RunConfig& options, Rendezvous& rendezvous);
-  // Of a new trainer, which then has the state of that position. `initial`: what a run that begins
-  // starts from, if not at random.
+  // What a run that begins starts from, if not at random.
+  struct InitialValues {
+    std::optional<HuggingFaceFolder> parameters;
+    std::optional<PeftFolder> adapters;
+  };
+  static absl::StatusOr<InitialValues> OpenInitialValues(const RunConfig& options,
+                                                         const TrainingRun& run);
+  // Of a new trainer, which then has the state of that position.
   absl::StatusOr<DataPosition> FindStart(const RunConfig& options, bool goes_on,
-                                         const std::optional<HuggingFaceFolder>& initial,
-                                         Trainer& trainer);
+                                         const InitialValues& initial, Trainer& trainer);
   absl::StatusOr<TrainingOutcome> TrainToTheEnd(const RunConfig& options, int restarts,
                                                 bool goes_on);
 

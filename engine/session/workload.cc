@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/peft.h"
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/arrays.h"
@@ -287,12 +289,15 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
     return base::UsageError(absl::StrCat("--lora: ", why...));
   };
   if (text.empty()) return refuse("is for a model of --init or --model, not for the default one");
-  const absl::StatusOr<LoraOptions> lora = ParseLora(options.lora);
+  ASSIGN_OR_RETURN(const std::optional<LoraOptions> own, LoraOf(text));
+  const bool is_folder = IsPeftFolder(options.lora);
+  if (own.has_value() && is_folder && !options.model_text.empty()) return text;  // a run resumes
+  absl::StatusOr<LoraOptions> lora =
+      is_folder ? ReadPeftConfig(options.lora) : ParseLora(options.lora);
+  if (is_folder) RETURN_IF_ERROR(lora.status());
   if (!lora.ok()) return refuse(lora.status().message());
-  const std::string table = LoraTableOf(*lora);
-  ASSIGN_OR_RETURN(const bool has_adapters, HasLoraTable(text));
-  if (!has_adapters) return absl::StrCat(text, "\n", table);
-  if (!options.model_text.empty() && absl::EndsWith(text, table)) return text;
+  if (!own.has_value()) return absl::StrCat(text, "\n", LoraTableOf(*lora));
+  if (!options.model_text.empty() && *own == *lora) return text;
   return refuse(NameOfModel(options), " has other adapters already");
 }
 

@@ -99,6 +99,14 @@ absl::Status PipelineTrainer::SetParameter(const std::string& name,
 }
 
 absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
+  return SetThose(/*are_adapters=*/false, values_of);
+}
+
+absl::Status PipelineTrainer::SetAdapters(const ValuesOf& values_of) {
+  return SetThose(/*are_adapters=*/true, values_of);
+}
+
+absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values_of) {
   RETURN_IF_ERROR(group_->status());
   return group_->ForEachLocalDevice([&](int device) -> absl::Status {
     const Executor& executor = *executors_[static_cast<size_t>(device)];
@@ -106,7 +114,7 @@ absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
     std::vector<kernels::Tensor> tensors;
     for (const TrainedPiece& piece : executor.TrainedPieces()) {
       const bool is_adapter = run_.profile.parameters[piece.parameter].is_adapter;
-      if (piece.state != kTrainedValue || is_adapter) continue;
+      if (piece.state != kTrainedValue || is_adapter != are_adapters) continue;
       ids.push_back(piece.parameter);
       tensors.push_back(piece.tensor);
     }

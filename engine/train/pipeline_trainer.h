@@ -55,6 +55,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
   absl::Status SetParameter(const std::string& name, absl::Span<const float> values) override;
   absl::Status SetParameters(const ValuesOf& values_of) override;
+  absl::Status SetAdapters(const ValuesOf& values_of) override;
   bool can_lose_processes() const override;
   bool may_complete_step() const override;
   absl::Status CompleteStep() override;
@@ -62,6 +63,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<DataPosition> RestoreSnapshot(const StateSnapshot* own) override;
 
  private:
+  absl::Status SetThose(bool are_adapters, const ValuesOf& values_of);
   absl::Status CreateExecutor(int device);
   // Runs the schedule on all devices; `function(device, is_measured)`.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function);

@@ -268,6 +268,8 @@ class Trainer {
   using ValuesOf =
       std::function<absl::Status(const std::string& name, const kernels::Tensor& values)>;
   virtual absl::Status SetParameters(const ValuesOf& values_of) = 0;
+  // Does the same for all adapters.
+  virtual absl::Status SetAdapters(const ValuesOf& values_of) = 0;
 
   // ---- For processes that continue when another one is lost (recovery/state_snapshot.h).
 

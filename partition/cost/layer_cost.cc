@@ -141,6 +141,12 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
                           "other_resident_bytes, %d",
                           i, layer.name, memory.working_bytes, memory.other_resident_bytes));
     }
+    if (memory.frozen_bytes > memory.other_resident_bytes - memory.working_bytes) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "layer %d (%s): frozen_bytes is %d, expected at most the rest of other_resident_bytes, "
+          "%d",
+          i, layer.name, memory.frozen_bytes, memory.other_resident_bytes - memory.working_bytes));
+    }
   }
   return absl::OkStatus();
 }

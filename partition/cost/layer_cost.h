@@ -41,13 +41,15 @@ struct DroppedStash {
 // Bytes of one layer at the micro-batch size of the plan. A field that sums over several tensors
 // sums their sizes each rounded up by AlignTensor.
 struct LayerMemory {
-  int64_t parameter_bytes = 0;  // the gradients take the same again
+  int64_t parameter_bytes = 0;  // of those that are trained; the gradients take the same again
   int64_t optimizer_bytes = 0;
   int64_t averaged_bytes = 0;  // part of parameter_bytes for which the optimizer keeps no state
   int64_t other_resident_bytes = 0;  // also kept for the whole run, like tables of norms
   // Part of those: rounded copies of the parameters, except the averaged ones, which the layer
   // reads in their place. Without training they are all that is kept.
   int64_t working_bytes = 0;
+  // Another part of those: parameters that are frozen, as layers read them.
+  int64_t frozen_bytes = 0;
   int64_t cache_bytes = 0;   // likewise, for earlier positions when positions come one by one
   int64_t input_bytes = 0;   // activation in, per micro-batch, not rounded
   int64_t output_bytes = 0;  // activation out, per micro-batch, not rounded

@@ -40,6 +40,7 @@ inline constexpr BytesField kBytesFields[] = {
     {"averaged_bytes", &LayerMemory::averaged_bytes, /*scales=*/false},
     {"other_resident_bytes", &LayerMemory::other_resident_bytes, /*scales=*/false},
     {"working_bytes", &LayerMemory::working_bytes, /*scales=*/false},
+    {"frozen_bytes", &LayerMemory::frozen_bytes, /*scales=*/false},
     {"cache_bytes", &LayerMemory::cache_bytes, /*scales=*/false, InProfile::kOwn},
     {"input_bytes", &LayerMemory::input_bytes, /*scales=*/true, InProfile::kOwn},
     {"output_bytes", &LayerMemory::output_bytes},

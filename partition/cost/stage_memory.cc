@@ -43,6 +43,7 @@ class Layout {
     sums_.optimizer_bytes += layer.optimizer_bytes;
     averaged_bytes_ += layer.averaged_bytes;
     sums_.other_resident_bytes += layer.other_resident_bytes + layer.cache_bytes;
+    sums_.frozen_bytes += layer.frozen_bytes;
     AddLayer(layer);
     last_ = layer;
   }

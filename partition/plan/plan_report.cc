@@ -23,7 +23,8 @@ int64_t NamedResidentBytes(const PlanReport& report, const RankReport& rank) {
   int64_t bytes = 0;
   for (const StageId stage : rank.stages) {
     const StageMemory& memory = report.of(stage).memory;
-    bytes += memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes;
+    bytes += memory.parameter_bytes + memory.frozen_bytes + memory.gradient_bytes +
+             memory.optimizer_bytes;
   }
   return bytes;
 }
@@ -81,16 +82,17 @@ std::string PlanTable(const PlanReport& report) {
     const RankReport& own = report.of(rank);
     for (const StageId id : own.stages) {
       const StageReport& stage = report.of(id);
-      std::vector<std::string> cells = {"",
-                                        absl::StrCat(id.value()),
-                                        absl::StrCat(stage.first_layer, "-", stage.last_layer),
-                                        base::FormatPercent(stage.time_share),
-                                        base::FormatBytes(stage.memory.parameter_bytes),
-                                        base::FormatBytes(stage.memory.gradient_bytes),
-                                        base::FormatBytes(stage.memory.optimizer_bytes),
-                                        "",
-                                        "",
-                                        ""};
+      std::vector<std::string> cells = {
+          "",
+          absl::StrCat(id.value()),
+          absl::StrCat(stage.first_layer, "-", stage.last_layer),
+          base::FormatPercent(stage.time_share),
+          base::FormatBytes(stage.memory.parameter_bytes + stage.memory.frozen_bytes),
+          base::FormatBytes(stage.memory.gradient_bytes),
+          base::FormatBytes(stage.memory.optimizer_bytes),
+          "",
+          "",
+          ""};
       if (id == own.stages.front()) {
         cells[0] = absl::StrCat(rank.value());
         cells[7] = base::FormatBytes(own.training.peak_stash_bytes);

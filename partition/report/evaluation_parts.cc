@@ -32,7 +32,7 @@ RankMemory MemoryOf(const PlanEvaluation& evaluation, Rank rank) {
                        .peak = report.peak_bytes()};
   for (const StageId stage : report.stages) {
     const schedule::StageMemory& own = evaluation.report.of(stage).memory;
-    memory.parameters += own.parameter_bytes;
+    memory.parameters += own.parameter_bytes + own.frozen_bytes;
     memory.gradients += own.gradient_bytes;
     memory.optimizer += own.optimizer_bytes;
   }

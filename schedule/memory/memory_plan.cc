@@ -21,6 +21,7 @@ absl::Status CheckStageMemory(const Schedule& schedule, StageId stage, const Sta
       {"gradient_bytes", memory.gradient_bytes},
       {"optimizer_bytes", memory.optimizer_bytes},
       {"other_resident_bytes", memory.other_resident_bytes},
+      {"frozen_bytes", memory.frozen_bytes},
       {"workspace_bytes", memory.workspace_bytes},
       {"reduction_bytes", memory.reduction_bytes},
       {"input_bytes", memory.input_bytes},

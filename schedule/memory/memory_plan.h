@@ -31,6 +31,7 @@ struct StageMemory {
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t other_resident_bytes = 0;  // results, tables
+  int64_t frozen_bytes = 0;          // a part of those: parameters that are not trained
   // Scratch of one action; the stages of a rank share one such area, as large as the largest needs.
   int64_t workspace_bytes = 0;
   // The area that a REDUCE receives into; likewise shared by the stages of a rank.
@@ -54,10 +55,10 @@ struct StageMemory {
   template <typename H>
   friend H AbslHashValue(H h, const StageMemory& m) {
     return H::combine(std::move(h), m.parameter_bytes, m.gradient_bytes, m.optimizer_bytes,
-                      m.other_resident_bytes, m.workspace_bytes, m.reduction_bytes, m.input_bytes,
-                      m.input_last_use, m.output_bytes, m.output_last_use, m.stash_bytes,
-                      m.weight_stash_bytes, m.gradient_stash_bytes, m.output_gradient_bytes,
-                      m.output_gradient_last_use, m.input_gradient_bytes);
+                      m.other_resident_bytes, m.frozen_bytes, m.workspace_bytes, m.reduction_bytes,
+                      m.input_bytes, m.input_last_use, m.output_bytes, m.output_last_use,
+                      m.stash_bytes, m.weight_stash_bytes, m.gradient_stash_bytes,
+                      m.output_gradient_bytes, m.output_gradient_last_use, m.input_gradient_bytes);
   }
 };
 

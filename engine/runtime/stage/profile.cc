@@ -39,7 +39,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   ASSIGN_OR_RETURN(profile.skips,
                    Skips::Create(model.skips, model.num_layers(), options.micro_batch_rows,
                                  device.activation_type()));
-  bool layer_computes_loss = false;
+  bool layer_computes_loss = false, is_below_trained = true;
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
     const bool is_first = profile.layers.empty();
@@ -73,11 +73,14 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     profile.skips.SetOutput(index, spec->output);
     profile.skips.AddTo(index, input, spec->output, spec->memory);
     partition::LayerCost cost = CostOf(*spec);
-    // The first layer's input is data, so no gradient of it is computed.
+    // The first layer's input is data, so no gradient of it is computed; nor is that of frozen
+    // layers before the first adapter.
+    is_below_trained = is_below_trained && spec->is_frozen();
+    const bool has_b = !is_first && !is_below_trained;
     EstimateTimes({.forward = spec->forward,
-                   .backward_input = is_first ? partition::Work() : spec->backward_input,
+                   .backward_input = has_b ? spec->backward_input : partition::Work(),
                    .backward_weight = spec->backward_weight,
-                   .backward_shared = is_first ? partition::Work() : spec->backward_shared,
+                   .backward_shared = has_b ? spec->backward_shared : partition::Work(),
                    .step = options.optimizer.StepWork(cost.parameters)},
                   partition::DeviceSpeed{}, cost);
     profile.parameters.Add(index, spec->parameters);

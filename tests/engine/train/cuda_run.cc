@@ -76,11 +76,11 @@ Model TokenModel() {
 
 namespace {
 
-Model NamedModel(const std::string& name) {
+Model NamedModel(const std::string& name, const std::string& adapters = "") {
   const Transformer extents = NamedTransformer(name).value();
-  return ParseModel(ModelFileOf(extents), {.input = Shape{extents.context},
-                                           .vocabulary = extents.vocabulary,
-                                           .classes = extents.vocabulary})
+  return ParseModel(ModelFileOf(extents) + adapters, {.input = Shape{extents.context},
+                                                      .vocabulary = extents.vocabulary,
+                                                      .classes = extents.vocabulary})
       .value();
 }
 
@@ -92,6 +92,11 @@ Model LlamaModel() {
   return NamedModel(
       "llama:blocks=3,width=8,heads=4,kv_heads=2,head_size=4,hidden=12,context=5,vocabulary=37,"
       "tied=0,qkv_bias=1,qk_norm=1");
+}
+
+Model LoraModel() {
+  return NamedModel("gpt2:blocks=1,width=8,heads=2,context=5,vocabulary=37",
+                    "\n[lora]\nrank = 3\nalpha = 4\ndropout = 0.25\n");
 }
 
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {

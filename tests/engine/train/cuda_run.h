@@ -44,6 +44,9 @@ Model TokenModel();
 Model Gpt2Model();
 Model LlamaModel();
 
+// Returns a frozen GPT-2 of five layers whose linear layers have adapters with dropout.
+Model LoraModel();
+
 // Returns samples for one of these models; the same in every call.
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);
 

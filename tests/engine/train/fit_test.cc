@@ -96,6 +96,7 @@ class RecordingTrainer final : public Trainer {
     return std::vector<float>();
   }
   absl::Status SetParameters(const ValuesOf&) override { return absl::OkStatus(); }
+  absl::Status SetAdapters(const ValuesOf&) override { return absl::OkStatus(); }
   absl::Status SetParameter(const std::string&, absl::Span<const float>) override {
     return absl::OkStatus();
   }

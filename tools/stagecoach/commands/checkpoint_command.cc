@@ -20,6 +20,7 @@
 #include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/export.h"
 #include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/peft.h"
 #include "engine/checkpoint/shard_files.h"
 #include "engine/session/saved_run.h"
 #include "tools/stagecoach/flags/add_flag.h"
@@ -180,18 +181,23 @@ std::string TokenizerToExport(const CheckpointCommandOptions& options, const Man
 }
 
 absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
-  const bool makes_folder = options.format == "hf";
+  const bool is_hugging_face = options.format == "hf";
+  const bool makes_folder = is_hugging_face || options.format == "peft";
   if (!makes_folder) {
     RETURN_IF_ERROR(base::CheckWritable(options.output));
   }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                    engine::OpenCheckpoint(options.path, TerminalNotices()));
-  if (!makes_folder && !options.tokenizer.empty()) {
+  if (!is_hugging_face && !options.tokenizer.empty()) {
     return base::UsageError("--tokenizer is for --format hf, which writes it");
   }
   const absl::Status status =
-      makes_folder ? ExportToHuggingFace(checkpoint, options.output, engine::kHuggingFaceFileBytes,
-                                         TokenizerToExport(options, checkpoint.manifest()))
+      is_hugging_face
+          ? ExportToHuggingFace(checkpoint, options.output, engine::kHuggingFaceFileBytes,
+                                TokenizerToExport(options, checkpoint.manifest()))
+      : makes_folder
+          ? ExportToPeft(checkpoint, engine::SavedOptionOf(checkpoint.manifest(), "--model"),
+                         options.output)
       : options.format == "torchvision" ? ExportToTorchvision(checkpoint, options.output)
                                         : ExportParameters(checkpoint, options.output);
   if (absl::IsAlreadyExists(status)) return base::WithClass(base::ErrorClass::kUsage, status);
@@ -218,7 +224,7 @@ absl::StatusOr<int> RunCheckpoint(const CheckpointCommandOptions& options) {
 }
 
 absl::StatusOr<std::string> ParseExportFormat(const std::string& name) {
-  return ParseChoice(name, {"safetensors", "hf", "torchvision"});
+  return ParseChoice(name, {"safetensors", "hf", "peft", "torchvision"});
 }
 
 }  // namespace
@@ -242,10 +248,11 @@ Command AddCheckpointCommand(CLI::App& app) {
   AddFlag(*options->diff, "other", "DIR", options->other, "Another one", ParseFolder)->required();
   options->export_parameters = add("export", "Write the parameters for other programs");
   AddFlag(*options->export_parameters, "--output", "PATH", options->output,
-          "The file, or for hf the new folder", ParseFile)
+          "The file, or for hf and peft the new folder", ParseFile)
       ->required();
   AddFlag(*options->export_parameters, "--format", "FORMAT", options->format,
-          "safetensors, hf (GPT-2, Llama, ResNet) or torchvision (ResNet) [safetensors]",
+          "safetensors, hf (GPT-2, Llama, ResNet; adapters are merged), peft (adapters alone) or "
+          "torchvision (ResNet) [safetensors]",
           ParseExportFormat);
   AddFlag(*options->export_parameters, "--tokenizer", "FILE", options->tokenizer,
           "Its tokenizer, for hf [where the run had it]", ParseFile);

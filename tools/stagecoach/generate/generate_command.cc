@@ -76,6 +76,9 @@ absl::Status CheckGenerateFlags(const GenerateOptions& options) {
   if (options.checkpoint.empty() == options.initial_parameters.empty()) {
     return base::UsageError("name the model, with either --checkpoint or --init");
   }
+  if (!options.adapters.empty() && options.initial_parameters.empty()) {
+    return base::UsageError("--lora is for --init: a checkpoint has its own adapters");
+  }
   const int sources = static_cast<int>(options.prompt.has_value()) +
                       static_cast<int>(!options.prompt_file.empty()) +
                       static_cast<int>(!options.prompts.empty()) +
@@ -125,8 +128,8 @@ absl::StatusOr<int> Generate(GenerateOptions& options) {
   ASSIGN_OR_RETURN(
       engine::GenerationModel model,
       options.checkpoint.empty()
-          ? engine::OpenHuggingFaceModel(options.initial_parameters, options.tokenizer,
-                                         options.run.notices)
+          ? engine::OpenHuggingFaceModel(options.initial_parameters, options.adapters,
+                                         options.tokenizer, options.run.notices)
           : engine::OpenSavedModel(options.checkpoint, options.tokenizer, options.run.notices));
   if (options.chat.has_value()) {
     ASSIGN_OR_RETURN(prompts.emplace_back(), ChatPrompt(options, model));
@@ -180,6 +183,8 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
           "A checkpoint, or a run's folder for its newest", ParseFolder);
   AddFlag(app, "--init", "DIR", options.initial_parameters,
           "Instead: a Hugging Face folder of GPT-2 or Llama", ParseFolder);
+  AddFlag(app, "--lora", "DIR", options.adapters, "Adapters of --init's model, as PEFT saves them",
+          ParseFolder);
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
           "The model's tokenizer, or bytes [the run's, or the folder's]", ParseFile);
   app.add_option("--prompt", options.prompt, "Text to continue")->option_text("TEXT");

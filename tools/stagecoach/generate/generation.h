@@ -19,6 +19,7 @@ struct GenerateOptions {
   // One of these has the model.
   std::string checkpoint;
   std::string initial_parameters;
+  std::string adapters;
   std::string tokenizer;  // "": the model's own
   std::optional<std::string> prompt;
   std::string prompt_file;          // instead; "-": the standard input

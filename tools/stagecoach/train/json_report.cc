@@ -34,7 +34,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
                       {"time_share", report.time_share},
                       {"predicted_peak_bytes", device.peak_bytes()},
                       {"memory_bytes",
-                       {{"parameters", report.memory.parameter_bytes},
+                       {{"parameters", report.memory.parameter_bytes + report.memory.frozen_bytes},
                         {"gradients", report.memory.gradient_bytes},
                         {"optimizer", report.memory.optimizer_bytes},
                         {"stash", device.training.peak_stash_bytes},
@@ -51,7 +51,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
     for (const schedule::StageId stage : report.stages) {
       const schedule::StageMemory& memory = predicted.of(stage).memory;
       own.push_back(stage.value());
-      weights += memory.parameter_bytes;
+      weights += memory.parameter_bytes + memory.frozen_bytes;
       gradients += memory.gradient_bytes;
       optimizer += memory.optimizer_bytes;
     }

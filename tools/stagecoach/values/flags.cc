@@ -17,6 +17,7 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/checkpoint/peft.h"
 #include "engine/data/chat/chat_template.h"
 #include "engine/nn/layers/lora.h"
 
@@ -115,6 +116,7 @@ absl::StatusOr<std::string> ParseChatTemplate(const std::string& text) {
 }
 
 absl::StatusOr<std::string> ParseLoraFlag(const std::string& text) {
+  if (engine::IsPeftFolder(text)) return text;
   RETURN_IF_ERROR(engine::ParseLora(text).status());
   return text;
 }

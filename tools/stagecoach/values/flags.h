@@ -59,7 +59,7 @@ absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
 // Returns the name of a built-in chat template, or a path that ends in ".toml".
 absl::StatusOr<std::string> ParseChatTemplate(const std::string& text);
-// Checks the options of --lora (engine::ParseLora).
+// Checks the options of --lora (engine::ParseLora), unless it names a folder of adapters.
 absl::StatusOr<std::string> ParseLoraFlag(const std::string& text);
 // Returns the help of a flag that takes one: `text`, some of the names, and `fallback`.
 std::string DescribeChatTemplate(const std::string& text, const std::string& fallback);

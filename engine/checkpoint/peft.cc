@@ -1,0 +1,315 @@
+#include "engine/checkpoint/peft.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/error_class.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/line.h"
+#include "base/status_macros.h"
+#include "base/system_calls.h"
+#include "engine/checkpoint/parameter_reader.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/stored_matrix.h"
+#include "engine/models/hugging_face.h"
+#include "engine/models/model_file.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::ObjectReader;
+using kernels::DType;
+using nlohmann::json;
+
+constexpr char kConfig[] = "adapter_config.json";
+constexpr char kTensors[] = "adapter_model.safetensors";
+constexpr int64_t kMaxConfigBytes = 1'000'000;
+constexpr absl::string_view kMatrices[] = {"lora_A", "lora_B"};
+
+std::string PathIn(const std::string& folder, const char* name) {
+  return absl::StrCat(folder, "/", name);
+}
+
+// Keys that have no part in what adapters compute once they are trained, or that only repeat what
+// the model says.
+constexpr absl::string_view kIgnoredKeys[] = {"auto_mapping",        "base_model_name_or_path",
+                                              "fan_in_fan_out",      "inference_mode",
+                                              "megatron_config",     "megatron_core",
+                                              "peft_version",        "revision",
+                                              "runtime_config",      "task_type",
+                                              "loftq_config",        "corda_config",
+                                              "eva_config",          "init_lora_weights",
+                                              "ensure_weight_tying", "qalora_group_size"};
+
+// Returns whether a value is what a key has if nothing is asked of it.
+bool IsNothing(const json& value) {
+  return value.is_null() || value == false || (value.is_structured() && value.empty());
+}
+
+absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text) {
+  ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxConfigBytes}));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("peft_type"));
+  if (type != "LORA") return reader.Error("peft_type", "is not \"LORA\"");
+  LoraOptions options;
+  ASSIGN_OR_RETURN(options.rank, reader.RequiredInt64("r", {.min = 1, .max = kMaxLoraRank}));
+  ASSIGN_OR_RETURN(options.alpha, reader.RequiredDouble("lora_alpha", {.min = 1e-6, .max = 1e6}));
+  ASSIGN_OR_RETURN(options.dropout,
+                   reader.OptionalDouble("lora_dropout", 0.0, {.min = 0.0, .max = 0.999}));
+  ASSIGN_OR_RETURN(options.is_rank_stabilized, reader.OptionalBool("use_rslora", false));
+  ASSIGN_OR_RETURN(const std::string bias, reader.OptionalString("bias", "none"));
+  if (bias != "none") return reader.Error("bias", "is not \"none\": biases are not trained here");
+  if (!reader.Has("target_modules")) {
+    return reader.Error("target_modules", "is missing: expected the names of linear layers");
+  }
+  const json& targets = document["target_modules"];
+  if (targets.is_array()) {
+    for (const json& target : targets) {
+      if (!target.is_string()) return reader.Error("target_modules", "expected names");
+      options.targets.push_back(target);
+    }
+    std::sort(options.targets.begin(), options.targets.end());
+  }
+  if (options.targets.empty() && targets != "all-linear") {
+    return reader.Error("target_modules", "expected a list of names, or \"all-linear\"");
+  }
+  for (const std::string& key : reader.Keys()) {
+    const bool is_known =
+        std::find(std::begin(kIgnoredKeys), std::end(kIgnoredKeys), key) !=
+            std::end(kIgnoredKeys) ||
+        absl::c_linear_search(
+            std::array<absl::string_view, 7>{"peft_type", "r", "lora_alpha", "lora_dropout",
+                                             "use_rslora", "bias", "target_modules"},
+            key);
+    if (is_known || IsNothing(document[key])) continue;
+    return reader.Error(key, "asks for something that adapters here do not do");
+  }
+  return options;
+}
+
+// Returns the checkpoint's transformer and its adapters.
+absl::StatusOr<std::pair<Transformer, LoraOptions>> AdaptedModelOf(const Checkpoint& checkpoint) {
+  const auto refuse = [&](const auto&... why) {
+    return base::DataError(absl::StrCat(checkpoint.path(), ": ", why...),
+                           absl::StatusCode::kFailedPrecondition);
+  };
+  const std::string& text = checkpoint.manifest().model_source;
+  if (text.empty()) return refuse("it does not say how its model is made");
+  ASSIGN_OR_RETURN(const std::optional<LoraOptions> lora, LoraOf(text));
+  if (!lora.has_value()) return refuse("its model has no adapters");
+  const absl::StatusOr<Transformer> model = TransformerOf(text);
+  if (!model.ok()) return refuse(model.status().message());
+  return std::pair(*model, *lora);
+}
+
+}  // namespace
+
+std::string AdapterPlace::ParameterOf(absl::string_view matrix) const {
+  return absl::StrCat(layer, name, ".", matrix);
+}
+
+std::string AdapterPlace::TensorOf(absl::string_view matrix) const {
+  return absl::StrCat("base_model.model.", module, ".", matrix, ".weight");
+}
+
+std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOptions& lora) {
+  // Ours are of the parts of joined tensors.
+  Transformer parts = model;
+  parts.has_joined_tensors = false;
+  std::vector<AdapterPlace> places;
+  for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(parts)) {
+    absl::string_view layer = parameter.name;
+    if (!absl::ConsumeSuffix(&layer, ".weight")) continue;
+    int64_t first = 0;
+    for (const HuggingFacePiece& piece : parameter.pieces) {
+      std::string module = HuggingFaceTensorName(parts, piece.tensor);
+      module.resize(module.size() - absl::string_view(".weight").size());
+      const std::string name = module.substr(module.rfind('.') + 1);
+      const int64_t begin = std::exchange(first, first + piece.columns());
+      const bool is_matrix = piece.shape.size() == 2 && absl::StrContains(layer, ": ");
+      const bool is_linear = absl::EndsWith(name, "_proj") || absl::StartsWith(name, "c_");
+      const bool is_target = lora.targets.empty() || absl::c_linear_search(lora.targets, name);
+      if (!is_matrix || !is_linear || !is_target) continue;
+      places.push_back({.layer = absl::StrCat(layer, "."),
+                        .name = name,
+                        .module = std::move(module),
+                        .inputs = piece.rows(),
+                        .first = begin,
+                        .outputs = piece.columns()});
+    }
+  }
+  return places;
+}
+
+bool IsPeftFolder(const std::string& folder) { return base::Exists(PathIn(folder, kConfig)); }
+
+absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder) {
+  const std::string path = PathIn(folder, kConfig);
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
+  absl::StatusOr<LoraOptions> options = ParseConfig(text);
+  if (!options.ok()) return base::InFile(base::WithJsonPlace(options.status(), text), path);
+  return options;
+}
+
+struct PeftFolder::Contents {
+  struct Matrix {
+    int64_t rows = 0, columns = 0;  // of ours
+    SafetensorsEntry entry;
+  };
+
+  std::string path;
+  LoraOptions lora;
+  base::FileReader file;
+  std::map<std::string, Matrix, std::less<>> matrices;  // by our name
+};
+
+absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Transformer& model) {
+  ASSIGN_OR_RETURN(LoraOptions lora, ReadPeftConfig(folder));
+  const std::string path = PathIn(folder, kTensors);
+  ASSIGN_OR_RETURN(base::FileReader file, base::FileReader::Open(path, /*follows_links=*/true));
+  absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
+  if (!header.ok()) return base::Annotate(header.status(), path);
+  std::map<std::string, SafetensorsEntry> entries;
+  for (SafetensorsEntry& entry : header->tensors) {
+    std::string name = entry.name;
+    entries.emplace(std::move(name), std::move(entry));
+  }
+  const auto refuse = [&](const auto&... why) {
+    return base::DataError(absl::StrCat(path, ": ", why...));
+  };
+  const auto contents = std::make_shared<Contents>(
+      Contents{.path = path, .lora = std::move(lora), .file = std::move(file), .matrices = {}});
+  for (const AdapterPlace& place : AdapterPlacesOf(model, contents->lora)) {
+    for (const absl::string_view matrix : kMatrices) {
+      const std::string tensor = place.TensorOf(matrix);
+      const auto found = entries.find(tensor);
+      if (found == entries.end()) return refuse("the tensor \"", tensor, "\" is missing");
+      const bool is_a = matrix == kMatrices[0];
+      const int64_t rows = is_a ? place.inputs : contents->lora.rank;
+      const int64_t columns = is_a ? contents->lora.rank : place.outputs;
+      const kernels::Shape expected{columns, rows};
+      if (found->second.shape != expected) {
+        return refuse("the tensor \"", tensor, "\" has the shape ", found->second.shape.ToString(),
+                      ", expected ", expected.ToString());
+      }
+      const std::optional<DType>& type = found->second.type;
+      if (!type.has_value() || !IsFloatingPoint(*type)) {
+        return refuse("the tensor \"", tensor, "\" has integers");
+      }
+      contents->matrices.emplace(place.ParameterOf(matrix),
+                                 Contents::Matrix{rows, columns, std::move(found->second)});
+      entries.erase(found);
+    }
+  }
+  if (!entries.empty()) {
+    return refuse("there is a tensor \"", entries.begin()->first, "\", which the model has not");
+  }
+  return PeftFolder(contents);
+}
+
+const LoraOptions& PeftFolder::lora() const { return contents_->lora; }
+
+absl::Status PeftFolder::Read(absl::string_view name, const kernels::Tensor& values) const {
+  const auto found = contents_->matrices.find(name);
+  if (found == contents_->matrices.end()) {
+    return base::DataError(absl::StrCat(contents_->path, " has no values of \"", name, "\""),
+                           absl::StatusCode::kNotFound);
+  }
+  const Contents::Matrix& matrix = found->second;
+  STAGECOACH_CHECK(matrix.rows * matrix.columns == values.elements(), "another number of values");
+  ASSIGN_OR_RETURN(const std::optional<float> bad,
+                   ReadMatrix({.file = &contents_->file,
+                               .type = *matrix.entry.type,
+                               .begin = matrix.entry.begin,
+                               .rows = matrix.columns,
+                               .columns = matrix.rows},
+                              /*transposes=*/true, values, matrix.columns));
+  if (!bad.has_value()) return absl::OkStatus();
+  return base::DataError(absl::StrCat(contents_->path, ": the tensor \"", matrix.entry.name,
+                                      "\" has a value that is not finite, ", *bad));
+}
+
+absl::StatusOr<std::string> PeftFolder::Fingerprint() const {
+  base::Hasher hasher;
+  std::vector<float> values;
+  for (const auto& [name, matrix] : contents_->matrices) {
+    values.resize(static_cast<size_t>(matrix.rows * matrix.columns));
+    RETURN_IF_ERROR(
+        Read(name, kernels::Float32(values.data(), kernels::Shape{matrix.rows, matrix.columns})));
+    hasher.Update(absl::StrCat(name, " "));
+    hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
+                                      values.size() * sizeof(float)));
+  }
+  return absl::StrCat("initial adapters: ", hasher.HexDigest(), "\n");
+}
+
+absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_model,
+                          const std::string& folder) {
+  ASSIGN_OR_RETURN(const auto adapted, AdaptedModelOf(checkpoint));
+  const auto& [model, lora] = adapted;
+  // This file is written last: a folder without it is that of a failed export.
+  const std::string config_path = PathIn(folder, kConfig);
+  if (base::Exists(config_path)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(config_path, " is there already: name a new folder"));
+  }
+  RETURN_IF_ERROR(base::MakeFolders(folder));
+  const std::vector<AdapterPlace> places = AdapterPlacesOf(model, lora);
+  SafetensorsHeader header{.metadata = {{"format", "pt"}}};
+  std::vector<std::string> targets = lora.targets;
+  for (const AdapterPlace& place : places) {
+    if (!absl::c_linear_search(targets, place.name)) targets.push_back(place.name);
+    header.tensors.push_back(
+        {.name = place.TensorOf("lora_A"), .shape = kernels::Shape{lora.rank, place.inputs}});
+    header.tensors.push_back(
+        {.name = place.TensorOf("lora_B"), .shape = kernels::Shape{place.outputs, lora.rank}});
+  }
+  ParameterReader reader(checkpoint);
+  RETURN_IF_ERROR(base::WriteFileAtomically(
+      PathIn(folder, kTensors), [&](const base::AppendFunction& append) -> absl::Status {
+        RETURN_IF_ERROR(append(LayOutSafetensors(header)));
+        for (const AdapterPlace& place : places) {
+          for (const absl::string_view matrix : kMatrices) {
+            ASSIGN_OR_RETURN(const absl::Span<const float> values,
+                             reader.Read(place.ParameterOf(matrix)));
+            const size_t columns =
+                static_cast<size_t>(matrix == kMatrices[0] ? lora.rank : place.outputs);
+            std::vector<float> transposed(values.size());
+            const size_t rows = values.size() / columns;
+            for (size_t i = 0; i < values.size(); ++i) {
+              transposed[i % columns * rows + i / columns] = values[i];
+            }
+            RETURN_IF_ERROR(append({reinterpret_cast<const char*>(transposed.data()),
+                                    transposed.size() * sizeof(float)}));
+          }
+        }
+        return absl::OkStatus();
+      }));
+  const nlohmann::ordered_json config = {
+      {"peft_type", "LORA"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", base_model},
+      {"inference_mode", true},
+      {"r", lora.rank},
+      {"lora_alpha", lora.alpha},
+      {"lora_dropout", lora.dropout},
+      {"use_rslora", lora.is_rank_stabilized},
+      {"bias", "none"},
+      {"fan_in_fan_out", model.family == TransformerFamily::kGpt2},
+      {"target_modules", targets}};
+  return base::WriteFileAtomically(config_path, config.dump(2) + "\n");
+}
+
+}  // namespace stagecoach::engine
