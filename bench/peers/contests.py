@@ -9,8 +9,10 @@ WORKER = str(pathlib.Path(__file__).resolve().parent / "worker.py")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-v")
 KINDS = ("one", *SCHEDULES, "ddp")
 STAGES_OF_A_DEVICE = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-v": 2}
-# Batch of each model, unless one is given. ResNet's layers are compared in one process alone.
-MODELS = {"default": 512, "gpt2-124m": 8, "resnet18-small": 32}
+# Batch of each model, unless one is given. ResNet's layers and adapters are compared in one process alone.
+MODELS = {"default": 512, "gpt2-124m": 8, "resnet18-small": 32, "qwen2.5-0.5b-lora": 1}
+LORA = "-lora"  # the end of the name of a model that is frozen and has adapters of all matrices of its blocks
+LORA_RANK = 16
 OURS = "Stagecoach"
 
 
@@ -39,19 +41,25 @@ class Contest:
     sides: list[Side]
 
 
+def has_tokens(model):
+    return model.startswith(("gpt2", "qwen"))
+
+
 def count(number, noun, plural=None):
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _our_side(options, kind, processes, threads, microbatches):
-    flags = {"--model": options.model, "--devices": 1, "--microbatches": microbatches, "--batch": options.batch,
+    flags = {"--model": options.model.removesuffix(LORA), "--devices": 1, "--microbatches": microbatches, "--batch": options.batch,
              "--repeats": options.repeats, "--layers": options.layers, "--width": options.width}
     if kind == "ddp":
         flags["--replicas"] = processes
     elif kind in SCHEDULES:
         flags |= {"--devices": processes, "--schedule": kind}
-    if options.model.startswith("gpt2"):
+    if has_tokens(options.model):
         flags["--context"] = options.context
+    if options.model.endswith(LORA):
+        flags["--lora"] = f"rank={LORA_RANK}"
     if options.model.startswith("resnet"):
         flags["--data"] = "synthetic:10x3072x10"  # images of 3 x 32 x 32
     flags |= {"--device": "cuda"} if options.device == "cuda" else {"--threads-per-device": threads}
@@ -118,13 +126,13 @@ def plan(options):
     work = []  # kind, processes, threads, micro-batches
     if "one" in options.only:
         work += [("one", 1, threads, 1) for threads in options.threads]
-    many = options.devices > 1 and not options.model.startswith("resnet")
+    many = options.devices > 1 and not options.model.startswith("resnet") and not options.model.endswith(LORA)
     for kind in KINDS[1:]:
         if many and kind in options.only:
             work += [(kind, options.devices, options.threads_per_device, microbatches) for microbatches in options.microbatches
                      if kind != "ddp" or microbatches % options.devices == 0]
     if not work:
-        raise UserError("nothing to compare: pipelines and ddp want two --devices, and another model than a ResNet")
+        raise UserError("nothing to compare: pipelines and ddp want two --devices, and another model than a ResNet or one with adapters")
     contests = []
     for kind, processes, threads, microbatches in work:
         if options.batch % microbatches != 0:

@@ -76,6 +76,38 @@ def gpt2(options):
     return model
 
 
+class Logits(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, ids):
+        return self.network(input_ids=ids, use_cache=False).logits
+
+
+def qwen_lora(options):
+    """Qwen 2.5 0.5B of the library transformers, frozen, with PEFT's adapters of rank 16 on all matrices of its blocks."""
+    import peft
+    import transformers
+
+    import contests
+
+    config = transformers.Qwen2Config(vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
+                                      num_attention_heads=14, num_key_value_heads=2, rope_theta=1e6, tie_word_embeddings=True)
+    network = transformers.Qwen2ForCausalLM(config)
+    rank = contests.LORA_RANK
+    network = peft.get_peft_model(network, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+
+    def make_batch(rows):
+        ids = torch.randint(config.vocab_size, (rows, options.context + 1))
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    model = Model([Logits(network)], make_batch, loss_of_tokens)
+    expected = 494_032_768 + 24 * rank * (2 * (896 + 896) + 2 * (896 + 128) + 3 * (896 + 4864))
+    assert model.parameters == expected, (model.parameters, expected)
+    return model
+
+
 def conv_norm(inputs, outputs, kernel, stride):
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)
 
@@ -106,4 +138,4 @@ def resnet18_small(options):
     return model
 
 
-MODELS = {"default": default, "gpt2-124m": gpt2, "resnet18-small": resnet18_small}
+MODELS = {"default": default, "gpt2-124m": gpt2, "resnet18-small": resnet18_small, "qwen2.5-0.5b-lora": qwen_lora}

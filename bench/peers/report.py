@@ -2,7 +2,7 @@
 
 import statistics
 
-from contests import OURS
+from contests import OURS, has_tokens
 
 BUSY_LOAD = 0.5
 
@@ -34,7 +34,7 @@ def _heading(results):
     versions, machine, settings = results["versions"], results["machine"], results["settings"]
     libraries = [f"{name} {versions[key]}" for key, name in (("mkl", "MKL"), ("onednn", "oneDNN"), ("transformers", "transformers"),
                                                             ("cuda", "CUDA")) if versions.get(key)]
-    tokens = f" rows of {settings['context']} tokens" if settings["model"].startswith("gpt2") else ""
+    tokens = f" rows of {settings['context']} tokens" if has_tokens(settings["model"]) else ""
     # Of the last minute before the first run.
     load = machine["load_before"]
     busy = f"; not idle when it began: load average {load:.1f}" if load > BUSY_LOAD else ""
@@ -48,7 +48,7 @@ def _heading(results):
 def _rate(results):
     """Units of a sample, and their name."""
     settings = results["settings"]
-    return (settings["context"], "tokens/s") if settings["model"].startswith("gpt2") else (1, "samples/s")
+    return (settings["context"], "tokens/s") if has_tokens(settings["model"]) else (1, "samples/s")
 
 
 def _cells(side, units):

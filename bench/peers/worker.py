@@ -55,7 +55,7 @@ class Replica:
 
     def __init__(self, model, options, device):
         module = torch.nn.Sequential(*model.layers).to(device)
-        self.parameters = list(module.parameters())
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
         if options.world > 1:
             module = torch.nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
         self.without_exchange = module.no_sync if options.world > 1 else contextlib.nullcontext

@@ -231,8 +231,11 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(const RunConfig& options
     observer_->OnRecovered(trainer.steps(), position.epoch);
     return position;
   }
-  if (resumes_ && !options.initial_parameters.empty()) {
-    options.notices.Tell("--init is not read: the run resumes from its checkpoint");
+  const std::pair<const char*, bool> unread[] = {{"--init", !options.initial_parameters.empty()},
+                                                 {"--lora", IsPeftFolder(options.lora)}};
+  for (const auto& [flag, is_given] : unread) {
+    if (!resumes_ || !is_given) continue;
+    options.notices.Tell(absl::StrCat(flag, " is not read: the run resumes from its checkpoint"));
   }
   if (!resumes_) {
     if (const auto& folder = initial.parameters; folder.has_value()) {

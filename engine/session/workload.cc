@@ -235,6 +235,11 @@ absl::Status CheckContext(const RunConfig& options, int64_t context, const Trans
                                       options.initial_parameters, " has ", initial.context));
 }
 
+std::string WithLora(std::string text, const std::optional<LoraOptions>& lora) {
+  if (lora.has_value()) absl::StrAppend(&text, "\n", LoraTableOf(*lora));
+  return text;
+}
+
 // Of a model that is named, and starts from another's parameters: with what these are more than its
 // layers say, the whole table of positions and the tokens with a meaning.
 absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string text) {
@@ -252,7 +257,8 @@ absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string te
   named->context = std::min(named->context, initial->context);
   named->end_of_text = initial->end_of_text;
   named->begin_of_text = initial->begin_of_text;
-  return ModelFileOf(*named);
+  ASSIGN_OR_RETURN(const std::optional<LoraOptions> lora, LoraOf(text));
+  return WithLora(ModelFileOf(*named), lora);
 }
 
 absl::StatusOr<std::string> ModelTextWithoutLora(const RunConfig& options) {
@@ -291,12 +297,11 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
   if (text.empty()) return refuse("is for a model of --init or --model, not for the default one");
   ASSIGN_OR_RETURN(const std::optional<LoraOptions> own, LoraOf(text));
   const bool is_folder = IsPeftFolder(options.lora);
-  if (own.has_value() && is_folder && !options.model_text.empty()) return text;  // a run resumes
   absl::StatusOr<LoraOptions> lora =
       is_folder ? ReadPeftConfig(options.lora) : ParseLora(options.lora);
   if (is_folder) RETURN_IF_ERROR(lora.status());
   if (!lora.ok()) return refuse(lora.status().message());
-  if (!own.has_value()) return absl::StrCat(text, "\n", LoraTableOf(*lora));
+  if (!own.has_value()) return WithLora(std::move(text), *lora);
   if (!options.model_text.empty() && *own == *lora) return text;
   return refuse(NameOfModel(options), " has other adapters already");
 }

@@ -133,6 +133,16 @@ absl::StatusOr<LoraOptions> ReadLora(const json& table, base::ObjectReader reade
   return options;
 }
 
+std::string LoraTextOf(const LoraOptions& options) {
+  std::string text = absl::StrCat("rank=", options.rank, ",alpha=", json(options.alpha).dump());
+  if (options.dropout > 0.0) absl::StrAppend(&text, ",dropout=", json(options.dropout).dump());
+  if (options.is_rank_stabilized) absl::StrAppend(&text, ",rslora=1");
+  if (!options.targets.empty()) {
+    absl::StrAppend(&text, ",targets=", absl::StrJoin(options.targets, "+"));
+  }
+  return text;
+}
+
 std::string LoraTableOf(const LoraOptions& options) {
   std::string table =
       absl::StrCat("[lora]\nrank = ", options.rank, "\nalpha = ", json(options.alpha).dump(), "\n");

@@ -37,6 +37,8 @@ inline constexpr int64_t kMaxLoraRank = 4096;
 absl::StatusOr<LoraOptions> ParseLora(absl::string_view text);
 // Reads the table [lora] of a model file, which has the same keys, except that targets is an array.
 absl::StatusOr<LoraOptions> ReadLora(const nlohmann::json& table, base::ObjectReader reader);
+// Returns the text that ParseLora reads.
+std::string LoraTextOf(const LoraOptions& options);
 // Returns that table, with its heading.
 std::string LoraTableOf(const LoraOptions& options);
 

@@ -319,7 +319,7 @@ std::vector<RunFlag> ModelFlags() {
            Reads(&O::lora, ParseLoraFlag),
            {.saving = FlagSaving::kOnlyGiven,
             .in_effect = OfOptions([](const O& options) -> Effect {
-              return options.lora.empty() ? std::nullopt : Effect(options.lora);
+              return options.lora.empty() ? std::nullopt : Effect(LoraToSave(options.lora));
             })}),
       Flag("--layers", "N",
            Describe("Number of layers of the default network", absl::StrCat(defaults.layers)),

@@ -118,11 +118,24 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
       measures.has_rmse() ? "a number to predict" : Counted(train.classes(), "class", "classes"));
 }
 
+// "1,234 parameters", and how many of them are trained unless all are.
+std::string DescribeParameters(const engine::ParameterTable& parameters) {
+  int64_t all = 0, trained = 0;
+  bool has_frozen = false;
+  for (const engine::ModelParameter& parameter : parameters.all()) {
+    if (parameter.is_copy() || parameter.update.is_average()) continue;
+    all += parameter.shape.elements();
+    has_frozen = has_frozen || parameter.update.is_frozen();
+    if (!parameter.update.is_frozen()) trained += parameter.shape.elements();
+  }
+  if (!has_frozen) return absl::StrCat(base::FormatCount(all), " parameters");
+  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters",
+                         base::FormatCount(all), base::FormatCount(trained),
+                         100.0 * static_cast<double>(trained) / static_cast<double>(all));
+}
+
 // Data, model and plan in a few lines and a table.
 std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures) {
-  int64_t parameters = 0;
-  for (const partition::StageReport& stage : run.prepared.report.stages)
-    parameters += stage.parameters;
   const partition::Plan& plan = run.prepared.plan;
   const int blocks = plan.replication.gradient_blocks;
   const int64_t left_over = run.rows_left_over();
@@ -134,8 +147,8 @@ std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures
                          left_over == 1 ? ", which makes no batch: another one each time"
                                         : ", which make no whole batch: others each time"),
       "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
-      base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
-      Counted(plan.num_stages(), "stage", "stages"),
+      DescribeParameters(run.prepared.profile.parameters), "\nplan   ", plan.schedule.name,
+      " over ", Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
       plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
       plan.replication.reduction == partition::ReductionKind::kRing

@@ -61,6 +61,7 @@ TEST(LoraTable, ComesBack) {
        {"rank=4", "rank=9,alpha=6.5,dropout=0.25,rslora=1,targets=q_proj+v_proj"}) {
     ASSERT_OK_AND_ASSIGN(const LoraOptions options, ParseLora(text));
     EXPECT_EQ(LoraOf(LoraTableOf(options)).value(), options);
+    EXPECT_EQ(ParseLora(LoraTextOf(options)).value(), options);
   }
   EXPECT_EQ(LoraOf("context = 4").value(), std::nullopt);
 }
@@ -73,7 +74,8 @@ TEST(LoraTable, RefusesOthers) {
       {"[lora]\nrank = 1\nalpha = 0", "$.lora: alpha is 0"},
       {"[lora]\nrank = 1\ndropout = 1.5", "$.lora: dropout is 1.5"},
       {"[lora]\nrank = 1\ntargets = [1]", "$.lora.targets: expected names of linear layers"},
-      {"[lora]\nrank = 1\ntarget = []", "$.lora: unknown key \"target\"; did you mean \"targets\"?"},
+      {"[lora]\nrank = 1\ntarget = []",
+       "$.lora: unknown key \"target\"; did you mean \"targets\"?"},
   };
   ExpectRefusals([](const char* toml) { return LoraOf(toml).status(); }, refusals);
 }
