@@ -18,7 +18,7 @@
 // one. A file has:
 //
 //   let NAME = TEXT      From here on $NAME is that text. Every file has the folders $tokenizers,
-//                        $transformers and $profiles of fixtures.
+//                        $transformers, $lora and $profiles of fixtures.
 //   before               The indented lines are the first of every case from here on.
 //   case NAME            The lines of the case follow.
 //
@@ -93,6 +93,7 @@ class UnreadableCliFile : public ::testing::Test {
 void RegisterCliFile(const fs::path& path) {
   const CliNames names = {{"tokenizers", STAGECOACH_TOKENIZER_FIXTURES},
                           {"transformers", STAGECOACH_TRANSFORMER_FIXTURES},
+                          {"lora", STAGECOACH_LORA_FIXTURES},
                           {"profiles", STAGECOACH_PARTITION_TEST_DATA}};
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
