@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,12 +26,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 RUN = [
     ("tutorial.md", ""),
     ("concepts.md", ""),
+    ("fine-tuning.md", ""),
     ("distributed.md", "Data parallelism from the beginning"),
     ("planner.md", "Plan files and exports"),
     ("schedules.md", "Simulating schedules"),
 ]
 # In other sections, the commands whose files are all shown there.
 ALSO_RUN = {("planner.md", "Profiles and clusters"): ["stagecoach plan --profile mixtral.toml"]}
+# Files of this repository that a page says to copy, by the names of the copies.
+COPIES = {"fine-tuning.md": {"tokenizer.json": "tests/fixtures/tokenizers/qwen2.json"}}
 # Columns whose values follow from plan and model alone.
 STABLE = ["device", "stage", "stages", "layers", "weights", "gradients", "optimizer", "stash", "parameters", "stashed", "limit", "in flight"]
 PROGRAM = None
@@ -188,6 +192,8 @@ class Documents(unittest.TestCase):
     def test_commands_print_what_is_shown(self):
         for name, section in [*RUN, *ALSO_RUN]:
             with self.subTest(page=name, section=section), tempfile.TemporaryDirectory() as folder:
+                for copy, original in COPIES.get(name, {}).items():
+                    shutil.copy(ROOT / original, pathlib.Path(folder) / copy)
                 lines_shown = lines_of(ROOT / "docs" / name, section)
                 for before, _, block in blocks(lines_shown):
                     file = re.search(r"`([a-z.]+)`:$", before)
