@@ -262,7 +262,7 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
   for (const auto& [tensor, stored] : tensors) {
     if (known.contains(tensor) || IsHuggingFaceBuffer(model, tensor)) continue;
     return base::DataError(
-        absl::StrCat("there is a tensor \"", tensor, "\", which the model has not"));
+        absl::StrCat("there is a tensor \"", tensor, "\", which the model does not have"));
   }
   return CheckTiedHead();
 }

@@ -94,7 +94,7 @@ absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text) {
                                              "use_rslora", "bias", "target_modules"},
             key);
     if (is_known || IsNothing(document[key])) continue;
-    return reader.Error(key, "asks for something that adapters here do not do");
+    return reader.Error(key, "is not supported");
   }
   return options;
 }
@@ -214,7 +214,8 @@ absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Tra
     }
   }
   if (!entries.empty()) {
-    return refuse("there is a tensor \"", entries.begin()->first, "\", which the model has not");
+    return refuse("there is a tensor \"", entries.begin()->first,
+                  "\", which the model does not have");
   }
   return PeftFolder(contents);
 }

@@ -38,7 +38,7 @@ struct AdapterPlace {
 std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOptions& lora);
 
 // Returns whether a folder has adapters, and reads its adapter_config.json. InvalidArgument names
-// the key that asks for something that adapters here do not do: other methods than LoRA, DoRA,
+// the key whose value is not supported: other methods than LoRA, DoRA,
 // biases, several ranks, chosen layers, modules that are trained as a whole.
 bool IsPeftFolder(const std::string& folder);
 absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder);

@@ -303,7 +303,8 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
   if (!lora.ok()) return refuse(lora.status().message());
   if (!own.has_value()) return WithLora(std::move(text), *lora);
   if (!options.model_text.empty() && *own == *lora) return text;
-  return refuse(NameOfModel(options), " has other adapters already");
+  if (!options.model_text.empty()) return refuse("the saved run has adapters of other options");
+  return refuse(NameOfModel(options), " has a table [lora] of its own");
 }
 
 // The learning rate, or its peak.

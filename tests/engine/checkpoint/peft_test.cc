@@ -63,7 +63,7 @@ TEST(PeftFolder, RefusesWhatAdaptersHereDoNotDo) {
   const auto without = [](const char* key) {
     return Change<json>([=](json& config) { config.erase(key); });
   };
-  const char* const not_done = "asks for something that adapters here do not do";
+  const char* const not_done = "is not supported";
   const Refusal<Change<json>> refusals[] = {
       {with("peft_type", "LOHA"), "$.peft_type: is not \"LORA\""},
       {without("r"), "adapter_config.json:1:1: $: the key \"r\" is missing"},
@@ -80,12 +80,13 @@ TEST(PeftFolder, RefusesWhatAdaptersHereDoNotDo) {
       {with("layers_to_transform", json{1}), not_done},
       {with("modules_to_save", json{"lm_head"}), not_done},
       {with("lora_bias", true), not_done},
-      {with("a_key_of_later_versions", 1), "$.a_key_of_later_versions: asks for something"},
+      {with("a_key_of_later_versions", 1), "$.a_key_of_later_versions: is not supported"},
       // The tensors are other ones then.
       {with("r", 4),
        "the tensor \"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight\" "
        "has the shape [3, 24], expected [4, 24]"},
-      {with("target_modules", json{"q_proj"}), "v_proj.lora_A.weight\", which the model has not"},
+      {with("target_modules", json{"q_proj"}),
+       "v_proj.lora_A.weight\", which the model does not have"},
       {with("target_modules", json{"q_proj", "k_proj", "v_proj"}),
        "k_proj.lora_A.weight\" is missing"},
   };

@@ -117,6 +117,10 @@ absl::StatusOr<std::string> ParseChatTemplate(const std::string& text) {
 
 absl::StatusOr<std::string> ParseLoraFlag(const std::string& text) {
   if (engine::IsPeftFolder(text)) return text;
+  if (!text.empty() && !absl::StrContains(text, '=')) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is neither a list such as rank=16 nor a folder with adapter_config.json"));
+  }
   RETURN_IF_ERROR(engine::ParseLora(text).status());
   return text;
 }
