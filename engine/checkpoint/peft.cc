@@ -20,6 +20,7 @@
 #include "base/line.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
+#include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/parameter_reader.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/stored_matrix.h"
@@ -260,6 +261,14 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
                           const std::string& folder) {
   ASSIGN_OR_RETURN(const auto adapted, AdaptedModelOf(checkpoint));
   const auto& [model, lora] = adapted;
+  // The folder may be gone, or be the name of a model.
+  const absl::StatusOr<Transformer> original = ReadHuggingFaceConfigFile(base_model);
+  if (original.ok() && original->has_joined_tensors) {
+    return base::DataError(
+        absl::StrCat(base_model, " has joined tensors, such as qkv_proj, where the adapters of ",
+                     checkpoint.path(), " are of their parts: --format hf merges them"),
+        absl::StatusCode::kFailedPrecondition);
+  }
   // This file is written last: a folder without it is that of a failed export.
   const std::string config_path = PathIn(folder, kConfig);
   if (base::Exists(config_path)) {

@@ -216,7 +216,9 @@ class ModelParser {
       shape = layer.OutputOf(shape);
       RETURN_IF_ERROR(named.Add(index, path, layer, shape));
     }
-    if (lora_.has_value()) RETURN_IF_ERROR(lora_->CheckAllFound());
+    if (lora_.has_value()) {
+      RETURN_IF_ERROR(base::Annotate(lora_->CheckAllFound(), "$.lora.targets"));
+    }
     model.skips = named.TakeSkips();
     const int64_t outputs = LastAxisOf(shape);
     model.layers = std::move(list.factories);
@@ -321,6 +323,15 @@ Shape ParseModelInput(absl::string_view toml) {
     extents.push_back(extent);
   }
   return Shape(extents);
+}
+
+absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora) {
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  if (document.contains("input") &&
+      (document["input"] == "image" || document["input"].size() == 3)) {
+    return absl::InvalidArgumentError("a model of images has no adapters");
+  }
+  return CheckLoraTargets(lora, LinearLayersIn(document.value("layer", json::array())));
 }
 
 absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml) {

@@ -103,6 +103,9 @@ Shape ParseModelInput(absl::string_view toml);
 // Returns the adapters that a model of `toml` gets; nothing if it has no table [lora]. Errors:
 // those of ParseModel in that table.
 absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml);
+// Returns whether the model of `toml` can have these adapters. InvalidArgument: it is of images, or
+// CheckLoraTargets. Errors of base::ParseToml.
+absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora);
 
 // Does the same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
 // base::ReadFile.

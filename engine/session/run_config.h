@@ -205,8 +205,9 @@ schedule::ResultsPlace ResultsOf(const RunConfig& options,
 // Returns the learning rates of a run of `steps` steps. Defaults: the rate, or its peak, is 0.01
 // for sgd, and for adamw 0.09 / width, at most 1e-3. (An update of Adam moves every weight by about
 // the rate, so what it moves an activation by grows with the number of inputs; a model file's
-// widths are unknown here: 1e-3.) The warm-up takes kWarmupShare of the steps, and at the end the
-// rate is 0. InvalidArgument: an option that its schedule does not have, or that is out of range.
+// widths are unknown here: 1e-3. Adapters begin with 0: 2e-4.) The warm-up takes kWarmupShare of
+// the steps, and at the end the rate is 0. InvalidArgument: an option that its schedule does not
+// have, or that is out of range.
 absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps);
 
 // Returns what each of the devices is.

@@ -301,7 +301,14 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
       is_folder ? ReadPeftConfig(options.lora) : ParseLora(options.lora);
   if (is_folder) RETURN_IF_ERROR(lora.status());
   if (!lora.ok()) return refuse(lora.status().message());
-  if (!own.has_value()) return WithLora(std::move(text), *lora);
+  if (!own.has_value()) {
+    const absl::Status fits = CheckCanAdapt(text, *lora);
+    if (!fits.ok() && is_folder) {
+      return base::DataError(absl::StrCat(options.lora, "/adapter_config.json: ", fits.message()));
+    }
+    return fits.ok() ? absl::StatusOr<std::string>(WithLora(std::move(text), *lora))
+                     : refuse(fits.message());
+  }
   if (!options.model_text.empty() && *own == *lora) return text;
   if (!options.model_text.empty()) return refuse("the saved run has adapters of other options");
   return refuse(NameOfModel(options), " has a table [lora] of its own");
@@ -310,6 +317,8 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
 // The learning rate, or its peak.
 float PeakRateOf(const RunConfig& options) {
   if (options.learning_rate.has_value()) return *options.learning_rate;
+  constexpr float kAdapterRate = 2e-4F;  // Dettmers et al. 2023, for models of 7 and 13 billion
+  if (!options.lora.empty() && options.optimizer == "adamw") return kAdapterRate;
   const OptimizerType* const found = FindOptimizerType(options.optimizer);
   const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
   if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel) {

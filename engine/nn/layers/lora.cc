@@ -195,14 +195,31 @@ std::vector<AdaptedOutputs> LoraTargets::Choose(std::vector<AdaptedOutputs> part
   return parts;
 }
 
-absl::Status LoraTargets::CheckAllFound() const {
-  if (seen_.empty()) {
-    return absl::InvalidArgumentError("$.lora: the model has no linear layer to adapt");
+std::set<std::string> LinearLayersIn(const json& list) {
+  std::set<std::string> names;
+  for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
+    if (!list[i].is_object()) continue;
+    if (TypeAt(list, i) == "linear") {
+      for (AdaptedOutputs& part : AdaptedOutputsOf(list, i, 1)) names.insert(std::move(part.name));
+    }
+    for (const char* const inside : {"layers", "shortcut"}) {
+      if (list[i].contains(inside)) names.merge(LinearLayersIn(list[i][inside]));
+    }
   }
-  for (const std::string& target : options_.targets) {
-    if (seen_.contains(target)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("$.lora.targets: the model has no linear layer ",
-                                                   target, ", but ", absl::StrJoin(seen_, ", ")));
+  return names;
+}
+
+absl::Status CheckLoraTargets(const LoraOptions& options, const std::set<std::string>& names) {
+  if (names.empty()) {
+    return absl::InvalidArgumentError("the model has no linear layer to adapt");
+  }
+  for (const std::string& target : options.targets) {
+    if (names.contains(target)) continue;
+    const std::string nearest =
+        base::Nearest(target, std::vector<std::string>(names.begin(), names.end()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model has no linear layer \"", target, "\"; it has ", absl::StrJoin(names, ", "),
+        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
   }
   return absl::OkStatus();
 }

@@ -60,6 +60,13 @@ struct AdaptedOutputs {
 //   anywhere else                          linear
 std::vector<AdaptedOutputs> AdaptedOutputsOf(const nlohmann::json& list, size_t i, int64_t outputs);
 
+// Returns the names of all parts in a list of layers, including those inside others.
+std::set<std::string> LinearLayersIn(const nlohmann::json& list);
+
+// Returns InvalidArgument, with the nearest name, if a target is none of `names`, or if these are
+// none.
+absl::Status CheckLoraTargets(const LoraOptions& options, const std::set<std::string>& names);
+
 // Chooses what gets an adapter while a model file is read.
 class LoraTargets {
  public:
@@ -68,8 +75,8 @@ class LoraTargets {
   const LoraOptions& options() const { return options_; }
   // Returns those that are to be adapted.
   std::vector<AdaptedOutputs> Choose(std::vector<AdaptedOutputs> parts);
-  // Called at the end. InvalidArgument: a target is the name of no linear layer, or there is none.
-  absl::Status CheckAllFound() const;
+  // Called at the end: CheckLoraTargets.
+  absl::Status CheckAllFound() const { return CheckLoraTargets(options_, seen_); }
 
  private:
   const LoraOptions options_;

@@ -173,6 +173,7 @@ absl::Status Stage::FoldGradients(int layer, absl::Span<const GradientTree::Merg
   };
   for (const GradientTree::Merge& merge : merges) {
     for (size_t i = first; i < end; ++i) {
+      if (copy(0, i).empty()) continue;  // it is frozen
       RETURN_IF_ERROR(device_.ops().elementwise().Add(device_.stream(), copy(merge.left, i),
                                                       copy(0, i), copy(merge.to, i)));
     }

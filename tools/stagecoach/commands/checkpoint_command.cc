@@ -209,7 +209,8 @@ absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
                    {"output", options.output}});
     return kExitOk;
   }
-  absl::PrintF("wrote the parameters of %s to %s\n", checkpoint.path(), options.output);
+  absl::PrintF("wrote the %s of %s to %s\n", options.format == "peft" ? "adapters" : "parameters",
+               checkpoint.path(), options.output);
   return kExitOk;
 }
 

@@ -125,7 +125,7 @@ TEST(LoraTargets, AreLinearLayersOfTheModel) {
   EXPECT_OK(ParseModel(WithLora("targets = [\"linear\"]"), 4, 2));
   const Refusal<std::string> refusals[] = {
       {WithLora("targets = [\"q_proj\"]"),
-       "$.lora.targets: the model has no linear layer q_proj, but linear"},
+       "$.lora.targets: the model has no linear layer \"q_proj\"; it has linear"},
       {"input = \"image\"\n[[layer]]\ntype = \"flatten\"\n" + WithLora(""),
        "is for models of tokens or of numbers, not of images"},
       {"[[layer]]\ntype = \"layer_norm\"\n[lora]\nrank = 1\n",
