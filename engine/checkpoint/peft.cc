@@ -260,7 +260,8 @@ absl::StatusOr<std::string> PeftFolder::Fingerprint() const {
 absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_model,
                           const std::string& folder) {
   ASSIGN_OR_RETURN(const auto adapted, AdaptedModelOf(checkpoint));
-  const auto& [model, lora] = adapted;
+  const Transformer& model = adapted.first;
+  const LoraOptions& lora = adapted.second;
   // The folder may be gone, or be the name of a model.
   const absl::StatusOr<Transformer> original = ReadHuggingFaceConfigFile(base_model);
   if (original.ok() && original->has_joined_tensors) {

@@ -32,7 +32,7 @@ namespace stagecoach::partition {
 //   step_ms = 0, flops = 0, spread = 0 (LayerCost::spread)
 //   parameters = parameter_bytes / 4, parameter_bytes = 4 * parameters, both = 0 if neither is
 //     set; optimizer_bytes = 2 * parameter_bytes; averaged_bytes,
-//     other_resident_bytes, working_bytes = 0
+//     other_resident_bytes, working_bytes, frozen_bytes = 0
 //   output_bytes = 0, input_bytes = all outputs that it reads; stash_bytes, weight_stash_bytes,
 //     gradient_stash_bytes, workspace_bytes, passing_bytes, skip_area_bytes = 0
 //   recompute_stash_bytes: without it the layer cannot repeat F

@@ -11,6 +11,7 @@
 #include "kernels/bfloat16.h"
 #include "kernels/ops/ops.h"
 #include "kernels/staging.h"
+#include "partition/cost/tie.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -71,6 +71,13 @@ TEST(CheckLayers, RefusesMoreRoundedCopiesThanIsResident) {
   layer.memory.working_bytes = 128;
   EXPECT_THAT(CheckLayers({layer}),
               IsRefused("layer 0 (head): working_bytes is 128, expected at most"));
+  layer.memory.working_bytes = 24;
+  layer.memory.frozen_bytes = 40;
+  EXPECT_OK(CheckLayers({layer}));
+  layer.memory.frozen_bytes = 41;
+  EXPECT_THAT(CheckLayers({layer}),
+              IsRefused("layer 0 (head): frozen_bytes is 41, expected at most the rest of "
+                        "other_resident_bytes, 40"));
 }
 
 TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {

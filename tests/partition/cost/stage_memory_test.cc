@@ -54,14 +54,18 @@ TEST(LayOutStage, KeepsOfParametersWhatLayersReadWhereNothingIsTrained) {
   layers[0].memory.parameter_bytes = 1024 + 128;
   layers[0].memory.averaged_bytes = 128;
   layers[0].memory.working_bytes = 512;
+  layers[0].memory.frozen_bytes = 16;
   layers[0].memory.other_resident_bytes = 512 + 24;
   layers[1].memory.parameter_bytes = 64;
+  layers[1].memory.frozen_bytes = layers[1].memory.other_resident_bytes = 8;
   StageMemory stage = Aggregate(layers, kMiddle);
   EXPECT_EQ(stage.parameter_bytes, 1024 + 128 + 64);
-  EXPECT_EQ(stage.other_resident_bytes, 512 + 24);
+  EXPECT_EQ(stage.other_resident_bytes, 512 + 24 + 8);
+  EXPECT_EQ(stage.frozen_bytes, 16 + 8);
   stage = Aggregate(layers, {.trains = false});
   EXPECT_EQ(stage.parameter_bytes, 512 + 128 + 64);
-  EXPECT_EQ(stage.other_resident_bytes, 24);
+  EXPECT_EQ(stage.other_resident_bytes, 24 + 8);
+  EXPECT_EQ(stage.frozen_bytes, 16 + 8);
   EXPECT_EQ(stage.gradient_bytes + stage.optimizer_bytes, 0);
 }
 
