@@ -290,6 +290,14 @@ class AdaptedLinearLayer final : public Layer {
 
 }  // namespace
 
+Init InitialWeight(const LinearOptions& options, int64_t inputs) {
+  if (options.deviation.has_value()) return Init::Normal(0.0F, *options.deviation);
+  const bool is_relu = options.activation == Activation::kRelu;
+  const double variance = (is_relu ? 2.0 : 1.0) / static_cast<double>(inputs);
+  const auto bound = static_cast<float>(options.gain * std::sqrt(3.0 * variance));
+  return Init::Uniform(-bound, bound);
+}
+
 LayerFactory AdaptedLinear(const LinearOptions& options) {
   return LayerOf<AdaptedLinearLayer>(options);
 }

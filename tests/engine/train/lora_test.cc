@@ -378,6 +378,28 @@ TEST(LoraAdapters, HaveTheGradientsOfTheLoss) {
   }
 }
 
+// No gradient passes below the first adapter, in the profile and in the run, wherever that is cut.
+TEST(LoraAdapters, HaveNothingToComputeBelowThem) {
+  constexpr int64_t kLoraRows = 24;
+  const Model model =
+      ParseModel("[[layer]]\ntype = \"layer_norm\"\nrepeat = 2\n" + TwoLayers("relu"),
+                 kSmallFeatures, kSmallClasses)
+          .value();
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, {.micro_batch_rows = 6}));
+  EXPECT_EQ(profile.layers[1].backward_input_ns + profile.layers[1].backward_weight_ns, 0.0);
+  EXPECT_GT(profile.layers[2].backward_input_ns, 0.0);
+  const auto data = SmallData(kLoraRows);
+  std::vector<std::string> hashes;
+  for (const auto& [devices, schedule] :
+       {std::pair(1, "gpipe"), std::pair(2, "zb-h1"), std::pair(4, "1f1b")}) {
+    const auto trainer =
+        MakeTrainer(model, EvenPlan(model, devices, schedule, 4, kLoraRows / 4), {});
+    for (int step = 0; step < 2; ++step) ASSERT_OK(trainer->Step(*data, Rows(0, kLoraRows)));
+    hashes.push_back(trainer->ParametersHash().value());
+    EXPECT_EQ(hashes.back(), hashes.front()) << schedule;
+  }
+}
+
 // Dropout is that of what adapters take, in training alone, and the same wherever the model is cut.
 TEST(LoraAdapters, DropInTrainingAlone) {
   constexpr int64_t kLoraRows = 24;
