@@ -58,6 +58,7 @@ int SystemCalls::Rename(const char* from, const char* to) { return rename(from, 
 int SystemCalls::Exchange(const char* one, const char* other) {
   return renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE);
 }
+int SystemCalls::Link(const char* from, const char* to) { return link(from, to); }
 int SystemCalls::RemoveFile(const char* path) { return unlink(path); }
 int SystemCalls::RemoveFolder(const char* path) { return rmdir(path); }
 

@@ -34,6 +34,7 @@ class SystemCalls {
   virtual int Close(int file);
   virtual int Rename(const char* from, const char* to);
   virtual int Exchange(const char* one, const char* other);  // renameat2 with RENAME_EXCHANGE
+  virtual int Link(const char* from, const char* to);        // link
   virtual int RemoveFile(const char* path);                  // unlink
   virtual int RemoveFolder(const char* path);                // rmdir
 };

@@ -25,6 +25,7 @@ namespace stagecoach::engine {
 //     manifest.json.xxh128               its hash, as `xxh128sum` prints it
 //     layer-00000.safetensors            the layers (shard_files.h)
 //     layer-00000.optimizer.safetensors
+//     layer-00000.frozen.safetensors     the same file as in the checkpoint before, if it can be
 //
 // Nothing is read through a symbolic link in a checkpoint, and nothing outside of it. Damage is
 // reported as DataLoss, which names the file and, if possible, the tensor.

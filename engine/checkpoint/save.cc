@@ -109,7 +109,10 @@ class Saving {
   };
 
   bool IsOwner(size_t file) const { return task_.owners[file] == task_.process; }
-  bool HasPartOf(size_t file) const { return IsOwner(file) || !own_[file].empty(); }
+  bool HasPartOf(size_t file) const {
+    if (task_.links_frozen && task_.files[file].is_frozen) return false;
+    return IsOwner(file) || !own_[file].empty();
+  }
   std::string PathOf(absl::string_view name) const { return absl::StrCat(path_, "/", name); }
   std::string PhaseName(absl::string_view phase, int process) const {
     return absl::StrCat(".", phase, "-", process);
@@ -298,6 +301,7 @@ class Saving {
   // Returns the files in the order of the layers.
   absl::StatusOr<std::vector<SavedFile>> TakeAllSaved() {
     std::map<std::string, SavedFile> by_name;
+    for (const SavedFile& file : task_.linked) by_name[file.name] = file;
     for (SavedFile& file : saved_) by_name[file.name] = std::move(file);
     std::vector<SavedFile> files;
     for (const ShardFile& shard : task_.files) {
@@ -362,6 +366,33 @@ absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task) {
   RETURN_IF_ERROR(RemoveLeftovers(calls, task.folder, TemporaryName(task)));
   if (calls.MakeFolder(path.c_str()) != 0) return base::WriteError("create", path);
   return absl::OkStatus();
+}
+
+std::vector<SavedFile> LinkFrozenFiles(base::SystemCalls& calls, const SaveTask& task,
+                                       const std::string& earlier,
+                                       absl::Span<const SavedFile> saved) {
+  const std::string folder = absl::StrCat(task.folder, "/", TemporaryName(task));
+  std::vector<SavedFile> linked;
+  const auto link = [&](const ShardFile& shard) {
+    const auto found = std::find_if(saved.begin(), saved.end(),
+                                    [&](const SavedFile& file) { return file.name == shard.name; });
+    if (found == saved.end()) return false;
+    const std::string from = absl::StrCat(earlier, "/", shard.name);
+    const absl::StatusOr<base::FileReader> reader = base::FileReader::Open(from);
+    if (!reader.ok() || reader->size() != found->bytes) return false;
+    const std::string to = absl::StrCat(folder, "/", shard.name);
+    if (calls.Link(from.c_str(), to.c_str()) != 0) return false;
+    linked.push_back(*found);
+    return true;
+  };
+  for (const ShardFile& shard : task.files) {
+    if (!shard.is_frozen || link(shard)) continue;
+    for (const SavedFile& file : linked) {
+      calls.RemoveFile(absl::StrCat(folder, "/", file.name).c_str());
+    }
+    return {};
+  }
+  return linked;
 }
 
 absl::Status CheckSeesFolder(const SaveTask& task) {

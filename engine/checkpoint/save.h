@@ -36,13 +36,24 @@ struct SaveTask {
   std::vector<int> owners;       // by file: the process that writes its header and hashes it
   int process = 0;
   int processes = 1;
-  std::vector<HostPiece> pieces;               // of this process
+  std::vector<HostPiece> pieces;  // of this process
+  // The files of frozen parameters are those of an earlier checkpoint: no process has pieces of
+  // them. `linked`: what they are, in process 0.
+  bool links_frozen = false;
+  std::vector<SavedFile> linked;
   absl::Duration deadline = absl::Minutes(5);  // for the waits for other processes
 };
 
 // Creates the temporary folder of a checkpoint: called in process 0, before any process writes to
 // it.
 absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task);
+// Links the files of frozen parameters of an earlier checkpoint of the same run, whose manifest has
+// `saved`, into that folder: called in process 0 after BeginCheckpoint. Returns what they are; none
+// if there is none, one is not as it was saved, or the file system has no links, and then they must
+// be written.
+std::vector<SavedFile> LinkFrozenFiles(base::SystemCalls& calls, const SaveTask& task,
+                                       const std::string& earlier,
+                                       absl::Span<const SavedFile> saved);
 // Returns FailedPrecondition if this process does not see the folder.
 absl::Status CheckSeesFolder(const SaveTask& task);
 

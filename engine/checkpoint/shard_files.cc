@@ -20,6 +20,7 @@ namespace {
 
 constexpr char kPrefix[] = "layer-";
 constexpr char kOptimizerSuffix[] = ".optimizer";
+constexpr char kFrozenSuffix[] = ".frozen";
 constexpr char kExtension[] = ".safetensors";
 
 absl::Status CheckNames(const ParameterTable& parameters) {
@@ -37,15 +38,23 @@ absl::Status CheckNames(const ParameterTable& parameters) {
   return absl::OkStatus();
 }
 
-// Returns the file of the values of one layer's parameters, or of all their states.
-ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::string_view suffix,
+enum class Content : uint8_t { kValues, kStates, kFrozen };
+
+// Returns a file of one layer's parameters.
+ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, Content content,
                  absl::Span<const char* const> state_names) {
+  const char* const suffix = content == Content::kStates   ? kOptimizerSuffix
+                             : content == Content::kFrozen ? kFrozenSuffix
+                                                           : "";
   ShardFile file{.name = absl::StrFormat("%s%05d%s%s", kPrefix, layer, suffix, kExtension),
-                 .layer = layer};
+                 .layer = layer,
+                 .is_frozen = content == Content::kFrozen};
   for (const ModelParameter& parameter : parameters) {
     if (parameter.is_copy()) continue;
-    if (state_names.empty()) {
+    if (content != Content::kStates) {
+      if (parameter.update.is_frozen() != file.is_frozen) continue;
       file.tensors.push_back({parameter.name, parameter.id, kTrainedValue, parameter.shape});
+      continue;
     }
     if (parameter.update.kind != UpdateRule::Kind::kOptimizer) continue;
     for (size_t state = 0; state < state_names.size(); ++state) {
@@ -72,7 +81,7 @@ int LayerOfFile(absl::string_view name) {
   int layer = -1;
   const bool has_layer =
       absl::ConsumePrefix(&name, kPrefix) && absl::ConsumeSuffix(&name, kExtension);
-  absl::ConsumeSuffix(&name, kOptimizerSuffix);
+  if (!absl::ConsumeSuffix(&name, kOptimizerSuffix)) absl::ConsumeSuffix(&name, kFrozenSuffix);
   return has_layer && absl::SimpleAtoi(name, &layer) ? layer : -1;
 }
 
@@ -88,10 +97,9 @@ absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parame
   while (!rest.empty()) {
     const int layer = rest.front().layer;
     const auto own = parameters.OfLayers(layer, layer);
-    if (!std::all_of(own.begin(), own.end(), [](const auto& p) { return p.is_copy(); })) {
-      files.push_back(FileOf(layer, own, "", {}));
-      ShardFile of_states = FileOf(layer, own, kOptimizerSuffix, states);
-      if (!of_states.tensors.empty()) files.push_back(std::move(of_states));
+    for (const Content content : {Content::kValues, Content::kStates, Content::kFrozen}) {
+      ShardFile file = FileOf(layer, own, content, states);
+      if (!file.tensors.empty()) files.push_back(std::move(file));
     }
     rest.remove_prefix(own.size());
   }

@@ -16,8 +16,9 @@ namespace stagecoach::engine {
 // The files in which a checkpoint keeps what is trained, in the format of safetensors: for each
 // layer that has parameters other than copies (ModelParameter::is_copy), one of their values, such
 // as "layer-00003.safetensors", and one of the optimizer's states,
-// "layer-00003.optimizer.safetensors". Names, places and bytes depend on the model and the
-// optimizer alone, so every plan writes the same files.
+// "layer-00003.optimizer.safetensors". Frozen parameters are in one of their own,
+// "layer-00003.frozen.safetensors", which checkpoints of a run can share. Names, places and bytes
+// depend on the model and the optimizer alone, so every plan writes the same files.
 
 // One tensor in such a file, float32.
 struct ShardTensor {
@@ -33,14 +34,15 @@ struct ShardTensor {
 struct ShardFile {
   std::string name;
   int layer = 0;
-  std::string header;  // beginning of the file
+  bool is_frozen = false;  // has the values of frozen parameters, and no others
+  std::string header;      // beginning of the file
   std::vector<ShardTensor> tensors;
 
   int64_t bytes() const { return tensors.back().begin + tensors.back().bytes(); }
 };
 
-// Returns the files in the order of layers, values before states. InvalidArgument: two parameters
-// have one name, or a name is not UTF-8.
+// Returns the files in the order of layers, values before states, and frozen values last.
+// InvalidArgument: two parameters have one name, or a name is not UTF-8.
 absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
                                                     const Optimizer& optimizer);
 

@@ -95,6 +95,7 @@ absl::Status PipelineTrainer::SetParameter(const std::string& name,
                                            absl::Span<const float> values) {
   RETURN_IF_ERROR(group_->status());
   ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
+  saved_state_->ForgetFrozen();
   return engine::SetParameter(*group_, executors_, run_.profile.parameters[id], values);
 }
 
@@ -108,6 +109,7 @@ absl::Status PipelineTrainer::SetAdapters(const ValuesOf& values_of) {
 
 absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values_of) {
   RETURN_IF_ERROR(group_->status());
+  saved_state_->ForgetFrozen();
   return group_->ForEachLocalDevice([&](int device) -> absl::Status {
     const Executor& executor = *executors_[static_cast<size_t>(device)];
     std::vector<ParameterId> ids;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/error_class.h"
@@ -209,21 +210,23 @@ bool SavedState::Writes(int device, const TrainedPiece& piece) const {
   return is_shard || OwnerOf(run_.profile.parameters[piece.parameter].layer) == device;
 }
 
-absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
+absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device, bool copies_frozen) {
   std::vector<TrainedPiece> pieces;
   int64_t bytes = 0;
   for (const TrainedPiece& piece : executors_[static_cast<size_t>(device)]->TrainedPieces()) {
-    if (!Writes(device, piece)) continue;
+    const bool is_frozen = run_.profile.parameters[piece.parameter].update.is_frozen();
+    if (!Writes(device, piece) || (is_frozen && !copies_frozen)) continue;
     pieces.push_back(piece);
     bytes += piece.tensor.elements() * kFloatBytes;
   }
-  LargeBuffer& copy = copies_[static_cast<size_t>(device)];
-  if (copy == nullptr) {
-    ASSIGN_OR_RETURN(copy, AllocateLargeBuffer(bytes));
+  DeviceCopy& copy = copies_[static_cast<size_t>(device)];
+  if (copy.buffer == nullptr || copy.bytes < bytes) {
+    ASSIGN_OR_RETURN(copy.buffer, AllocateLargeBuffer(bytes));
+    copy.bytes = bytes;
   }
   std::vector<HostPiece> copied;
   std::vector<kernels::DownloadPiece> downloads;
-  std::byte* to = copy.get();
+  std::byte* to = copy.buffer.get();
   for (const TrainedPiece& piece : pieces) {
     // Rounded values come to the end of their place, from where they are expanded.
     const int64_t place_bytes = piece.tensor.elements() * kFloatBytes;
@@ -257,17 +260,25 @@ absl::Status SavedState::Begin(SaveTask task) {
     task.owners.push_back(has_processes ? OwnerOf(file.layer) : 0);
   }
   Describe(run_, task.manifest);
-  ASSIGN_OR_RETURN(const std::vector<std::string> ids, group_.Gather(NewId()));
-  task.id = ids.front();
+  task.id = NewId();
   absl::Status made;
   if (task.process == 0) {
     made = base::MakeFolders(task.folder);
     if (made.ok()) made = BeginCheckpoint(calls_, task);
+    if (made.ok() && frozen_.has_value()) {
+      task.linked = LinkFrozenFiles(calls_, task, frozen_->path, frozen_->files);
+    }
   }
+  constexpr absl::string_view kLinked = " linked";
+  ASSIGN_OR_RETURN(const std::vector<std::string> ids,
+                   group_.Gather(absl::StrCat(task.id, task.linked.empty() ? "" : kLinked)));
+  absl::string_view id = ids.front();
+  task.links_frozen = absl::ConsumeSuffix(&id, kLinked);
+  task.id = std::string(id);
   copies_.resize(static_cast<size_t>(group_.mesh().num_devices()));
   std::vector<std::vector<HostPiece>> copied(copies_.size());
   const absl::Status status = group_.ForEachLocalDevice([&](int device) -> absl::Status {
-    ASSIGN_OR_RETURN(copied[static_cast<size_t>(device)], Copy(device));
+    ASSIGN_OR_RETURN(copied[static_cast<size_t>(device)], Copy(device, !task.links_frozen));
     return absl::OkStatus();
   });
   RETURN_IF_ERROR(FirstError(made.ok() ? status : made));
@@ -288,6 +299,9 @@ absl::StatusOr<std::string> SavedState::Finish() {
       group_.WaitUntil([this](base::Deadline until) { return background_.IsDone(until); }));
   const absl::StatusOr<std::string> path = background_.Finish();
   RETURN_IF_ERROR(FirstError(path.status()));
+  if (const absl::StatusOr<Checkpoint> saved = Checkpoint::Open(*path); saved.ok()) {
+    frozen_ = {*path, saved->manifest().files};
+  }
   return path;
 }
 
@@ -321,6 +335,7 @@ absl::StatusOr<RestoredCheckpoint> SavedState::Restore(const std::string& path) 
     if (manifest.ok()) {
       restored.path = candidate;
       restored.manifest = *std::move(manifest);
+      frozen_ = {restored.path, restored.manifest.files};
       return restored;
     }
     RETURN_IF_ERROR(group_.status());

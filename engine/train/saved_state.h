@@ -1,7 +1,9 @@
 #ifndef STAGECOACH_ENGINE_TRAIN_SAVED_STATE_H_
 #define STAGECOACH_ENGINE_TRAIN_SAVED_STATE_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,12 +40,20 @@ class SavedState {
   // damaged; each device takes the layers that it has. Errors, which do not end the group, are
   // those of Trainer::Restore.
   absl::StatusOr<RestoredCheckpoint> Restore(const std::string& path);
+  // Called when a value is set from outside: frozen parameters may not be those of the last
+  // checkpoint any more.
+  void ForgetFrozen() { frozen_.reset(); }
 
  private:
+  // Where the values of frozen parameters have been saved already.
+  struct SavedFrozen {
+    std::string path;  // of a checkpoint
+    std::vector<SavedFile> files;
+  };
   // Returns the device that writes a layer, and hashes its files: replicas take turns.
   int OwnerOf(int layer) const;
   bool Writes(int device, const TrainedPiece& piece) const;
-  absl::StatusOr<std::vector<HostPiece>> Copy(int device);
+  absl::StatusOr<std::vector<HostPiece>> Copy(int device, bool copies_frozen);
   // Returns the checkpoints that Restore tries, one after the other: the same in all processes.
   absl::StatusOr<std::vector<std::string>> Candidates(const std::string& path);
   absl::StatusOr<Manifest> RestoreFrom(const std::string& path);
@@ -56,7 +66,13 @@ class SavedState {
   const Executors executors_;
   base::SystemCalls& calls_;
   const absl::StatusOr<std::vector<ShardFile>> files_;  // an error is one of saving and restoring
-  std::vector<LargeBuffer> copies_;                     // by device; null until the first save
+  // A device's last copy: null until the first save.
+  struct DeviceCopy {
+    LargeBuffer buffer;
+    int64_t bytes = 0;
+  };
+  std::vector<DeviceCopy> copies_;  // by device
+  std::optional<SavedFrozen> frozen_;
   BackgroundSave background_;
   bool is_under_way_ = false;  // differs from background_'s after a Finish that could not wait for
                                // it

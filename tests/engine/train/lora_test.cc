@@ -2,8 +2,11 @@
 // (tests/fixtures/lora/make.py).
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -228,6 +231,55 @@ TEST_P(Lora, ResumesOnAnotherPartition) {
     EXPECT_EQ(Train(*resumed, fixture_, 2, 2), expected);
     EXPECT_EQ(resumed->ParametersHash().value(), whole->ParametersHash().value());
   }
+}
+
+// Checkpoints of a run share the files of frozen parameters, as long as these have those values.
+TEST_P(Lora, SavesFrozenParametersOnce) {
+  namespace fs = std::filesystem;
+  const TestFolder folder;
+  const std::string run = folder.path().string();
+  const auto trainer = fixture_.Start(PlanOver(2, "1f1b"), fixture_.Options());
+  const auto save = [&](Trainer& of, int step) {
+    Train(of, fixture_, step, 1);
+    return of.Save(run, {.retention = {.newest = 9}}).value();
+  };
+  // Returns the number of names of each kind of file: that of frozen parameters, and the others.
+  const auto names_of = [](const std::string& checkpoint) {
+    std::pair<std::set<uintmax_t>, std::set<uintmax_t>> names;
+    for (const auto& file : fs::directory_iterator(checkpoint)) {
+      const bool is_frozen = absl::StrContains(file.path().string(), ".frozen.");
+      (is_frozen ? names.first : names.second).insert(fs::hard_link_count(file.path()));
+    }
+    return names;
+  };
+  using Names = std::pair<std::set<uintmax_t>, std::set<uintmax_t>>;
+  const std::string first = save(*trainer, 0), second = save(*trainer, 1);
+  EXPECT_EQ(names_of(first), (Names{{2}, {1}}));
+  EXPECT_EQ(names_of(second), (Names{{2}, {1}}));
+  fs::remove_all(first);
+  EXPECT_OK(Checkpoint::Open(second).value().Verify());
+
+  // A resumed run shares them too, until they are other ones.
+  const auto resumed = MakeTrainer(fixture_.model, PlanOver(1, "gpipe"), fixture_.Options());
+  ASSERT_OK(resumed->Restore(second));
+  EXPECT_EQ(names_of(save(*resumed, 2)), (Names{{2}, {1}}));
+  std::vector<float> changed = resumed->Parameter("layer 0: tokens").value();
+  changed.front() += 1.0F;
+  ASSERT_OK(resumed->SetParameter("layer 0: tokens", changed));
+  const std::string other = save(*resumed, 3);
+  EXPECT_EQ(names_of(other), (Names{{1}, {1}}));
+  const auto third = MakeTrainer(fixture_.model, PlanOver(1, "gpipe"), fixture_.Options());
+  ASSERT_OK(third->Restore(other));
+  EXPECT_EQ(third->Parameter("layer 0: tokens").value(), changed);
+  // One that is not what it was is not shared.
+  for (const auto& file : fs::directory_iterator(other)) {
+    if (absl::EndsWith(file.path().string(), "00000.frozen.safetensors")) {
+      fs::resize_file(file.path(), 100);
+    }
+  }
+  const std::string last = save(*third, 4);
+  EXPECT_EQ(names_of(last), (Names{{1}, {1}}));
+  EXPECT_OK(Checkpoint::Open(last).value().Verify());
 }
 
 TEST_P(Lora, ContinuesTextsAsPeftDoes) {
