@@ -57,8 +57,14 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
   }
   for (const ShardFile& file : files) {
     const SavedFile* const saved = manifest.FindFile(file.name);
-    if (saved == nullptr)
-      return refuse("it is of another model: layer ", file.layer, " is not in it");
+    if (saved == nullptr) {
+      // Whether parameters are frozen decides the file that they are in.
+      const bool has_layer = std::any_of(
+          manifest.files.begin(), manifest.files.end(),
+          [&](const SavedFile& other) { return LayerOfFile(other.name) == file.layer; });
+      return refuse("it is of another model: layer ", file.layer,
+                    has_layer ? " has other trained parameters in it" : " is not in it");
+    }
     for (const ShardTensor& tensor : file.tensors) {
       const auto found = std::find_if(
           saved->tensors.begin(), saved->tensors.end(),

@@ -1,5 +1,7 @@
 #include "engine/train/trainer_checks.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
@@ -60,6 +62,14 @@ absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& opti
     return absl::InvalidArgumentError(
         "a model that is given positions one by one (ModelForGeneration) only predicts: plan for "
         "that with PlanOptions::predicts");
+  }
+  const auto parameters = run.profile.parameters.all();
+  const bool has_adapters = std::any_of(parameters.begin(), parameters.end(),
+                                        [](const ModelParameter& p) { return p.is_adapter; });
+  if (run.model.is_frozen && run.plan.trains() && !has_adapters) {
+    return absl::InvalidArgumentError(
+        "all parameters of the model are frozen, and no layer has adapters "
+        "(LinearOptions::adapters)");
   }
   const char* other = nullptr;
   if (run.optimizer != options.optimizer) {

@@ -24,7 +24,7 @@ absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& opt
 absl::Status TellOthers(const TrainerOptions& options, absl::Status status);
 
 // Returns InvalidArgument unless the run was prepared for the optimizer, devices and exchange of
-// the options.
+// the options, and has something to train.
 absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options);
 
 }  // namespace stagecoach::engine

@@ -133,8 +133,7 @@ class Stage {
                         const UpdateStep* update, kernels::Recording& recording);
 
   // The gradients of all trained parameters, one after the other, once they are complete: (n)
-  // float32. The
-  // gaps between parameters are 0.
+  // float32. The gaps between parameters are 0.
   const Tensor& all_gradients() const { return all_gradients_; }
   // The values of these parameters, at the same places.
   const Tensor& all_values() const { return all_values_; }

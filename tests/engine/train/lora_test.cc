@@ -182,6 +182,7 @@ TEST_P(Lora, HasTheSameBitsWithRecomputation) {
 // have gradients and states.
 TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    if (!stagecoach::testing::HasOnCpu(precision).ok()) continue;
     ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
                          AnalyzeModel(fixture_.model, {.micro_batch_rows = 1,
                                                        .optimizer = Optimizer::AdamW(),
@@ -450,6 +451,14 @@ TEST(LoraAdapters, HaveNothingToComputeBelowThem) {
     hashes.push_back(trainer->ParametersHash().value());
     EXPECT_EQ(hashes.back(), hashes.front()) << schedule;
   }
+}
+
+TEST(LoraAdapters, AreNeededToTrainAFrozenModel) {
+  Model model = SmallModel();
+  model.is_frozen = true;
+  const partition::Plan plan = EvenPlan(model, 2, "1f1b", 4, 2);
+  EXPECT_THAT(Trainer::Create(model, plan, TrainerOptions{}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "no layer has adapters"));
 }
 
 // Dropout is that of what adapters take, in training alone, and the same wherever the model is cut.
