@@ -141,8 +141,7 @@ std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOp
       const int64_t begin = std::exchange(first, first + piece.columns());
       const bool is_matrix = piece.shape.size() == 2 && absl::StrContains(layer, ": ");
       const bool is_linear = absl::EndsWith(name, "_proj") || absl::StartsWith(name, "c_");
-      const bool is_target = lora.targets.empty() || absl::c_linear_search(lora.targets, name);
-      if (!is_matrix || !is_linear || !is_target) continue;
+      if (!is_matrix || !is_linear || !lora.adapts(name)) continue;
       places.push_back({.layer = absl::StrCat(layer, "."),
                         .name = name,
                         .module = std::move(module),

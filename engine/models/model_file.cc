@@ -192,11 +192,10 @@ class ModelParser {
     RETURN_IF_ERROR(reader.RequiredArray("layer").status());
     ASSIGN_OR_RETURN(auto lora, reader.OptionalObject("lora"));
     if (lora.has_value()) {
-      ASSIGN_OR_RETURN(LoraOptions options, ReadLora(document["lora"], *std::move(lora)));
+      ASSIGN_OR_RETURN(lora_, ReadLora(document["lora"], *std::move(lora)));
       if (model.input.rank() == 3) {
         return reader.Error("lora", "is for models of tokens or of numbers, not of images");
       }
-      lora_.emplace(std::move(options));
       model.is_frozen = true;
     }
     RETURN_IF_ERROR(reader.Finish());
@@ -217,7 +216,8 @@ class ModelParser {
       RETURN_IF_ERROR(named.Add(index, path, layer, shape));
     }
     if (lora_.has_value()) {
-      RETURN_IF_ERROR(base::Annotate(lora_->CheckAllFound(), "$.lora.targets"));
+      RETURN_IF_ERROR(
+          base::Annotate(CheckLoraTargets(*lora_, LinearLayersIn(entries)), "$.lora.targets"));
     }
     model.skips = named.TakeSkips();
     const int64_t outputs = LastAxisOf(shape);
@@ -290,7 +290,7 @@ class ModelParser {
 
   const ModelData data_;
   const int64_t classes_;
-  std::optional<LoraTargets> lora_;
+  std::optional<LoraOptions> lora_;
 };
 
 }  // namespace

@@ -139,9 +139,10 @@ const LayerType kLinearType = {
         RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation.emplace()));
       }
       if (entry.lora != nullptr) {
-        const LoraOptions& lora = entry.lora->options();
+        const LoraOptions& lora = *entry.lora;
         for (const AdaptedOutputs& part :
-             entry.lora->Choose(AdaptedOutputsOf(entry.list, entry.index, options.outputs))) {
+             AdaptedOutputsOf(entry.list, entry.index, options.outputs)) {
+          if (!lora.adapts(part.name)) continue;
           options.adapters.push_back(
               {part.name, part.first, part.outputs, lora.rank, lora.scale()});
         }

@@ -74,6 +74,10 @@ float LoraOptions::scale() const {
   return static_cast<float>(alpha / (is_rank_stabilized ? std::sqrt(of) : of));
 }
 
+bool LoraOptions::adapts(absl::string_view name) const {
+  return targets.empty() || std::find(targets.begin(), targets.end(), name) != targets.end();
+}
+
 absl::StatusOr<LoraOptions> ParseLora(absl::string_view text) {
   LoraOptions options;
   bool has_rank = false, has_alpha = false;
@@ -183,16 +187,6 @@ std::vector<AdaptedOutputs> AdaptedOutputsOf(const json& list, size_t i, int64_t
     return whole("c_proj");
   }
   return whole("linear");
-}
-
-std::vector<AdaptedOutputs> LoraTargets::Choose(std::vector<AdaptedOutputs> parts) {
-  for (const AdaptedOutputs& part : parts) seen_.insert(part.name);
-  if (options_.targets.empty()) return parts;
-  std::erase_if(parts, [this](const AdaptedOutputs& part) {
-    const std::vector<std::string>& targets = options_.targets;
-    return std::find(targets.begin(), targets.end(), part.name) == targets.end();
-  });
-  return parts;
 }
 
 std::set<std::string> LinearLayersIn(const json& list) {

@@ -26,6 +26,8 @@ struct LoraOptions {
   std::vector<std::string> targets;
 
   float scale() const;
+  // Whether the outputs of that name get an adapter, if the model has them.
+  bool adapts(absl::string_view name) const;
 
   friend bool operator==(const LoraOptions&, const LoraOptions&) = default;
 };
@@ -66,22 +68,6 @@ std::set<std::string> LinearLayersIn(const nlohmann::json& list);
 // Returns InvalidArgument, with the nearest name, if a target is none of `names`, or if these are
 // none.
 absl::Status CheckLoraTargets(const LoraOptions& options, const std::set<std::string>& names);
-
-// Chooses what gets an adapter while a model file is read.
-class LoraTargets {
- public:
-  explicit LoraTargets(LoraOptions options) : options_(std::move(options)) {}
-
-  const LoraOptions& options() const { return options_; }
-  // Returns those that are to be adapted.
-  std::vector<AdaptedOutputs> Choose(std::vector<AdaptedOutputs> parts);
-  // Called at the end: CheckLoraTargets.
-  absl::Status CheckAllFound() const { return CheckLoraTargets(options_, seen_); }
-
- private:
-  const LoraOptions options_;
-  std::set<std::string> seen_;  // names of linear layers
-};
 
 }  // namespace stagecoach::engine
 

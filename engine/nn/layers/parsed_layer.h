@@ -43,11 +43,11 @@ struct ParsedLayer {
 // A layer's entry in a model file, for the parser of its type. Errors of the reader name the key.
 struct LayerEntry {
   const nlohmann::json& json;
-  base::ObjectReader& reader;   // of `json`
-  int64_t classes = 1;          // of the data
-  const nlohmann::json& list;   // of layers, that `json` is in
-  size_t index = 0;             // of `json` there
-  LoraTargets* lora = nullptr;  // null: the model has no adapters
+  base::ObjectReader& reader;         // of `json`
+  int64_t classes = 1;                // of the data
+  const nlohmann::json& list;         // of layers, that `json` is in
+  size_t index = 0;                   // of `json` there
+  const LoraOptions* lora = nullptr;  // null: the model has no adapters
   // Parses the layers in the array at `key`, which are inside this one: their factories, number
   // and output.
   std::function<absl::Status(const char* key, ParsedLayer& layer)> parse_inside;

@@ -171,12 +171,10 @@ std::string TokenizerToExport(const CheckpointCommandOptions& options, const Man
   if (!options.tokenizer.empty()) return options.tokenizer;
   const engine::DataEncoding& encoding = manifest.encoding;
   if (encoding.vocabulary == 0 || encoding.tokens_are_bytes) return "";
-  for (const engine::SavedOption& option : manifest.options) {
-    if (option.name != "--tokenizer") continue;
-    if (base::Exists(option.value)) return option.value;
-    PrintNotice(absl::StrCat("the tokenizer is not written, since there is no ", option.value,
-                             " any more: say where it is with --tokenizer"));
-  }
+  const std::string saved = engine::SavedOptionOf(manifest, "--tokenizer");
+  if (saved.empty() || base::Exists(saved)) return saved;
+  PrintNotice(absl::StrCat("the tokenizer is not written, since there is no ", saved,
+                           " any more: say where it is with --tokenizer"));
   return "";
 }
 
