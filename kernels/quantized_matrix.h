@@ -15,7 +15,8 @@
 namespace stagecoach::kernels {
 
 // How the values of a matrix that is not trained are stored.
-//   kNf4        "nf4": 4 bits each, the number of one of 16 levels, times the largest absolute value
+//   kNf4        "nf4": 4 bits each, the number of one of 16 levels, times the largest absolute
+//   value
 //               of the block of 64 that it is in; these are stored in 8 bits each: the number of
 //               one of 256 levels, times the largest of 256 blocks, plus an offset, their mean
 //               ("double quantization", Dettmers et al. 2023). 4.13 bits a value.

@@ -13,6 +13,7 @@
 #include "kernels/ops/columns.h"
 #include "kernels/ops/concat.h"
 #include "kernels/ops/convolution.h"
+#include "kernels/ops/dequantize.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/head.h"
@@ -39,6 +40,7 @@ using AllShapes = ShapeList<        //
     ColumnsShape,                   //
     ConcatShape,                    //
     ConvolutionShape,               //
+    DequantizeShape,                //
     DropoutShape,                   //
     EmbeddingShape,                 //
     HeadShape,                      //
