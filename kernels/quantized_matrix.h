@@ -57,9 +57,9 @@ struct QuantizedMatrix {
 // outputs.
 absl::Status CheckQuantizedMatrix(const QuantizedMatrix& matrix, int64_t max_extent);
 
-// Where things are in a stored matrix, in bytes from its beginning, each at a multiple of 64; what
-// lies between is 0. Value (i, o) of part p, whose first output is f, is in block
-// ((o - f) inputs + i) / 64 of the part.
+// Where things are in a stored matrix, in bytes from its beginning: each begins at a multiple of
+// 64, and the last ends at one; what lies between is 0. Value (i, o) of part p, whose first output
+// is f, is in block ((o - f) inputs + i) / 64 of the part.
 //   codes    (inputs, code_row_bytes). NF4: output 2k in the lower, 2k + 1 in the upper half of
 //            byte k. Int8: a signed byte for each output.
 //   scales   NF4: a byte for each block of a part, part after part. NF4 single: as many float32.
@@ -83,8 +83,9 @@ struct QuantizedLayout {
 };
 
 // Stores (inputs, outputs) values. A value halfway between two levels gets the lower one for NF4,
-// the even one for int8. A block of zeros stays that. Pre-condition: all are finite; the spans have
-// the sizes of the matrix.
+// the even one for int8. A block of zeros stays that; one of magnitudes below 1e-38 (an output of
+// int8: 1e-36) becomes one of such magnitudes. Pre-condition: all are finite; the spans have the
+// sizes of the matrix.
 void Quantize(const QuantizedMatrix& matrix, absl::Span<const float> values,
               absl::Span<std::byte> stored);
 // Returns the values (inputs, outputs) to `values`. Pre-condition: the spans have the sizes of the
@@ -102,7 +103,9 @@ struct BitsAndBytesPart {
 
   friend bool operator==(const BitsAndBytesPart&, const BitsAndBytesPart&) = default;
 };
-// Pre-condition: the matrix is not of int8, and the vectors have the sizes of the part.
+// Pre-condition of both: the matrix is not of int8. The vectors have the sizes of the part.
+// StorePart ignores what is behind the last code, and touches neither the other parts nor what lies
+// between sections: a matrix that is stored part by part begins as zeros.
 void StorePart(const QuantizedMatrix& matrix, int part, const BitsAndBytesPart& from,
                absl::Span<std::byte> stored);
 BitsAndBytesPart LoadPart(const QuantizedMatrix& matrix, int part,
