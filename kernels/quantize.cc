@@ -277,6 +277,19 @@ void StorePart(const QuantizedMatrix& matrix, int part, const BitsAndBytesPart& 
                absl::Span<std::byte> stored) {
   const Stored<std::byte> to(matrix, stored);
   const QuantizedLayout::Part& place = to.layout.parts[static_cast<size_t>(part)];
+  const auto store = [&](int64_t section, int64_t first, const auto& numbers) {
+    std::memcpy(to.data + section + first * int64_t{sizeof(numbers[0])}, numbers.data(),
+                numbers.size() * sizeof(numbers[0]));
+  };
+  if (matrix.kind == Quantization::kInt8) {
+    for (int64_t i = 0; i < matrix.inputs; ++i) {
+      std::byte* const row = to.code_row(i) + place.first_output;
+      for (int64_t o = 0; o < place.outputs; ++o) {
+        row[o] = std::byte{from.codes[static_cast<size_t>(o * matrix.inputs + i)]};
+      }
+    }
+    return store(to.layout.scales, place.first_output, from.float_absmax);
+  }
   std::vector<uint8_t> codes;
   ForEachTile(matrix.inputs, place, [&](const Tile& tile) {
     codes.resize(static_cast<size_t>(tile.size()));
@@ -290,10 +303,6 @@ void StorePart(const QuantizedMatrix& matrix, int part, const BitsAndBytesPart& 
     }
     StoreCodes(to, tile, codes.data());
   });
-  const auto store = [&](int64_t section, int64_t first, const auto& numbers) {
-    std::memcpy(to.data + section + first * int64_t{sizeof(numbers[0])}, numbers.data(),
-                numbers.size() * sizeof(numbers[0]));
-  };
   if (matrix.kind == Quantization::kNf4Single) {
     return store(to.layout.scales, place.first_block, from.float_absmax);
   }
@@ -307,7 +316,24 @@ BitsAndBytesPart LoadPart(const QuantizedMatrix& matrix, int part,
   const Stored<const std::byte> from(matrix, stored);
   const QuantizedLayout::Part& place = from.layout.parts[static_cast<size_t>(part)];
   BitsAndBytesPart to;
-  to.codes.resize(static_cast<size_t>((place.outputs * matrix.inputs + 1) / 2));
+  const int64_t elements = place.outputs * matrix.inputs;
+  const auto load = [&](int64_t section, int64_t first, int64_t count, auto& numbers) {
+    numbers.resize(static_cast<size_t>(count));
+    std::memcpy(numbers.data(), from.data + section + first * int64_t{sizeof(numbers[0])},
+                numbers.size() * sizeof(numbers[0]));
+  };
+  if (matrix.kind == Quantization::kInt8) {
+    to.codes.resize(static_cast<size_t>(elements));
+    for (int64_t i = 0; i < matrix.inputs; ++i) {
+      const std::byte* const row = from.code_row(i) + place.first_output;
+      for (int64_t o = 0; o < place.outputs; ++o) {
+        to.codes[static_cast<size_t>(o * matrix.inputs + i)] = std::to_integer<uint8_t>(row[o]);
+      }
+    }
+    load(from.layout.scales, place.first_output, place.outputs, to.float_absmax);
+    return to;
+  }
+  to.codes.resize(static_cast<size_t>((elements + 1) / 2));
   std::vector<uint8_t> codes;
   ForEachTile(matrix.inputs, place, [&](const Tile& tile) {
     codes.assign(static_cast<size_t>(tile.size() + 1), 0);  // a last one without a neighbor gets 0
@@ -321,11 +347,6 @@ BitsAndBytesPart LoadPart(const QuantizedMatrix& matrix, int part,
       }
     }
   });
-  const auto load = [&](int64_t section, int64_t first, int64_t count, auto& numbers) {
-    numbers.resize(static_cast<size_t>(count));
-    std::memcpy(numbers.data(), from.data + section + first * int64_t{sizeof(numbers[0])},
-                numbers.size() * sizeof(numbers[0]));
-  };
   if (matrix.kind == Quantization::kNf4Single) {
     load(from.layout.scales, place.first_block, place.blocks, to.float_absmax);
     return to;

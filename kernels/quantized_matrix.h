@@ -93,17 +93,18 @@ void Quantize(const QuantizedMatrix& matrix, absl::Span<const float> values,
 void Dequantize(const QuantizedMatrix& matrix, absl::Span<const std::byte> stored,
                 absl::Span<float> values);
 
-// One part of an NF4 matrix in the form in which bitsandbytes saves a matrix (outputs, inputs).
+// One part of a matrix in the form in which bitsandbytes saves a matrix (outputs, inputs).
 struct BitsAndBytesPart {
-  std::vector<uint8_t> codes;        // two each, the first in the upper half; 0 behind the last
+  // kInt8: signed. The others: two each, the first in the upper half; 0 behind the last.
+  std::vector<uint8_t> codes;
   std::vector<uint8_t> absmax;       // kNf4: of blocks
-  std::vector<float> float_absmax;   // kNf4Single: of blocks
+  std::vector<float> float_absmax;   // kNf4Single: of blocks; kInt8: of outputs
   std::vector<float> nested_absmax;  // kNf4
   float offset = 0.0F;               // kNf4
 
   friend bool operator==(const BitsAndBytesPart&, const BitsAndBytesPart&) = default;
 };
-// Pre-condition of both: the matrix is not of int8. The vectors have the sizes of the part.
+// Pre-condition of StorePart: the vectors have the sizes of the part.
 // StorePart ignores what is behind the last code, and touches neither the other parts nor what lies
 // between sections: a matrix that is stored part by part begins as zeros.
 void StorePart(const QuantizedMatrix& matrix, int part, const BitsAndBytesPart& from,

@@ -11,7 +11,7 @@
 
 namespace stagecoach::kernels {
 
-enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16, kUint8, kFloat16 };
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16, kUint8, kFloat16, kInt8 };
 
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
@@ -21,6 +21,7 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kFloat16:  // in files only
       return 2;
     case DType::kUint8:
+    case DType::kInt8:  // in files only
       return 1;
     default:
       return 4;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ class State {
       task_.owners.push_back(0);
       for (const ShardTensor& tensor : file.tensors) {
         const auto count = static_cast<size_t>(tensor.shape.elements());
-        task_.pieces.push_back({tensor.parameter, tensor.state, 0, {next, count}});
+        task_.pieces.push_back(
+            {tensor.parameter, tensor.state, 0, std::as_bytes(std::span(next, count))});
         next += count;
       }
     }

@@ -98,26 +98,35 @@ absl::Status ExplainDamage(const std::string& path, absl::string_view bytes,
 
 std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%08d", step); }
 
-absl::Span<const float> LoadedFile::values(const SafetensorsEntry& entry) const {
-  return {reinterpret_cast<const float*>(bytes_.get() + entry.begin),
-          static_cast<size_t>(entry.shape.elements())};
+absl::StatusOr<absl::Span<const std::byte>> LoadedFile::BytesOf(
+    const SavedFile::Tensor& tensor) const {
+  ASSIGN_OR_RETURN(const SafetensorsEntry* const entry,
+                   FindTensor(path_, header_, tensor.name, tensor.stored()));
+  return absl::MakeConstSpan(bytes_.get() + entry->begin, static_cast<size_t>(entry->bytes()));
 }
 
-absl::StatusOr<absl::Span<const float>> LoadedFile::Find(absl::string_view name,
-                                                         const kernels::Shape& shape) const {
-  ASSIGN_OR_RETURN(const SafetensorsEntry* const entry, FindTensor(path_, header_, name, shape));
-  return values(*entry);
+absl::StatusOr<absl::Span<const float>> LoadedFile::ValuesOf(const SavedFile::Tensor& tensor,
+                                                             std::vector<float>& space) const {
+  ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, BytesOf(tensor));
+  const auto elements = static_cast<size_t>(tensor.shape.elements());
+  if (!tensor.quantized.has_value()) {
+    return absl::MakeConstSpan(reinterpret_cast<const float*>(bytes.data()), elements);
+  }
+  space.resize(elements);
+  Dequantize(*tensor.quantized, bytes, absl::MakeSpan(space));
+  return absl::MakeConstSpan(space);
 }
 
 absl::StatusOr<const SafetensorsEntry*> FindTensor(const std::string& path,
                                                    const SafetensorsHeader& header,
                                                    absl::string_view name,
-                                                   const kernels::Shape& shape) {
+                                                   const kernels::Tensor& form) {
   for (const SafetensorsEntry& entry : header.tensors) {
     if (entry.name != name) continue;
-    if (entry.shape == shape && entry.type == kernels::DType::kFloat32) return &entry;
-    return Damaged(path, absl::StrCat("tensor \"", name, "\" has the shape ",
-                                      entry.shape.ToString(), ", expected ", shape.ToString()));
+    if (entry.shape == form.shape && entry.type == form.dtype) return &entry;
+    return Damaged(path,
+                   absl::StrCat("tensor \"", name, "\" has the shape ", entry.shape.ToString(),
+                                ", expected ", form.shape.ToString()));
   }
   return Damaged(path, absl::StrCat("there is no tensor \"", name, "\""));
 }
@@ -183,9 +192,7 @@ absl::Status Checkpoint::Verify() const {
   for (const SavedFile& saved : manifest_.files) {
     ASSIGN_OR_RETURN(const LoadedFile file, Load(saved.name));
     for (const SavedFile::Tensor& tensor : saved.tensors) {
-      ASSIGN_OR_RETURN(const absl::Span<const float> values, file.Find(tensor.name, tensor.shape));
-      const auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
-                                             values.size() * sizeof(float));
+      ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, file.BytesOf(tensor));
       if (base::HashOf(bytes) == tensor.hash) continue;
       return Damaged(PathOf(kManifestName),
                      absl::StrCat("tensor \"", tensor.name, "\" has another hash in ", saved.name));

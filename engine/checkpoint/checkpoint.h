@@ -43,10 +43,11 @@ class LoadedFile {
       : path_(std::move(path)), bytes_(std::move(bytes)), header_(std::move(header)) {}
 
   const SafetensorsHeader& header() const { return header_; }
-  absl::Span<const float> values(const SafetensorsEntry& entry) const;
-  // Returns the values of the tensor, or DataLoss if there is none of that name and shape.
-  absl::StatusOr<absl::Span<const float>> Find(absl::string_view name,
-                                               const kernels::Shape& shape) const;
+  // Returns the bytes of a tensor, or its values, for which `space` may be needed; DataLoss if
+  // there is none of that name and form.
+  absl::StatusOr<absl::Span<const std::byte>> BytesOf(const SavedFile::Tensor& tensor) const;
+  absl::StatusOr<absl::Span<const float>> ValuesOf(const SavedFile::Tensor& tensor,
+                                                   std::vector<float>& space) const;
 
  private:
   std::string path_;
@@ -55,11 +56,11 @@ class LoadedFile {
 };
 
 // Returns the tensor of that name in the header of the file at `path`; DataLoss if there is none of
-// that name and shape.
+// that name and form (a tensor without data).
 absl::StatusOr<const SafetensorsEntry*> FindTensor(const std::string& path,
                                                    const SafetensorsHeader& header,
                                                    absl::string_view name,
-                                                   const kernels::Shape& shape);
+                                                   const kernels::Tensor& form);
 
 // Receives a file while it is read.
 class FileReceiver {

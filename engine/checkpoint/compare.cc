@@ -55,13 +55,14 @@ class Loader {
       loaded_.emplace(std::move(loaded));
       name_ = file.name;
     }
-    return loaded_->Find(tensor.name, tensor.shape);
+    return loaded_->ValuesOf(tensor, space_);
   }
 
  private:
   const Checkpoint& checkpoint_;
   std::string name_;
   std::optional<LoadedFile> loaded_;
+  std::vector<float> space_;
 };
 
 }  // namespace
@@ -73,7 +74,8 @@ absl::StatusOr<CheckpointDifference> Compare(const Checkpoint& left, const Check
   for (const SavedFile& file : left.manifest().files) {
     for (const SavedFile::Tensor& tensor : file.tensors) {
       const auto found = others.find(tensor.name);
-      if (found == others.end() || found->second.second->shape != tensor.shape) {
+      if (found == others.end() || found->second.second->shape != tensor.shape ||
+          found->second.second->quantized != tensor.quantized) {
         difference.only_left.push_back(tensor.name);
         continue;
       }

@@ -20,12 +20,12 @@ absl::Status AppendParameters(const Checkpoint& checkpoint, const base::AppendFu
   }
   RETURN_IF_ERROR(append(LayOutSafetensors(header)));
   // The tensors follow in the same order, without gaps.
+  std::vector<float> space;
   for (const SavedFile& file : checkpoint.manifest().files) {
     if (IsOptimizerFile(file.name)) continue;
     ASSIGN_OR_RETURN(const LoadedFile loaded, checkpoint.Load(file.name));
     for (const SavedFile::Tensor& tensor : file.tensors) {
-      ASSIGN_OR_RETURN(const absl::Span<const float> values,
-                       loaded.Find(tensor.name, tensor.shape));
+      ASSIGN_OR_RETURN(const absl::Span<const float> values, loaded.ValuesOf(tensor, space));
       RETURN_IF_ERROR(append(absl::string_view(reinterpret_cast<const char*>(values.data()),
                                                values.size() * sizeof(float))));
     }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,6 +17,7 @@
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/bits_and_bytes.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/parameter_reader.h"
 #include "engine/checkpoint/peft.h"
@@ -30,32 +32,62 @@ namespace {
 
 constexpr int64_t kFloatBytes = SizeOf(kernels::DType::kFloat32);
 
-// A tensor of theirs, and its place in ours.
+// A tensor of theirs, or those of a quantized matrix, and its place in ours.
 struct ExportedTensor {
   const HuggingFaceParameter* parameter = nullptr;
   const HuggingFacePiece* piece = nullptr;
   int64_t first_column = 0;
+  std::string name;
+  std::optional<BitsAndBytesWriter> quantized = {};
 
-  int64_t bytes() const { return piece->rows() * piece->columns() * kFloatBytes; }
+  bool continues() const { return piece->first_row > 0; }  // the tensor that the last one began
+  std::vector<SafetensorsEntry> entries() const {
+    if (quantized.has_value()) return quantized->entries();
+    return {{.name = name, .shape = kernels::Shape(absl::MakeConstSpan(piece->shape))}};
+  }
+  int64_t bytes() const {
+    if (!quantized.has_value()) return piece->rows() * piece->columns() * kFloatBytes;
+    int64_t sum = 0;
+    for (const SafetensorsEntry& entry : entries()) sum += entry.bytes();
+    return sum;
+  }
 };
 using ExportedFile = std::vector<ExportedTensor>;
 
+// Returns the names of our parameters that are quantized: the weights of linear layers.
+std::set<std::string> LinearWeightsOf(const HuggingFaceModel& model) {
+  std::set<std::string> names;
+  const auto* const transformer = std::get_if<Transformer>(&model);
+  if (transformer == nullptr) return names;
+  for (const AdapterPlace& place : AdapterPlacesOf(*transformer, {})) {
+    names.insert(absl::StrCat(place.layer, "weight"));
+  }
+  return names;
+}
+
 // Fills files in order.
 std::vector<ExportedFile> Distribute(absl::Span<const HuggingFaceParameter> parameters,
-                                     int64_t file_bytes) {
+                                     const HuggingFaceModel& model,
+                                     const HuggingFaceExport& options) {
+  std::set<std::string> to_quantize;
+  if (options.quantization.has_value()) to_quantize = LinearWeightsOf(model);
   std::vector<ExportedFile> files(1);
   int64_t bytes = 0;
   for (const HuggingFaceParameter& parameter : parameters) {
     int64_t first_column = 0;
     for (const HuggingFacePiece& piece : parameter.pieces) {
-      const ExportedTensor tensor = {&parameter, &piece, first_column};
-      const bool goes_on = piece.first_row > 0;  // belongs to the tensor that the last one began
-      if (!goes_on && !files.back().empty() && bytes + tensor.bytes() > file_bytes) {
+      ExportedTensor tensor = {&parameter, &piece, first_column,
+                               HuggingFaceTensorName(model, piece.tensor)};
+      if (to_quantize.contains(parameter.name)) {
+        tensor.quantized.emplace(tensor.name, *options.quantization, piece.rows(), piece.columns());
+      }
+      const int64_t own = tensor.bytes();
+      if (!tensor.continues() && !files.back().empty() && bytes + own > options.file_bytes) {
         files.emplace_back();
         bytes = 0;
       }
-      bytes += tensor.bytes();
-      files.back().push_back(tensor);
+      bytes += own;
+      files.back().push_back(std::move(tensor));
       first_column += piece.columns();
     }
   }
@@ -132,6 +164,14 @@ absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> 
                                         ours.size(), " values, expected ", piece.rows() * columns),
                            absl::StatusCode::kFailedPrecondition);
   }
+  if (tensor.quantized.has_value()) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < piece.rows(); ++i) {
+      const float* const row = ours.data() + i * columns + tensor.first_column;
+      values.insert(values.end(), row, row + piece.columns());
+    }
+    return tensor.quantized->Append(values, append);
+  }
   const int64_t lines = piece.is_transposed ? piece.columns() : piece.rows();
   std::vector<float> line(
       static_cast<size_t>(piece.is_transposed ? piece.rows() : piece.columns()));
@@ -153,9 +193,8 @@ absl::Status WriteTensors(const ExportedFile& file, const HuggingFaceModel& mode
                           const base::AppendFunction& append) {
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};
   for (const ExportedTensor& tensor : file) {
-    if (tensor.piece->first_row > 0) continue;
-    header.tensors.push_back({.name = HuggingFaceTensorName(model, tensor.piece->tensor),
-                              .shape = kernels::Shape(absl::MakeConstSpan(tensor.piece->shape))});
+    if (tensor.continues()) continue;
+    for (SafetensorsEntry& entry : tensor.entries()) header.tensors.push_back(std::move(entry));
   }
   std::vector<std::string> counters;
   if (batches.has_value()) counters = HuggingFaceCountersOf(model);
@@ -184,7 +223,9 @@ std::string IndexOf(absl::Span<const ExportedFile> files, const HuggingFaceModel
   int64_t bytes = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     for (const ExportedTensor& tensor : files[i]) {
-      map[HuggingFaceTensorName(model, tensor.piece->tensor)] = FileName(i, files.size());
+      for (const SafetensorsEntry& entry : tensor.entries()) {
+        map[entry.name] = FileName(i, files.size());
+      }
       bytes += tensor.bytes();
     }
   }
@@ -228,8 +269,16 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfCheckpoint(const Che
 }  // namespace
 
 absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
-                                 int64_t file_bytes, const std::string& tokenizer) {
+                                 const HuggingFaceExport& options) {
+  const std::string& tokenizer = options.tokenizer;
   ASSIGN_OR_RETURN(HuggingFaceModel model, ModelOfCheckpoint(checkpoint));
+  if (auto* const transformer = std::get_if<Transformer>(&model)) {
+    transformer->quantization = options.quantization;
+  } else if (options.quantization.has_value()) {
+    return base::DataError(
+        absl::StrCat(checkpoint.path(), " is of a model of images, which is not quantized"),
+        absl::StatusCode::kFailedPrecondition);
+  }
   std::shared_ptr<const Tokenizer> tokens;
   if (!tokenizer.empty()) {
     ASSIGN_OR_RETURN(tokens, TokenizerOfCheckpoint(checkpoint, tokenizer));
@@ -253,7 +302,7 @@ absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string
   }
   RETURN_IF_ERROR(base::MakeFolders(folder));
   const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);
-  const std::vector<ExportedFile> files = Distribute(parameters, file_bytes);
+  const std::vector<ExportedFile> files = Distribute(parameters, model, options);
   ASSIGN_OR_RETURN(MergedParameters reader, MergedParameters::Create(checkpoint, model));
   for (size_t i = 0; i < files.size(); ++i) {
     RETURN_IF_ERROR(base::WriteFileAtomically(
@@ -291,7 +340,7 @@ absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string
   resnet->naming = ResNetNaming::kTorchvision;
   const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);
   const std::vector<ExportedFile> files =
-      Distribute(parameters, std::numeric_limits<int64_t>::max());
+      Distribute(parameters, model, {.file_bytes = std::numeric_limits<int64_t>::max()});
   ASSIGN_OR_RETURN(MergedParameters reader, MergedParameters::Create(checkpoint, model));
   return base::WriteFileAtomically(path, [&](const base::AppendFunction& append) {
     return WriteTensors(files.front(), model, reader, checkpoint.manifest().step, append);

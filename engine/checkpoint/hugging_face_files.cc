@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -21,6 +22,7 @@
 #include "base/line.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
+#include "engine/checkpoint/bits_and_bytes.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/stored_matrix.h"
 #include "engine/models/hugging_face.h"
@@ -129,7 +131,18 @@ struct HuggingFaceFolder::Contents {
   absl::Status AddFile(const std::string& file);
   absl::Status AddFiles();
   absl::Status CheckParameters() const;
+  absl::Status CheckPiece(const HuggingFacePiece& piece) const;
   absl::Status CheckTiedHead() const;
+  absl::Status ReadValues(absl::string_view name, const kernels::Tensor& values) const;
+  // Writes into rows that are `stride` apart.
+  absl::Status ReadPiece(const HuggingFacePiece& piece, const kernels::Tensor& values,
+                         int64_t stride) const;
+  // Returns whether all of it is quantized in the folder as in the parameter, and reads it then.
+  absl::StatusOr<bool> ReadQuantized(const ModelParameter& parameter,
+                                     absl::Span<std::byte> stored) const;
+  // Finds a tensor by its name without a prefix.
+  TensorFinder Finder() const;
+  absl::StatusOr<BitsAndBytesMatrix> OpenQuantized(const HuggingFacePiece& piece) const;
   absl::Status AddBytesOf(const StoredTensor& stored, base::Hasher& hasher) const;
   absl::Status ReadConfigs();
 
@@ -247,24 +260,47 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
         return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" is missing"));
       }
       known.insert(piece.tensor);
-      const SafetensorsEntry& entry = found->second.entry;
-      const kernels::Shape expected(absl::MakeConstSpan(piece.shape));
-      if (entry.shape != expected) {
-        return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" has the shape ",
-                                            entry.shape.ToString(), ", and the model's ",
-                                            expected.ToString()));
-      }
-      if (!entry.type.has_value() || !IsFloatingPoint(*entry.type)) {
-        return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" has integers"));
-      }
+      RETURN_IF_ERROR(CheckPiece(piece));
     }
   }
   for (const auto& [tensor, stored] : tensors) {
     if (known.contains(tensor) || IsHuggingFaceBuffer(model, tensor)) continue;
+    if (known.contains(BitsAndBytesMatrix::MatrixOf(tensor))) continue;
     return base::DataError(
         absl::StrCat("there is a tensor \"", tensor, "\", which the model does not have"));
   }
   return CheckTiedHead();
+}
+
+absl::Status HuggingFaceFolder::Contents::CheckPiece(const HuggingFacePiece& piece) const {
+  const auto refuse = [&](const auto&... what) {
+    return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" ", what...));
+  };
+  if (BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) {
+    if (piece.some_rows > 0) return refuse("is quantized and joins layers, which is not supported");
+    return OpenQuantized(piece).status();
+  }
+  const SafetensorsEntry& entry = tensors.find(piece.tensor)->second.entry;
+  const kernels::Shape expected(absl::MakeConstSpan(piece.shape));
+  if (entry.shape != expected) {
+    return refuse("has the shape ", entry.shape.ToString(), ", and the model's ",
+                  expected.ToString());
+  }
+  if (!entry.type.has_value() || !IsFloatingPoint(*entry.type)) return refuse("has integers");
+  return absl::OkStatus();
+}
+
+TensorFinder HuggingFaceFolder::Contents::Finder() const {
+  return [this](absl::string_view name) -> TensorInFile {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) return {};
+    return {&files[found->second.file], found->second.entry};
+  };
+}
+
+absl::StatusOr<BitsAndBytesMatrix> HuggingFaceFolder::Contents::OpenQuantized(
+    const HuggingFacePiece& piece) const {
+  return BitsAndBytesMatrix::Open(Finder(), piece.tensor, piece.rows(), piece.columns());
 }
 
 absl::Status HuggingFaceFolder::Contents::AddBytesOf(const StoredTensor& stored,
@@ -294,35 +330,84 @@ absl::StatusOr<std::string> HuggingFaceFolder::Fingerprint() const {
 
 const std::string& HuggingFaceFolder::dropout() const { return contents_->dropout; }
 
-absl::Status HuggingFaceFolder::Read(absl::string_view name, const kernels::Tensor& values) const {
-  const Contents& all = *contents_;
-  const auto parameter = all.parameters.find(name);
-  if (parameter == all.parameters.end()) {
-    return base::DataError(absl::StrCat(all.path, " has no values of \"", name, "\""),
+absl::Status HuggingFaceFolder::Read(const ModelParameter& parameter,
+                                     const kernels::Tensor& values) const {
+  if (!parameter.quantized.has_value()) return contents_->ReadValues(parameter.name, values);
+  const auto stored =
+      absl::MakeSpan(static_cast<std::byte*>(values.data), static_cast<size_t>(values.bytes()));
+  ASSIGN_OR_RETURN(const bool is_read, contents_->ReadQuantized(parameter, stored));
+  if (is_read) return absl::OkStatus();
+  const auto elements = static_cast<size_t>(parameter.shape.elements());
+  const auto floats = std::make_unique_for_overwrite<float[]>(elements);
+  RETURN_IF_ERROR(
+      contents_->ReadValues(parameter.name, kernels::Float32(floats.get(), parameter.shape)));
+  Quantize(*parameter.quantized, absl::MakeConstSpan(floats.get(), elements), stored);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HuggingFaceFolder::Contents::ReadQuantized(
+    const ModelParameter& parameter, absl::Span<std::byte> stored) const {
+  const auto found = parameters.find(parameter.name);
+  if (found == parameters.end()) return false;
+  const std::vector<HuggingFacePiece>& pieces = found->second.pieces;
+  const kernels::QuantizedMatrix& matrix = *parameter.quantized;
+  std::vector<BitsAndBytesMatrix> opened;
+  std::vector<int64_t> parts;
+  for (const HuggingFacePiece& piece : pieces) {
+    if (!BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) return false;
+    ASSIGN_OR_RETURN(BitsAndBytesMatrix own, OpenQuantized(piece));
+    if (own.kind() != matrix.kind) return false;
+    opened.push_back(std::move(own));
+    parts.push_back(piece.columns());
+  }
+  if (matrix.parts.empty() ? parts.size() > 1 : matrix.parts != parts) return false;
+  std::fill(stored.begin(), stored.end(), std::byte{0});
+  for (size_t i = 0; i < opened.size(); ++i) {
+    absl::StatusOr<kernels::BitsAndBytesPart> part = opened[i].Read();
+    RETURN_IF_ERROR(base::Annotate(part.status(), path));
+    StorePart(matrix, static_cast<int>(i), *part, stored);
+  }
+  return true;
+}
+
+absl::Status HuggingFaceFolder::Contents::ReadValues(absl::string_view name,
+                                                     const kernels::Tensor& values) const {
+  const auto parameter = parameters.find(name);
+  if (parameter == parameters.end()) {
+    return base::DataError(absl::StrCat(path, " has no values of \"", name, "\""),
                            absl::StatusCode::kNotFound);
   }
   const int64_t columns = parameter->second.columns();
   kernels::Tensor rest = values;  // from the beginning of a piece
   for (const HuggingFacePiece& piece : parameter->second.pieces) {
     STAGECOACH_CHECK(piece.rows() * columns == values.elements(), "another number of values");
-    const Contents::StoredTensor& stored = all.tensors.find(piece.tensor)->second;
-    StoredMatrix matrix = {.file = &all.files[stored.file],
-                           .type = *stored.entry.type,
-                           .begin = stored.entry.begin,
-                           .rows = piece.rows(),
-                           .columns = piece.columns()};
-    // Theirs is a column of ours, or a part of a row.
-    if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
-    matrix.begin += piece.first_row * matrix.columns * SizeOf(matrix.type);
-    ASSIGN_OR_RETURN(const std::optional<float> bad,
-                     ReadMatrix(matrix, piece.is_transposed, rest, columns));
-    if (bad.has_value()) {
-      return base::DataError(absl::StrCat(all.path, ": the tensor \"", piece.tensor,
-                                          "\" has a value that is not finite, ", *bad));
-    }
+    RETURN_IF_ERROR(base::Annotate(ReadPiece(piece, rest, columns), path));
     rest.data = static_cast<std::byte*>(rest.data) + piece.columns() * SizeOf(values.dtype);
   }
   return absl::OkStatus();
+}
+
+absl::Status HuggingFaceFolder::Contents::ReadPiece(const HuggingFacePiece& piece,
+                                                    const kernels::Tensor& values,
+                                                    int64_t stride) const {
+  if (BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) {
+    ASSIGN_OR_RETURN(const BitsAndBytesMatrix quantized, OpenQuantized(piece));
+    return quantized.ReadValues(values, stride);
+  }
+  const StoredTensor& stored = tensors.find(piece.tensor)->second;
+  StoredMatrix matrix = {.file = &files[stored.file],
+                         .type = *stored.entry.type,
+                         .begin = stored.entry.begin,
+                         .rows = piece.rows(),
+                         .columns = piece.columns()};
+  // Theirs is a column of ours, or a part of a row.
+  if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
+  matrix.begin += piece.first_row * matrix.columns * SizeOf(matrix.type);
+  ASSIGN_OR_RETURN(const std::optional<float> bad,
+                   ReadMatrix(matrix, piece.is_transposed, values, stride));
+  if (!bad.has_value()) return absl::OkStatus();
+  return base::DataError(
+      absl::StrCat("the tensor \"", piece.tensor, "\" has a value that is not finite, ", *bad));
 }
 
 }  // namespace stagecoach::engine

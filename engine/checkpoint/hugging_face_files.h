@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,8 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/models/hugging_face_model.h"
 #include "engine/models/transformer.h"
+#include "engine/nn/parameter_table.h"
+#include "kernels/quantized_matrix.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -25,16 +28,19 @@ class HuggingFaceFolder {
   // `path`: the folder, or the file if IsStateDict, whose names are torchvision's whatever the
   // model's naming is. InvalidArgument, naming the file and tensor: a file is damaged; a parameter
   // is missing or has another shape (both are reported); there is a tensor that the model does not
-  // have, or one of a type that is no floating-point number of 16, 32 or 64 bits; the config.json
+  // have, or one of a type that is no floating-point number of 16, 32 or 64 bits and that is not
+  // quantized (bits_and_bytes.h); the config.json
   // is that of another model (DifferenceOf); a file for a model that is no ResNet. NotFound: there
   // are no such files.
   static absl::StatusOr<HuggingFaceFolder> Open(const std::string& path,
                                                 const HuggingFaceModel& model);
 
-  // Writes the values of one of our parameters to a tensor in host memory: float32, to which wider
-  // ones are rounded, or bfloat16, to which these are. NotFound: the model has no parameter of that
-  // name. InvalidArgument: one is NaN or infinite. Pre-condition: as many values as it has.
-  absl::Status Read(absl::string_view name, const kernels::Tensor& values) const;
+  // Writes the values of one of our parameters, of which the name counts and whether it is
+  // quantized, to a tensor in host memory: float32, to which wider ones are rounded, bfloat16, to
+  // which these are, or uint8, quantized from float32. What is quantized in the folder is taken as
+  // it is, if the parameter is quantized alike. NotFound: the model has no parameter of that name.
+  // InvalidArgument: a value is NaN or infinite. Pre-condition: as many values as it has.
+  absl::Status Read(const ModelParameter& parameter, const kernels::Tensor& values) const;
 
   // Returns a fingerprint of the folder's contents, in lines "name: hash" as in
   // TrainerOptions::fingerprint: of what config.json says about the model, and of all tensors, in
@@ -60,17 +66,25 @@ bool IsStateDict(absl::string_view path);
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModelFile(const std::string& folder);
 absl::StatusOr<Transformer> ReadHuggingFaceConfigFile(const std::string& folder);
 
-// Exports a checkpoint as a folder: writes config.json, and the parameters as model.safetensors, or
-// as files of at most `file_bytes` each (a larger tensor gets its own) with an index. Needs the
-// memory of one layer. `tokenizer`: the file of the run's tokenizer, which is then written as well,
-// and whose token at the end of a text is the model's if the model names none; "": none.
-// AlreadyExists: the folder has a config.json. FailedPrecondition: the checkpoint is that of a
-// model that transformers does not know (HuggingFaceModelOf; a ResNet for small images), or of
-// another tokenizer. Errors of Checkpoint::Load and Tokenizer::Load, and of the system.
 inline constexpr int64_t kHuggingFaceFileBytes = 5'000'000'000;  // as in transformers
+struct HuggingFaceExport {
+  // Tensors are in model.safetensors, or in files of at most this size each (a larger tensor gets
+  // its own) with an index.
+  int64_t file_bytes = kHuggingFaceFileBytes;
+  // The file of the run's tokenizer, which is then written as well, and whose token at the end of a
+  // text is the model's if the model names none; "": none.
+  std::string tokenizer;
+  // How the weights of linear layers are written, the head's excepted (bits_and_bytes.h); nothing:
+  // in float32.
+  std::optional<kernels::Quantization> quantization = {};
+};
+// Exports a checkpoint as a folder, with adapters added to the weights that they belong to. Needs
+// the memory of one layer. AlreadyExists: the folder has a config.json. FailedPrecondition: the
+// checkpoint is that of a model that transformers does not know (HuggingFaceModelOf; a ResNet for
+// small images), of one without linear layers to quantize, or of another tokenizer. Errors of
+// Checkpoint::Load and Tokenizer::Load, and of the system.
 absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
-                                 int64_t file_bytes = kHuggingFaceFileBytes,
-                                 const std::string& tokenizer = "");
+                                 const HuggingFaceExport& options = {});
 
 // Exports the parameters of a ResNet as a torchvision state dict, in one file. FailedPrecondition:
 // the checkpoint is that of another model. Errors of Checkpoint::Load, and of the system.

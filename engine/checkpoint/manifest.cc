@@ -196,11 +196,34 @@ absl::StatusOr<SavedOption> ParseOption(ObjectReader& reader) {
   return option;
 }
 
+absl::StatusOr<kernels::QuantizedMatrix> ParseQuantized(const kernels::Shape& shape,
+                                                        ObjectReader& reader) {
+  kernels::QuantizedMatrix matrix;
+  ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("quantized"));
+  const absl::StatusOr<kernels::Quantization> kind = kernels::ParseQuantization(name);
+  if (!kind.ok()) return reader.Error("quantized", kind.status().message());
+  matrix.kind = *kind;
+  if (shape.rank() != 2) return reader.Error("shape", "is not that of a matrix");
+  matrix.inputs = shape.dim(0);
+  matrix.outputs = shape.dim(1);
+  ASSIGN_OR_RETURN(const std::optional<ArrayReader> parts, reader.OptionalArray("parts"));
+  for (size_t i = 0; parts.has_value() && i < parts->size(); ++i) {
+    ASSIGN_OR_RETURN(matrix.parts.emplace_back(), parts->Int64(i, kCount));
+  }
+  constexpr int64_t kMostExtent = int64_t{1} << 31;
+  const absl::Status is_matrix = CheckQuantizedMatrix(matrix, kMostExtent);
+  if (!is_matrix.ok()) return reader.Error("quantized", is_matrix.message());
+  return matrix;
+}
+
 absl::StatusOr<SavedFile::Tensor> ParseTensor(ObjectReader& reader) {
   SavedFile::Tensor tensor;
   ASSIGN_OR_RETURN(tensor.name, reader.RequiredString("name"));
   ASSIGN_OR_RETURN(const ArrayReader dims, reader.RequiredArray("shape"));
   ASSIGN_OR_RETURN(tensor.shape, ParseShape(dims));
+  if (reader.Has("quantized")) {
+    ASSIGN_OR_RETURN(tensor.quantized, ParseQuantized(tensor.shape, reader));
+  }
   ASSIGN_OR_RETURN(tensor.hash, Hash(reader));
   return tensor;
 }
@@ -213,7 +236,7 @@ absl::StatusOr<SavedFile> ParseFile(ObjectReader& reader) {
   ASSIGN_OR_RETURN(file.tensors, ReadEach(reader, "tensors", ParseTensor));
   int64_t left = file.bytes;  // bounds the sums of tensors
   for (const SavedFile::Tensor& tensor : file.tensors) {
-    left -= tensor.shape.elements() * int64_t{sizeof(float)};
+    left -= tensor.stored().bytes();
     if (left < 0) return reader.Error("tensors", "take more bytes than the file has");
   }
   return file;
@@ -313,8 +336,13 @@ std::string ToJson(absl::Span<const SavedFile> files) {
   return LinesOf(files, [](const SavedFile& file) -> Json {
     Json tensors = Json::array();
     for (const SavedFile::Tensor& tensor : file.tensors) {
-      tensors.push_back(
-          {{"name", tensor.name}, {"shape", ToJson(tensor.shape)}, {"hash", tensor.hash}});
+      Json own = {{"name", tensor.name}, {"shape", ToJson(tensor.shape)}};
+      if (tensor.quantized.has_value()) {
+        own["quantized"] = QuantizationName(tensor.quantized->kind);
+        if (!tensor.quantized->parts.empty()) own["parts"] = tensor.quantized->parts;
+      }
+      own["hash"] = tensor.hash;
+      tensors.push_back(std::move(own));
     }
     return {{"name", file.name},
             {"bytes", file.bytes},

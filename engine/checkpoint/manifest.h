@@ -11,7 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/data/encoding.h"
+#include "engine/nn/layer.h"
 #include "engine/runtime/stage/optimizer.h"
+#include "kernels/quantized_matrix.h"
 #include "kernels/tensor.h"
 #include "partition/io/plan_file.h"
 
@@ -60,9 +62,14 @@ struct SavedOption {
 struct SavedFile {
   struct Tensor {
     std::string name;
-    kernels::Shape shape;  // float32
+    kernels::Shape shape;  // of its values
+    std::optional<kernels::QuantizedMatrix> quantized = {};
     std::string hash;
 
+    // Returns the form in which it is in the file, without data.
+    kernels::Tensor stored() const {
+      return StoredForm(shape, quantized, kernels::DType::kFloat32);
+    }
     friend bool operator==(const Tensor&, const Tensor&) = default;
   };
   std::string name;

@@ -15,7 +15,7 @@ absl::StatusOr<absl::Span<const float>> ParameterReader::Read(const std::string&
         ASSIGN_OR_RETURN(loaded_, checkpoint_.Load(file.name));
         file_name_ = file.name;
       }
-      return loaded_->Find(name, tensor.shape);
+      return loaded_->ValuesOf(tensor, space_);
     }
   }
   return base::DataError(absl::StrCat(checkpoint_.path(), ": there is no parameter \"", name, "\""),

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -16,14 +17,16 @@ class ParameterReader {
   // The checkpoint outlives it.
   explicit ParameterReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // Returns the values, which are valid until a parameter of another layer is read.
-  // FailedPrecondition: there is no parameter of that name. Errors of Checkpoint::Load.
+  // Returns the values, which are valid until the next call for a parameter of another layer, or
+  // for one that is quantized. FailedPrecondition: there is no parameter of that name. Errors of
+  // Checkpoint::Load.
   absl::StatusOr<absl::Span<const float>> Read(const std::string& name);
 
  private:
   const Checkpoint& checkpoint_;
   std::string file_name_;
   std::optional<LoadedFile> loaded_;
+  std::vector<float> space_;
 };
 
 }  // namespace stagecoach::engine

@@ -222,7 +222,9 @@ absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Tra
 
 const LoraOptions& PeftFolder::lora() const { return contents_->lora; }
 
-absl::Status PeftFolder::Read(absl::string_view name, const kernels::Tensor& values) const {
+absl::Status PeftFolder::Read(const ModelParameter& parameter,
+                              const kernels::Tensor& values) const {
+  const std::string& name = parameter.name;
   const auto found = contents_->matrices.find(name);
   if (found == contents_->matrices.end()) {
     return base::DataError(absl::StrCat(contents_->path, " has no values of \"", name, "\""),
@@ -248,7 +250,8 @@ absl::StatusOr<std::string> PeftFolder::Fingerprint() const {
   for (const auto& [name, matrix] : contents_->matrices) {
     values.resize(static_cast<size_t>(matrix.rows * matrix.columns));
     RETURN_IF_ERROR(
-        Read(name, kernels::Float32(values.data(), kernels::Shape{matrix.rows, matrix.columns})));
+        Read({.name = name},
+             kernels::Float32(values.data(), kernels::Shape{matrix.rows, matrix.columns})));
     hasher.Update(absl::StrCat(name, " "));
     hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
                                       values.size() * sizeof(float)));

@@ -13,6 +13,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/models/transformer.h"
 #include "engine/nn/layers/lora.h"
+#include "engine/nn/parameter_table.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -52,7 +53,7 @@ class PeftFolder {
   const LoraOptions& lora() const;
   // Writes the values of one of our parameters to a tensor in host memory, as
   // HuggingFaceFolder::Read does.
-  absl::Status Read(absl::string_view name, const kernels::Tensor& values) const;
+  absl::Status Read(const ModelParameter& parameter, const kernels::Tensor& values) const;
   // Returns a fingerprint of the values, as a line like those of HuggingFaceFolder::Fingerprint.
   absl::StatusOr<std::string> Fingerprint() const;
 

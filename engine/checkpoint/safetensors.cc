@@ -26,7 +26,7 @@ constexpr char kMetadata[] = "__metadata__";
 constexpr std::pair<const char*, std::optional<DType>> kTypes[] = {
     {"F32", DType::kFloat32},   {"F64", DType::kFloat64}, {"I32", DType::kInt32},
     {"BF16", DType::kBfloat16}, {"F16", DType::kFloat16}, {"U8", DType::kUint8},
-    {"I64", std::nullopt}};
+    {"I8", DType::kInt8},       {"I64", std::nullopt}};
 
 const char* NameOf(std::optional<DType> type) {
   for (const auto& [name, named] : kTypes) {
@@ -56,8 +56,8 @@ absl::StatusOr<std::optional<DType>> ParseType(const base::ObjectReader& reader,
   for (const auto& [name, type] : kTypes) {
     if (text == name) return type;
   }
-  return reader.Error("dtype",
-                      absl::StrCat("is ", text, ", expected F32, F64, I32, I64, BF16, F16 or U8"));
+  return reader.Error(
+      "dtype", absl::StrCat("is ", text, ", expected F32, F64, I32, I64, BF16, F16, U8 or I8"));
 }
 
 absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, base::ObjectReader reader,

@@ -176,9 +176,7 @@ class Saving {
     const ShardFile& shard = task_.files[file];
     if (IsOwner(file)) RETURN_IF_ERROR(writer.WriteAt(0, shard.header));
     for (OwnPiece& own : own_[file]) {
-      const auto bytes =
-          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(own.piece->values.data()),
-                              own.piece->values.size() * sizeof(float));
+      const absl::Span<const std::byte> bytes = own.piece->bytes;
       const int64_t begin = BeginOf(shard, own);
       own.hash = base::HashOf(bytes);
       for (int64_t done = 0; done < std::ssize(bytes); done += kChunkBytes) {
@@ -211,15 +209,15 @@ class Saving {
     for (const OwnPiece& own : own_[file]) {
       if (IsOwner(file) && IsWhole(shard, own)) continue;
       base::Hasher hasher;
-      RETURN_IF_ERROR(HashPart(reader, BeginOf(shard, own),
-                               std::ssize(own.piece->values) * int64_t{sizeof(float)}, {&hasher}));
+      RETURN_IF_ERROR(
+          HashPart(reader, BeginOf(shard, own), std::ssize(own.piece->bytes), {&hasher}));
       if (hasher.HexDigest() != own.hash) return NotAsWritten(shard, own.tensor);
     }
     return absl::OkStatus();
   }
 
   static bool IsWhole(const ShardFile& shard, const OwnPiece& own) {
-    return std::ssize(own.piece->values) == shard.tensors[own.tensor].shape.elements();
+    return std::ssize(own.piece->bytes) == shard.tensors[own.tensor].bytes();
   }
 
   absl::Status NotAsWritten(const ShardFile& shard, size_t tensor) const {
@@ -240,7 +238,7 @@ class Saving {
     for (const ShardTensor& tensor : shard.tensors) {
       base::Hasher own;
       RETURN_IF_ERROR(HashPart(reader, tensor.begin, tensor.bytes(), {&whole, &own}));
-      saved.tensors.push_back({tensor.name, tensor.shape, own.HexDigest()});
+      saved.tensors.push_back({tensor.name, tensor.shape, tensor.quantized, own.HexDigest()});
     }
     for (const OwnPiece& own : own_[file]) {
       if (IsWhole(shard, own) && saved.tensors[own.tensor].hash != own.hash) {

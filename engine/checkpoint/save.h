@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_CHECKPOINT_SAVE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,12 +18,13 @@
 
 namespace stagecoach::engine {
 
-// Elements of a parameter, or of one of its states, in host memory (TrainedPiece).
+// Elements of a parameter, or of one of its states, in host memory (TrainedPiece): float32, or a
+// whole quantized matrix.
 struct HostPiece {
   ParameterId parameter;
   int state = kTrainedValue;
   int64_t first = 0;
-  absl::Span<const float> values;
+  absl::Span<const std::byte> bytes;
 };
 
 // The part of a checkpoint that one process writes. All processes of a run write to the same

@@ -53,7 +53,8 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, Content
     if (parameter.is_copy()) continue;
     if (content != Content::kStates) {
       if (parameter.update.is_frozen() != file.is_frozen) continue;
-      file.tensors.push_back({parameter.name, parameter.id, kTrainedValue, parameter.shape});
+      file.tensors.push_back(
+          {parameter.name, parameter.id, kTrainedValue, parameter.shape, parameter.quantized});
       continue;
     }
     if (parameter.update.kind != UpdateRule::Kind::kOptimizer) continue;
@@ -64,7 +65,8 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, Content
   }
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};  // some readers insist on this
   for (const ShardTensor& tensor : file.tensors) {
-    header.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
+    const Tensor stored = tensor.stored();
+    header.tensors.push_back({.name = tensor.name, .type = stored.dtype, .shape = stored.shape});
   }
   file.header = LayOutSafetensors(header);
   for (size_t i = 0; i < file.tensors.size(); ++i) file.tensors[i].begin = header.tensors[i].begin;

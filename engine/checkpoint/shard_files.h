@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_CHECKPOINT_SHARD_FILES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,15 +21,18 @@ namespace stagecoach::engine {
 // "layer-00003.frozen.safetensors", which checkpoints of a run can share. Names, places and bytes
 // depend on the model and the optimizer alone, so every plan writes the same files.
 
-// One tensor in such a file, float32.
+// One tensor in such a file: float32, or a quantized matrix as uint8.
 struct ShardTensor {
   std::string name;  // the parameter's; for a state, "layer 3: weight.exp_avg"
   ParameterId parameter;
   int state = kTrainedValue;
-  Shape shape;
+  Shape shape;  // of its values
+  std::optional<kernels::QuantizedMatrix> quantized = {};
   int64_t begin = 0;  // in the file, in bytes
 
-  int64_t bytes() const { return shape.elements() * SizeOf(kernels::DType::kFloat32); }
+  // Returns the form in which it is in the file, without data.
+  Tensor stored() const { return StoredForm(shape, quantized, kernels::DType::kFloat32); }
+  int64_t bytes() const { return stored().bytes(); }
 };
 
 struct ShardFile {

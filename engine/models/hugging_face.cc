@@ -50,6 +50,52 @@ absl::Status ReadMeanings(const nlohmann::json& document, ObjectReader& reader,
   return absl::OkStatus();
 }
 
+// Reads how bitsandbytes has quantized a model: nothing if it has not.
+absl::StatusOr<std::optional<kernels::Quantization>> ReadQuantization(
+    const nlohmann::json& document, ObjectReader& reader) {
+  constexpr char kKey[] = "quantization_config";
+  if (!reader.Has(kKey) || document[kKey].is_null()) return std::nullopt;
+  ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject(kKey));
+  const auto expect = [&](const char* key, const char* only, const char* absent) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::string value, own.OptionalString(key, absent));
+    if (value == only) return absl::OkStatus();
+    return own.Error(key, absl::StrCat("is \"", value, "\", expected \"", only, "\""));
+  };
+  RETURN_IF_ERROR(expect("quant_method", "bitsandbytes", "bitsandbytes"));
+  ASSIGN_OR_RETURN(const bool has_8_bits, own.OptionalBool("load_in_8bit", false));
+  ASSIGN_OR_RETURN(const bool has_4_bits, own.OptionalBool("load_in_4bit", !has_8_bits));
+  if (has_4_bits == has_8_bits) return own.Error("load_in_4bit", "expected this or load_in_8bit");
+  ASSIGN_OR_RETURN(const bool is_double, own.OptionalBool("bnb_4bit_use_double_quant", false));
+  if (has_4_bits) {
+    RETURN_IF_ERROR(expect("bnb_4bit_quant_type", "nf4", "fp4"));
+    RETURN_IF_ERROR(expect("bnb_4bit_quant_storage", "uint8", "uint8"));
+  }
+  constexpr char kSkipped[] = "llm_int8_skip_modules";
+  const bool names_some = own.Has(kSkipped) && !document[kKey][kSkipped].is_null();
+  for (size_t i = 0; names_some && i < document[kKey][kSkipped].size(); ++i) {
+    ASSIGN_OR_RETURN(const base::ArrayReader skipped, own.RequiredArray(kSkipped));
+    ASSIGN_OR_RETURN(const std::string name, skipped.String(i));
+    if (name == "lm_head") continue;
+    return skipped.Error(
+        i, absl::StrCat("is \"", name, "\": only the head can be left as it is, \"lm_head\""));
+  }
+  if (has_8_bits) return kernels::Quantization::kInt8;
+  return is_double ? kernels::Quantization::kNf4 : kernels::Quantization::kNf4Single;
+}
+
+nlohmann::ordered_json QuantizationConfigOf(kernels::Quantization quantization) {
+  const bool has_8_bits = quantization == kernels::Quantization::kInt8;
+  nlohmann::ordered_json config = {{"quant_method", "bitsandbytes"},
+                                   {"load_in_4bit", !has_8_bits},
+                                   {"load_in_8bit", has_8_bits}};
+  if (has_8_bits) return config;
+  config["bnb_4bit_quant_type"] = "nf4";
+  config["bnb_4bit_use_double_quant"] = quantization == kernels::Quantization::kNf4;
+  config["bnb_4bit_quant_storage"] = "uint8";
+  config["bnb_4bit_compute_dtype"] = "float32";
+  return config;
+}
+
 // The file of each family has its own.
 using FilesOf = const TransformerFiles& (*)();
 constexpr FilesOf kFamilies[] = {Gpt2Files, LlamaFiles};
@@ -87,6 +133,9 @@ std::string ConfigOf(const Transformer& model) {
   if (model.end_of_text.size() == 1) config["eos_token_id"] = model.end_of_text.front();
   if (model.end_of_text.size() > 1) config["eos_token_id"] = model.end_of_text;
   config["dtype"] = "float32";
+  if (model.quantization.has_value()) {
+    config["quantization_config"] = QuantizationConfigOf(*model.quantization);
+  }
   return config.dump(2) + "\n";
 }
 
@@ -112,8 +161,11 @@ absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view text) {
     return reader.Error("model_type", absl::StrCat("is \"", type, "\", expected ", KnownTypes()));
   }
   // These are read before the family's reader refuses the keys that nobody has asked for.
-  for (const char* const key : {"eos_token_id", "bos_token_id"}) reader.Has(key);
+  for (const char* const key : {"eos_token_id", "bos_token_id", "quantization_config"}) {
+    reader.Has(key);
+  }
   ASSIGN_OR_RETURN(Transformer model, files->read(document, type, reader));
+  ASSIGN_OR_RETURN(model.quantization, ReadQuantization(document, reader));
   RETURN_IF_ERROR(ReadMeanings(document, reader, model));
   RETURN_IF_ERROR(CheckTransformer(model));
   return model;

@@ -141,6 +141,21 @@ absl::StatusOr<ModelTokens> ReadTokens(ObjectReader& reader) {
   return tokens;
 }
 
+bool IsOfImages(const json& document) {
+  return document.contains("input") &&
+         (document["input"] == "image" || document["input"].size() == 3);
+}
+
+absl::StatusOr<std::optional<kernels::Quantization>> ReadQuantization(ObjectReader& reader) {
+  ASSIGN_OR_RETURN(auto table, reader.OptionalObject("quantization"));
+  if (!table.has_value()) return std::nullopt;
+  ASSIGN_OR_RETURN(const std::string type, table->RequiredString("type"));
+  const absl::StatusOr<kernels::Quantization> quantization = kernels::ParseQuantization(type);
+  if (!quantization.ok()) return table->Error("type", quantization.status().message());
+  RETURN_IF_ERROR(table->Finish());
+  return *quantization;
+}
+
 absl::Status MisplacedTie(const std::string& path) {
   return absl::InvalidArgumentError(
       absl::StrCat(path, ".tied: the head is not the last layer of the model"));
@@ -193,8 +208,13 @@ class ModelParser {
     ASSIGN_OR_RETURN(auto lora, reader.OptionalObject("lora"));
     if (lora.has_value()) {
       ASSIGN_OR_RETURN(lora_, ReadLora(document["lora"], *std::move(lora)));
+    }
+    ASSIGN_OR_RETURN(quantization_, ReadQuantization(reader));
+    for (const auto& [table, is_there] :
+         {std::pair("lora", lora_.has_value()), {"quantization", quantization_.has_value()}}) {
+      if (!is_there) continue;
       if (model.input.rank() == 3) {
-        return reader.Error("lora", "is for models of tokens or of numbers, not of images");
+        return reader.Error(table, "is for models of tokens or of numbers, not of images");
       }
       model.is_frozen = true;
     }
@@ -250,6 +270,7 @@ class ModelParser {
                       .list = list,
                       .index = i,
                       .lora = lora_.has_value() ? &*lora_ : nullptr,
+                      .quantization = quantization_,
                       .parse_inside = [&](const char* key, ParsedLayer& outer) {
                         return ParseInside(entry, key, reader, outer);
                       }};
@@ -291,6 +312,7 @@ class ModelParser {
   const ModelData data_;
   const int64_t classes_;
   std::optional<LoraOptions> lora_;
+  std::optional<kernels::Quantization> quantization_;
 };
 
 }  // namespace
@@ -327,11 +349,21 @@ Shape ParseModelInput(absl::string_view toml) {
 
 absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora) {
   ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
-  if (document.contains("input") &&
-      (document["input"] == "image" || document["input"].size() == 3)) {
+  if (IsOfImages(document)) {
     return absl::InvalidArgumentError("a model of images has no adapters");
   }
   return CheckLoraTargets(lora, LinearLayersIn(document.value("layer", json::array())));
+}
+
+absl::Status CheckCanQuantize(absl::string_view toml) {
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  if (IsOfImages(document)) {
+    return absl::InvalidArgumentError("a model of images is not quantized");
+  }
+  if (LinearLayersIn(document.value("layer", json::array())).empty()) {
+    return absl::InvalidArgumentError("the model has no linear layer to quantize");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml) {
@@ -346,6 +378,18 @@ absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml) {
   absl::StatusOr<std::optional<LoraOptions>> lora = read();
   if (!lora.ok()) return base::WithTomlPlace(lora.status(), toml);
   return lora;
+}
+
+absl::StatusOr<std::optional<kernels::Quantization>> QuantizationOf(absl::string_view toml) {
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  auto quantization = ReadQuantization(reader);
+  if (!quantization.ok()) return base::WithTomlPlace(quantization.status(), toml);
+  return quantization;
+}
+
+std::string QuantizationTableOf(kernels::Quantization quantization) {
+  return absl::StrCat("[quantization]\ntype = \"", QuantizationName(quantization), "\"\n");
 }
 
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {

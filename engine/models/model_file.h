@@ -11,6 +11,7 @@
 #include "engine/data/sample_spec.h"
 #include "engine/models/model.h"
 #include "engine/nn/layers/lora.h"
+#include "kernels/quantized_matrix.h"
 
 namespace stagecoach::engine {
 
@@ -54,6 +55,10 @@ namespace stagecoach::engine {
 //   dropout = 0.05                      # default: 0
 //   rslora = false                      # the default
 //   targets = ["q_proj", "v_proj"]      # default: all linear layers
+//
+//   [quantization]                      # all parameters are frozen, except for adapters, and the
+//   type = "nf4"                        # weights of linear layers are stored so: "nf4",
+//                                       # "nf4-single" or "int8" (kernels/quantized_matrix.h)
 //
 // engine/nn/layers/layers.h has all types with their keys and defaults.
 
@@ -103,9 +108,17 @@ Shape ParseModelInput(absl::string_view toml);
 // Returns the adapters that a model of `toml` gets; nothing if it has no table [lora]. Errors:
 // those of ParseModel in that table.
 absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml);
+// Returns how a model of `toml` stores its weights; nothing if it has no table [quantization].
+// Errors: those of ParseModel in that table.
+absl::StatusOr<std::optional<kernels::Quantization>> QuantizationOf(absl::string_view toml);
+// Returns that table, with its heading.
+std::string QuantizationTableOf(kernels::Quantization quantization);
 // Returns whether the model of `toml` can have these adapters. InvalidArgument: it is of images, or
 // CheckLoraTargets. Errors of base::ParseToml.
 absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora);
+// Does the same for a table [quantization]. InvalidArgument: it is of images, or has no linear
+// layers.
+absl::Status CheckCanQuantize(absl::string_view toml);
 
 // Does the same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
 // base::ReadFile.

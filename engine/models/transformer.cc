@@ -437,16 +437,23 @@ std::string ModelFileOf(const Transformer& model) {
       "\n\n[[layer]]\ntype = \"sequence\"\nrepeat = ", model.blocks, "\nlayers = [\n",
       BlockText(model), "]\n\n[[layer]]\ntype = \"", is_gpt2 ? "layer_norm" : "rms_norm",
       "\"\nepsilon = ", Number(model.norm_epsilon), "\n\n[[layer]]\ntype = \"head\"\n",
-      model.is_tied ? "tied = true\n" : "");
+      model.is_tied ? "tied = true\n" : "",
+      model.quantization.has_value() ? absl::StrCat("\n", QuantizationTableOf(*model.quantization))
+                                     : "");
 }
 
 absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file) {
   ASSIGN_OR_RETURN(json document, base::ParseToml(model_file));
   document.erase("lora");
-  const std::optional<Transformer> model = ExtentsOf(document);
+  ASSIGN_OR_RETURN(const auto quantization, QuantizationOf(model_file));
+  document.erase("quantization");
+  std::optional<Transformer> model = ExtentsOf(document);
   if (model.has_value() && CheckTransformer(*model).ok()) {
     ASSIGN_OR_RETURN(const json expected, base::ParseToml(ModelFileOf(*model)));
-    if (WithoutInitialValues(document) == WithoutInitialValues(expected)) return *model;
+    if (WithoutInitialValues(document) == WithoutInitialValues(expected)) {
+      model->quantization = quantization;
+      return *model;
+    }
   }
   return absl::FailedPreconditionError(
       "the layers are not those of GPT-2 or Llama, as a model file for \"gpt2-124m\" or \"llama\" "

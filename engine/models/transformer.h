@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/quantized_matrix.h"
 #include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
@@ -40,6 +41,8 @@ struct Transformer {
   // Hugging Face's files have queries, keys and values in one tensor, and gate and up in another,
   // as those of Phi 3 do. Model files do not say so.
   bool has_joined_tensors = false;
+  // How the weights of linear layers are stored, the head's excepted; nothing: as others.
+  std::optional<kernels::Quantization> quantization = std::nullopt;
   bool is_tied = true;  // the head's weight is the embedding's table
   // Size of kGpt2's table of positions, of which a sample uses the first; 0: as many as the
   // context.

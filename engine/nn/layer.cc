@@ -35,7 +35,8 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   partition::LayerMemory& memory = spec.memory;
   for (const ParameterSpec& parameter : spec.parameters) {
     if (parameter.update.is_frozen()) {
-      memory.frozen_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+      memory.frozen_bytes +=
+          AlignTensor(StoredForm(parameter.shape, parameter.quantized, type).bytes());
       continue;
     }
     const int64_t bytes = AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
@@ -102,6 +103,12 @@ kernels::DType InputType(const kernels::Device& device, bool is_fed_ids) {
   return is_fed_ids ? DType::kInt32 : device.activation_type();
 }
 
+Tensor StoredForm(const Shape& shape, const std::optional<kernels::QuantizedMatrix>& quantized,
+                  DType type) {
+  if (quantized.has_value()) return {nullptr, DType::kUint8, Shape{quantized->bytes()}};
+  return {nullptr, type, shape};
+}
+
 bool LayerSpec::is_frozen() const {
   return !parameters.empty() && std::all_of(parameters.begin(), parameters.end(),
                                             [](const auto& p) { return p.update.is_frozen(); });
@@ -140,6 +147,12 @@ absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
                            " ends here; expected a layer such as add skip"));
   }
   if (context.is_frozen) Freeze(spec);
+  for (const ParameterSpec& parameter : spec.parameters) {
+    if (!parameter.quantized.has_value() || parameter.update.is_frozen()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.description, ": \"", parameter.name,
+                     "\" is quantized, so the model's parameters must be frozen"));
+  }
   CompleteMemory(context, spec);
   return prepared;
 }

@@ -17,6 +17,7 @@
 #include "kernels/device.h"
 #include "kernels/ops/head_choice.h"
 #include "kernels/ops/loss_terms.h"
+#include "kernels/quantized_matrix.h"
 #include "kernels/tensor.h"
 #include "partition/cost/analytic.h"
 #include "partition/cost/layer_cost.h"
@@ -53,7 +54,7 @@ struct Init {
 // The optimizer keeps no state for it, and neither clips nor decays it.
 //
 // A frozen parameter keeps its value. It has no gradient and no state, and its value exists once,
-// in the type in which layers read it.
+// in the type in which layers read it, or as a quantized matrix.
 struct UpdateRule {
   enum class Kind : uint8_t { kOptimizer, kMovingAverage, kFrozen };
   Kind kind = Kind::kOptimizer;
@@ -74,7 +75,13 @@ struct ParameterSpec {
   bool decays = true;  // whether weight decay applies; customary for matrices only
   UpdateRule update = {};
   bool is_adapter = false;  // trained also where LayerContext::is_frozen
+  // How a matrix is stored that is frozen: the layer reads it as uint8.
+  std::optional<kernels::QuantizedMatrix> quantized = std::nullopt;
 };
+
+// Returns the form in which a parameter is stored, without data: as values of `type`, or quantized.
+Tensor StoredForm(const Shape& shape, const std::optional<kernels::QuantizedMatrix>& quantized,
+                  kernels::DType type);
 
 // All that the engine must know about a layer before it runs.
 struct LayerSpec {
@@ -165,10 +172,10 @@ struct LayerLoss {
 
 // The operands of one call of a layer. x, y, dx, dy have a leading dimension `rows`; they and the
 // parameters are of the device's activation type, gradients and moving averages (UpdateRule) are
-// float32. If x holds ids, it is int32, each id is within the vocabulary of the context, and there
-// is no dx. Tensors that the layer declares not to read in an operation may be empty there. All are
-// in the device's memory, which only operations of the device (kernels/ops) can touch unless
-// memory_is_host().
+// float32, quantized matrices uint8. If x holds ids, it is int32, each id is within the vocabulary
+// of the context, and there is no dx. Tensors that the layer declares not to read in an operation
+// may be empty there. All are in the device's memory, which only operations of the device
+// (kernels/ops) can touch unless memory_is_host().
 struct LayerArgs {
   kernels::Stream& stream;
   CallContext call;
@@ -252,9 +259,9 @@ struct PreparedLayer {
 // LayerSpec::memory: parameters (each float32 tensor rounded up by AlignTensor), the optimizer's
 // state and what layers see in place of float32 parameters, the input and the output as bundles
 // (boundary_tensors.h), and the layer's areas rounded up by AlignTensor. Frozen parameters count
-// among what is resident, in the activation type alone. InvalidArgument: the
-// factory returns no layer; a layer that takes ids is fed numbers, or one that takes no skip
-// receives one, or vice versa. Internal: the factory or Prepare throws.
+// among what is resident, in their StoredForm. InvalidArgument: the factory returns no layer; a
+// layer that takes ids is fed numbers, or one that takes no skip receives one, or vice versa; a
+// quantized parameter is not frozen. Internal: the factory or Prepare throws.
 absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
                                            const LayerContext& context);
 

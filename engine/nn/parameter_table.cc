@@ -44,7 +44,8 @@ void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
                            .random_stream = RandomStreamOf(layer, i),
                            .decays = spec.decays,
                            .update = spec.update,
-                           .is_adapter = spec.is_adapter});
+                           .is_adapter = spec.is_adapter,
+                           .quantized = spec.quantized});
   }
 }
 
@@ -59,6 +60,9 @@ absl::Status ParameterTable::Tie(const ParameterTie& tie) {
   };
   if (first.layer >= second.layer) return refuse("the first must be of an earlier layer");
   if (first.is_tied() || second.is_tied()) return refuse("one of them is tied already");
+  if (first.quantized.has_value() || second.quantized.has_value()) {
+    return refuse("one of them is quantized");
+  }
   if (first.update != second.update) return refuse("they are not updated alike");
   if (first.decays != second.decays) return refuse("weight decay applies to one of them alone");
   if (first.shape != second.shape) {

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_NN_PARAMETER_TABLE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "base/strong_id.h"
 #include "engine/nn/layer.h"
+#include "kernels/quantized_matrix.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -35,6 +37,7 @@ struct ModelParameter {
   UpdateRule update;
   ParameterId tied_to = {};  // the other parameter of the tie; -1: none
   bool is_adapter = false;
+  std::optional<kernels::QuantizedMatrix> quantized = {};  // as in ParameterSpec
 
   bool is_tied() const { return tied_to.valid(); }
   bool is_copy() const { return is_tied() && tied_to < id; }
@@ -70,8 +73,8 @@ class ParameterTable {
   // before.
   void Add(int layer, absl::Span<const ParameterSpec> specs);
   // Ties two parameters that were added: the second starts as the first does. InvalidArgument:
-  // there is no such parameter, their shapes differ, one is tied already, only one of them decays,
-  // or they are of one layer or in the wrong order.
+  // there is no such parameter, their shapes differ, one is tied already or quantized, only one of
+  // them decays, or they are of one layer or in the wrong order.
   absl::Status Tie(const ParameterTie& tie);
 
   int size() const { return static_cast<int>(parameters_.size()); }

@@ -33,6 +33,7 @@ bool AllFinite(const std::byte* data, DType type, int64_t elements) {
                              [](uint16_t bits) { return (bits & kExponent) != kExponent; });
     }
     case DType::kFloat16:  // in files alone
+    case DType::kInt8:
     case DType::kInt32:
     case DType::kUint8:
       return true;

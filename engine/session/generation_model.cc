@@ -128,30 +128,6 @@ absl::Status SetTokenizer(const std::string& folder, const std::string& named,
   return absl::OkStatus();
 }
 
-absl::StatusOr<GenerationModel> OfFolder(const std::string& folder, const std::string& adapters,
-                                         const std::string& tokenizer, const Notices& notices) {
-  ASSIGN_OR_RETURN(const Transformer transformer, ReadHuggingFaceConfigFile(folder));
-  GenerationModel result;
-  std::string text = ModelFileOf(transformer);
-  std::optional<PeftFolder> adapted;
-  if (!adapters.empty()) {
-    ASSIGN_OR_RETURN(adapted, PeftFolder::Open(adapters, transformer));
-    absl::StrAppend(&text, "\n", LoraTableOf(adapted->lora()));
-  }
-  ASSIGN_OR_RETURN(result.model,
-                   ModelOfText(text, Shape{transformer.context}, transformer.vocabulary));
-  RETURN_IF_ERROR(SetTokenizer(folder, tokenizer, transformer, notices, result));
-  SetMeanings(transformer.end_of_text, transformer.begin_of_text, result);
-  ASSIGN_OR_RETURN(const HuggingFaceFolder parameters,
-                   HuggingFaceFolder::Open(folder, transformer));
-  result.load = [parameters, adapted](Trainer& trainer) -> absl::Status {
-    RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, parameters)));
-    if (!adapted.has_value()) return absl::OkStatus();
-    return trainer.SetAdapters(std::bind_front(&PeftFolder::Read, *adapted));
-  };
-  return result;
-}
-
 }  // namespace
 
 absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& path,
@@ -161,11 +137,29 @@ absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& path,
   return OfCheckpoint(checkpoint, tokenizer);
 }
 
-absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const std::string& folder,
-                                                     const std::string& adapters,
-                                                     const std::string& tokenizer,
+absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& source,
                                                      const Notices& notices) {
-  return OfFolder(folder, adapters, tokenizer, notices);
+  ASSIGN_OR_RETURN(Transformer transformer, ReadHuggingFaceConfigFile(source.folder));
+  if (source.quantization.has_value()) transformer.quantization = source.quantization;
+  GenerationModel result;
+  std::string text = ModelFileOf(transformer);
+  std::optional<PeftFolder> adapted;
+  if (!source.adapters.empty()) {
+    ASSIGN_OR_RETURN(adapted, PeftFolder::Open(source.adapters, transformer));
+    absl::StrAppend(&text, "\n", LoraTableOf(adapted->lora()));
+  }
+  ASSIGN_OR_RETURN(result.model,
+                   ModelOfText(text, Shape{transformer.context}, transformer.vocabulary));
+  RETURN_IF_ERROR(SetTokenizer(source.folder, source.tokenizer, transformer, notices, result));
+  SetMeanings(transformer.end_of_text, transformer.begin_of_text, result);
+  ASSIGN_OR_RETURN(const HuggingFaceFolder parameters,
+                   HuggingFaceFolder::Open(source.folder, transformer));
+  result.load = [parameters, adapted](Trainer& trainer) -> absl::Status {
+    RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, parameters)));
+    if (!adapted.has_value()) return absl::OkStatus();
+    return trainer.SetAdapters(std::bind_front(&PeftFolder::Read, *adapted));
+  };
+  return result;
 }
 
 }  // namespace stagecoach::engine

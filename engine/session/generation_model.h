@@ -36,11 +36,15 @@ absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& checkpoint,
                                                const std::string& tokenizer,
                                                const Notices& notices);
 
-// Opens the model of a Hugging Face folder. `adapters`: a folder of PEFT's; "": there are none.
-// `tokenizer`: a file; "": tokenizer.json or tokenizer.model of that folder.
-absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const std::string& folder,
-                                                     const std::string& adapters,
-                                                     const std::string& tokenizer,
+// Opens the model of a Hugging Face folder.
+struct HuggingFaceSource {
+  std::string folder;
+  std::string adapters;   // a folder of PEFT's; "": there are none
+  std::string tokenizer;  // a file; "": tokenizer.json or tokenizer.model of that folder
+  // How the weights of linear layers are stored; nothing: as in the folder.
+  std::optional<kernels::Quantization> quantization = {};
+};
+absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& source,
                                                      const Notices& notices);
 
 }  // namespace stagecoach::engine

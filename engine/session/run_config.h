@@ -62,6 +62,8 @@ struct RunConfig {
   // The model is frozen and gets adapters: ParseLora, or a folder of PEFT's with adapters to start
   // from. "": it does not.
   std::string lora;
+  // The weights of linear layers are stored so, and frozen; nothing: as the model says.
+  std::optional<kernels::Quantization> quantization;
   int layers = 20;
   int64_t width = 2304;
 

@@ -261,7 +261,7 @@ absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string te
   return WithLora(ModelFileOf(*named), lora);
 }
 
-absl::StatusOr<std::string> ModelTextWithoutLora(const RunConfig& options) {
+absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
   if (!options.model_text.empty()) return options.model_text;
   if (options.model_file.empty() && !options.initial_parameters.empty()) {
     if (IsStateDict(options.initial_parameters)) {
@@ -288,8 +288,26 @@ absl::StatusOr<std::string> ModelTextWithoutLora(const RunConfig& options) {
                          absl::StatusCode::kNotFound);
 }
 
-absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
-  ASSIGN_OR_RETURN(std::string text, ModelTextWithoutLora(options));
+absl::StatusOr<std::string> WithQuantization(const RunConfig& options, std::string text) {
+  if (!options.quantization.has_value()) return text;
+  const auto refuse = [](const auto&... why) {
+    return base::UsageError(absl::StrCat("--quantize: ", why...));
+  };
+  if (text.empty()) return refuse("is for a model of --init or --model, not for the default one");
+  const auto own = QuantizationOf(text);
+  if (!own.ok() || *own == options.quantization) return text;  // ParseModel tells errors
+  if (own->has_value()) {
+    return refuse(options.model_text.empty() ? NameOfModel(options) : "the saved run",
+                  " has weights in ", QuantizationName(**own));
+  }
+  if (!options.model_text.empty())
+    return refuse("the saved run has weights that are not quantized");
+  const absl::Status fits = CheckCanQuantize(text);
+  if (!fits.ok()) return refuse(fits.message());
+  return absl::StrCat(text, "\n", QuantizationTableOf(*options.quantization));
+}
+
+absl::StatusOr<std::string> WithAdapters(const RunConfig& options, std::string text) {
   if (options.lora.empty()) return text;
   const auto refuse = [](const auto&... why) {
     return base::UsageError(absl::StrCat("--lora: ", why...));
@@ -312,6 +330,19 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
   if (!options.model_text.empty() && *own == *lora) return text;
   if (!options.model_text.empty()) return refuse("the saved run has adapters of other options");
   return refuse(NameOfModel(options), " has a table [lora] of its own");
+}
+
+absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
+  ASSIGN_OR_RETURN(std::string text, OwnModelText(options));
+  ASSIGN_OR_RETURN(text, WithQuantization(options, std::move(text)));
+  ASSIGN_OR_RETURN(text, WithAdapters(options, std::move(text)));
+  if (text.empty()) return text;
+  const auto quantization = QuantizationOf(text);
+  const auto lora = LoraOf(text);
+  if (!quantization.ok() || !lora.ok()) return text;  // ParseModel tells errors
+  if (!quantization->has_value() || lora->has_value()) return text;
+  return base::UsageError(absl::StrCat("weights in ", QuantizationName(**quantization),
+                                       " are not trained: add adapters, such as --lora rank=16"));
 }
 
 // The learning rate, or its peak.

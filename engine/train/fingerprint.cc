@@ -49,6 +49,7 @@ std::string HashOf(const ParameterTable& parameters) {
     hasher.UpdateValue(parameter.tied_to.value());
     if (parameter.update.is_average()) hasher.UpdateValue(parameter.update.momentum);
     if (parameter.update.is_frozen()) hasher.UpdateValue(parameter.update.kind);
+    if (parameter.quantized.has_value()) Update(hasher, parameter.quantized->ToString());
   }
   return hasher.HexDigest();
 }

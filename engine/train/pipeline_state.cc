@@ -122,7 +122,7 @@ absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values
     }
     kernels::Device& on = group_->device(device);
     RETURN_IF_ERROR(FillTensors(on, tensors, [&](int i, const kernels::Tensor& values) {
-      return values_of(run_.profile.parameters[ids[static_cast<size_t>(i)]].name, values);
+      return values_of(run_.profile.parameters[ids[static_cast<size_t>(i)]], values);
     }));
     for (const std::unique_ptr<Stage>& stage : executor.stages()) {
       RETURN_IF_ERROR(stage->RoundParameters());

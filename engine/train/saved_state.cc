@@ -42,6 +42,10 @@ absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
   return files;
 }
 
+std::string FormOf(const std::optional<kernels::QuantizedMatrix>& quantized) {
+  return quantized.has_value() ? quantized->ToString() : "not quantized";
+}
+
 // Checks whether the checkpoint has the tensors of the run, and no others of their kinds.
 absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<ShardFile>& files,
                               const PreparedRun& run) {
@@ -72,10 +76,14 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
       if (found == saved->tensors.end()) {
         return refuse("it is of another model: \"", tensor.name, "\" is not in it");
       }
-      if (found->shape != tensor.shape) {
-        return refuse("it is of another model: \"", tensor.name, "\" has the shape ",
-                      found->shape.ToString(), " in it, and ", tensor.shape.ToString(),
-                      " in this one");
+      if (found->shape != tensor.shape || found->quantized != tensor.quantized) {
+        const bool has_shape = found->shape == tensor.shape;
+        const auto form_of = [&](const auto& of) {
+          return has_shape ? FormOf(of.quantized) : of.shape.ToString();
+        };
+        return refuse("it is of another model: \"", tensor.name, "\" ",
+                      has_shape ? "is " : "has the shape ", form_of(*found), " in it, and ",
+                      form_of(tensor), " in this one");
       }
     }
   }
@@ -106,6 +114,12 @@ using PiecesOf = std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
+// Returns the bytes that the values of a tensor of a device take in a file.
+int64_t FileBytesOf(const kernels::Tensor& tensor) {
+  const bool is_stored = tensor.dtype == kernels::DType::kUint8;
+  return is_stored ? tensor.bytes() : tensor.elements() * kFloatBytes;
+}
+
 // Turns bfloat16 into floats: `count` of them, which lie at the end of the floats' place. No float
 // overwrites what is yet to be read.
 void ExpandInPlace(std::byte* place, int64_t count) {
@@ -129,12 +143,12 @@ class FileToDevice final : public FileReceiver {
   absl::Status Begin(const std::string& path, const SafetensorsHeader& header) override {
     for (const ShardTensor& tensor : file_.tensors) {
       ASSIGN_OR_RETURN(const SafetensorsEntry* const entry,
-                       FindTensor(path, header, tensor.name, tensor.shape));
+                       FindTensor(path, header, tensor.name, tensor.stored()));
       const auto found = pieces_.find({tensor.parameter, tensor.state});
       if (found == pieces_.end()) continue;
       for (const TrainedPiece& piece : found->second) {
         places_.push_back({.begin = entry->begin + piece.first * kFloatBytes,
-                           .bytes = piece.tensor.elements() * kFloatBytes,
+                           .bytes = FileBytesOf(piece.tensor),
                            .is_rounded = piece.tensor.dtype == kernels::DType::kBfloat16,
                            .to = static_cast<std::byte*>(piece.tensor.data)});
       }
@@ -223,7 +237,7 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device, bool copies_
     const bool is_frozen = run_.profile.parameters[piece.parameter].update.is_frozen();
     if (!Writes(device, piece) || (is_frozen && !copies_frozen)) continue;
     pieces.push_back(piece);
-    bytes += piece.tensor.elements() * kFloatBytes;
+    bytes += FileBytesOf(piece.tensor);
   }
   DeviceCopy& copy = copies_[static_cast<size_t>(device)];
   if (copy.buffer == nullptr || copy.bytes < bytes) {
@@ -235,21 +249,20 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device, bool copies_
   std::byte* to = copy.buffer.get();
   for (const TrainedPiece& piece : pieces) {
     // Rounded values come to the end of their place, from where they are expanded.
-    const int64_t place_bytes = piece.tensor.elements() * kFloatBytes;
+    const int64_t place_bytes = FileBytesOf(piece.tensor);
     downloads.push_back({.to = to + (place_bytes - piece.tensor.bytes()),
                          .from = piece.tensor.data,
                          .bytes = piece.tensor.bytes()});
     copied.push_back({.parameter = piece.parameter,
                       .state = piece.state,
                       .first = piece.first,
-                      .values = {reinterpret_cast<const float*>(to),
-                                 static_cast<size_t>(piece.tensor.elements())}});
+                      .bytes = {to, static_cast<size_t>(place_bytes)}});
     to += place_bytes;
   }
   RETURN_IF_ERROR(kernels::Download(group_.device(device), downloads));
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].tensor.dtype != kernels::DType::kBfloat16) continue;
-    const int64_t place_bytes = pieces[i].tensor.elements() * kFloatBytes;
+    const int64_t place_bytes = FileBytesOf(pieces[i].tensor);
     ExpandInPlace(static_cast<std::byte*>(downloads[i].to) + downloads[i].bytes - place_bytes,
                   pieces[i].tensor.elements());
   }

@@ -263,10 +263,11 @@ class Trainer {
 
   // Sets the values of all parameters except adapters, before the first step: asks for those of
   // each that a device of this process has, from several threads concurrently, to be written to a
-  // tensor in host memory: float32 or, if a plan that only predicts has no other values, bfloat16.
-  // A tied parameter has the name of the first of the two. An error of `values_of` ends the run.
+  // tensor in host memory: float32; bfloat16 if the parameter is frozen, or a plan that only
+  // predicts has no other values; uint8 if it is a quantized matrix (kernels::Quantize). Of two
+  // tied parameters, it asks for the first. An error of `values_of` ends the run.
   using ValuesOf =
-      std::function<absl::Status(const std::string& name, const kernels::Tensor& values)>;
+      std::function<absl::Status(const ModelParameter& parameter, const kernels::Tensor& values)>;
   virtual absl::Status SetParameters(const ValuesOf& values_of) = 0;
   // Does the same for all adapters.
   virtual absl::Status SetAdapters(const ValuesOf& values_of) = 0;

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/activation.h"
 #include "kernels/device.h"
 #include "kernels/ops/operation.h"
+#include "kernels/quantized_matrix.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
@@ -26,6 +28,9 @@ struct LinearShape {
   // For Forward of few rows on a CPU device alone: each number of z is summed in the order of I, so
   // that a row's bits depend on that row alone, not on R. Backward passes are not to be called.
   bool independent_rows = false;
+  // With independent rows, w is stored so: uint8. Results have the bits that they have with its
+  // values as w.
+  std::optional<QuantizedMatrix> quantized = std::nullopt;
 };
 
 // Computes y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
@@ -70,6 +75,10 @@ class LinearOp : public Operation {
     return BackwardWeight(stream, x, dz, dw, db, accumulate, workspace);
   }
 };
+
+// Returns InvalidArgument if an extent is below 1 or above `max_extent`, or if a weight is
+// quantized that is of another shape, or whose rows are not independent.
+absl::Status CheckLinear(const LinearShape& shape, int64_t max_extent);
 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, Device& device);
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape, Device& device);

@@ -16,6 +16,7 @@
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/head.h"
 #include "kernels/ops/linear.h"
+#include "kernels/quantized_matrix.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/random_tensor.h"
@@ -109,6 +110,60 @@ TEST_P(IndependentRows, OfALinearLayer) {
       ExpectAlike(absl::StrCat(rows, " x ", inputs, " x ", outputs), rows, inputs, x, forward);
       ExpectProduct(forward(rows, x), x, w, inputs, outputs, /*is_transposed=*/false);
     }
+  }
+}
+
+// A quantized weight has the results of its values, to the bit: of several tiles of columns and
+// groups of 64 inputs, and with blocks that straddle rows.
+TEST_P(IndependentRows, OfALinearLayerWhoseWeightIsQuantized) {
+  for (const QuantizedMatrix& matrix :
+       std::vector<QuantizedMatrix>{{Quantization::kNf4, 1, 1},
+                                    {Quantization::kNf4, 128, 600, {400, 200}},
+                                    {Quantization::kNf4, 70, 33},
+                                    {Quantization::kNf4Single, 320, 1200},
+                                    {Quantization::kInt8, 130, 40}}) {
+    const int64_t inputs = matrix.inputs, outputs = matrix.outputs;
+    std::vector<std::byte> stored(static_cast<size_t>(matrix.bytes()));
+    Quantize(matrix, Numbers(inputs * outputs, 2), absl::MakeSpan(stored));
+    std::vector<float> w(static_cast<size_t>(inputs * outputs));
+    Dequantize(matrix, stored, absl::MakeSpan(w));
+    for (const int64_t rows : {1, 2, 7, 16}) {
+      const std::vector<float> x = Numbers(rows * inputs, 1), b = Numbers(outputs, 3);
+      const auto forward = [&](bool is_quantized) {
+        TestDevice device(2, GetParam());
+        LinearShape shape = {.rows = rows,
+                             .inputs = inputs,
+                             .outputs = outputs,
+                             .activation = Activation::kRelu,
+                             .independent_rows = true};
+        if (is_quantized) shape.quantized = matrix;
+        const auto op = device.ops().Create(shape).value();
+        const Tensor y = device.Result(Shape{rows, outputs}, type());
+        const Tensor weight = is_quantized
+                                  ? Tensor{stored.data(), DType::kUint8, Shape{matrix.bytes()}}
+                                  : device.Operand(Shape{inputs, outputs}, w, type());
+        std::byte* const workspace = device.Workspace(op->workspace_bytes());
+        EXPECT_OK(device.Run([&](Stream& stream) {
+          return op->Forward(stream, device.Operand(Shape{rows, inputs}, x, type()), weight,
+                             device.Operand(Shape{outputs}, b, type()), {}, y, workspace);
+        }));
+        return TestDevice::Values(y);
+      };
+      EXPECT_EQ(forward(true), forward(false)) << matrix.ToString() << ", " << rows << " rows";
+    }
+  }
+}
+
+TEST(QuantizedLinearRefusal, IsAnInvalidArgument) {
+  TestDevice device(1, Precision::kFloat32);
+  for (const LinearShape& shape :
+       {LinearShape{.inputs = 64, .outputs = 8, .quantized = {{Quantization::kNf4, 64, 8}}},
+        LinearShape{.inputs = 64,
+        .outputs = 8,
+        .independent_rows = true,
+        .quantized = {{Quantization::kNf4, 8, 64}}}}) {
+    EXPECT_THAT(device.ops().Create(shape).status(),
+                stagecoach::testing::StatusIs(absl::StatusCode::kInvalidArgument, "quantized"));
   }
 }
 

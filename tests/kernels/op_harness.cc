@@ -63,9 +63,10 @@ std::vector<double> Numbers(DType type, const std::vector<std::byte>& bytes) {
     case DType::kUint8:
       return NumbersOf<uint8_t>(bytes);
     case DType::kFloat16:
+    case DType::kInt8:
       break;
   }
-  base::PrintAndAbort(__FILE__, __LINE__, "Numbers", "float16 is in files alone");
+  base::PrintAndAbort(__FILE__, __LINE__, "Numbers", "a type that is in files alone");
 }
 
 // Returns the values of images whose channels are first, or of any other shape, in the order of the

@@ -90,6 +90,7 @@ std::vector<double> TestDevice::Values(const Tensor& tensor) {
       return std::vector<double>(tensor.i32(), tensor.i32() + n);
     case DType::kUint8:
     case DType::kFloat16:
+    case DType::kInt8:
       break;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Values", "not a tensor of numbers");

@@ -76,6 +76,7 @@ const Precision& PrecisionOf(DType dtype) {
       return kInt32;
     case DType::kUint8:
     case DType::kFloat16:
+    case DType::kInt8:
       break;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "PrecisionOf", "unknown dtype");

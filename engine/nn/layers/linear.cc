@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/nn/layers/adapted_linear.h"
+#include "engine/nn/layers/frozen_linear.h"
 #include "engine/nn/layers/last_axis.h"
 #include "engine/nn/layers/parsed_layer.h"
 #include "kernels/ops/linear.h"
@@ -111,7 +111,8 @@ class LinearLayer final : public Layer {
 }  // namespace
 
 LayerFactory Linear(const LinearOptions& options) {
-  return options.adapters.empty() ? LayerOf<LinearLayer>(options) : AdaptedLinear(options);
+  const bool is_frozen = !options.adapters.empty() || options.quantization.has_value();
+  return is_frozen ? FrozenLinear(options) : LayerOf<LinearLayer>(options);
 }
 
 LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has_bias) {
@@ -138,16 +139,18 @@ const LayerType kLinearType = {
       if (entry.reader.Has("deviation")) {
         RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation.emplace()));
       }
-      if (entry.lora != nullptr) {
-        const LoraOptions& lora = *entry.lora;
-        for (const AdaptedOutputs& part :
-             AdaptedOutputsOf(entry.list, entry.index, options.outputs)) {
-          if (!lora.adapts(part.name)) continue;
-          options.adapters.push_back(
-              {part.name, part.first, part.outputs, lora.rank, lora.scale()});
-        }
-        options.adapter_dropout = static_cast<float>(lora.dropout);
+      options.quantization = entry.quantization;
+      for (const AdaptedOutputs& part :
+           AdaptedOutputsOf(entry.list, entry.index, options.outputs)) {
+        if (entry.quantization.has_value()) options.parts.push_back(part.outputs);
+        if (entry.lora == nullptr || !entry.lora->adapts(part.name)) continue;
+        options.adapters.push_back(
+            {part.name, part.first, part.outputs, entry.lora->rank, entry.lora->scale()});
       }
+      if (entry.lora != nullptr) {
+        options.adapter_dropout = static_cast<float>(entry.lora->dropout);
+      }
+      if (options.parts.size() == 1) options.parts.clear();
       layer.factories = {Linear(options)};
       layer.output_of = [outputs = options.outputs](const Shape& input) {
         return WithLastAxis(input, outputs);

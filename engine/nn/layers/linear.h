@@ -9,6 +9,7 @@
 #include "engine/nn/layer.h"
 #include "engine/nn/layers/layer_type.h"
 #include "kernels/ops/linear.h"
+#include "kernels/quantized_matrix.h"
 
 namespace stagecoach::engine {
 
@@ -32,6 +33,9 @@ struct LinearOptions {
   std::optional<float> deviation = std::nullopt;
   std::vector<LinearAdapter> adapters = {};
   float adapter_dropout = 0.0F;  // of what all of them take, in training
+  // How the weight is stored, and its parts (QuantizedMatrix::parts).
+  std::optional<kernels::Quantization> quantization = std::nullopt;
+  std::vector<int64_t> parts = {};
 };
 
 // y = activation(x w + b) along the last axis: maps a sample of shape [..., inputs] to [...,
@@ -41,7 +45,8 @@ struct LinearOptions {
 // With adapters y = activation(x w + b + ...): each adds scale dropout(x) A B to its outputs, which
 // do not overlap those of others. Its parameters are "q_proj.lora_A" [inputs, rank], uniform in
 // +-1 / sqrt(inputs), and "q_proj.lora_B" [rank, outputs], initially 0 (Hu et al. 2021, and PEFT's
-// initial values). The weight and the bias must be frozen (LayerContext::is_frozen).
+// initial values). With adapters or a quantized weight, the weight and the bias must be frozen
+// (LayerContext::is_frozen). A quantized weight is expanded into scratch for each product.
 LayerFactory Linear(const LinearOptions& options);
 LayerFactory Linear(int64_t outputs, Activation activation = Activation::kNone, float gain = 1.0F,
                     bool has_bias = true);

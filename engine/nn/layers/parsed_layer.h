@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "engine/nn/layer.h"
 #include "engine/nn/layers/layer_type.h"
 #include "engine/nn/layers/lora.h"
+#include "kernels/quantized_matrix.h"
 
 namespace stagecoach::engine {
 
@@ -48,6 +50,8 @@ struct LayerEntry {
   const nlohmann::json& list;         // of layers, that `json` is in
   size_t index = 0;                   // of `json` there
   const LoraOptions* lora = nullptr;  // null: the model has no adapters
+  // How weights of linear layers are stored; nothing: as other parameters.
+  std::optional<kernels::Quantization> quantization = {};
   // Parses the layers in the array at `key`, which are inside this one: their factories, number
   // and output.
   std::function<absl::Status(const char* key, ParsedLayer& layer)> parse_inside;

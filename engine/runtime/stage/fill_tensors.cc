@@ -55,13 +55,19 @@ absl::Status FillTensors(kernels::Device& device, absl::Span<const Tensor> tenso
                          });
 }
 
-void FillFromFloats(const Tensor& tensor, absl::FunctionRef<void(absl::Span<float> values)> fill) {
-  const auto elements = static_cast<size_t>(tensor.elements());
+void FillFromFloats(const ModelParameter& parameter, const Tensor& tensor,
+                    absl::FunctionRef<void(absl::Span<float> values)> fill) {
+  const auto elements = static_cast<size_t>(parameter.shape.elements());
   if (tensor.dtype == kernels::DType::kFloat32) {
     return fill(absl::MakeSpan(tensor.f32(), elements));
   }
   const auto values = std::make_unique_for_overwrite<float[]>(elements);
   fill(absl::MakeSpan(values.get(), elements));
+  if (parameter.quantized.has_value()) {
+    return Quantize(
+        *parameter.quantized, absl::MakeConstSpan(values.get(), elements),
+        absl::MakeSpan(static_cast<std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())));
+  }
   std::transform(values.get(), values.get() + elements, tensor.bf16(), kernels::ToBfloat16);
 }
 

@@ -4,6 +4,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "engine/nn/parameter_table.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
@@ -18,9 +19,9 @@ absl::Status FillTensors(
     kernels::Device& device, absl::Span<const kernels::Tensor> tensors,
     absl::FunctionRef<absl::Status(int, const kernels::Tensor& values)> values_of);
 
-// Fills a tensor in host memory, float32 or bfloat16, with the values that `fill` writes; if they
-// are to be rounded, host memory for all of them is taken meanwhile.
-void FillFromFloats(const kernels::Tensor& tensor,
+// Fills the tensor of a parameter, which is in host memory, with the values that `fill` writes. If
+// they are to be rounded or quantized, host memory for all of them is taken meanwhile.
+void FillFromFloats(const ModelParameter& parameter, const kernels::Tensor& tensor,
                     absl::FunctionRef<void(absl::Span<float> values)> fill);
 
 }  // namespace stagecoach::engine

@@ -170,7 +170,8 @@ void Stage::PlaceParameters(std::byte* resident) {
     kernels::ParameterTensors& tensors = tensors_.emplace_back();
     tensors.decays = parameter.decays;
     if (parameter.update.is_frozen()) {
-      tensors.value = take(others, type, shape);
+      const Tensor frozen = StoredForm(shape, parameter.quantized, type);
+      tensors.value = take(others, frozen.dtype, frozen.shape);
       values_.push_back(tensors.value);
       for (std::vector<Tensor>& copy : gradients_) {
         if (trains) copy.emplace_back();
@@ -216,9 +217,9 @@ absl::Status Stage::InitializeParameters(uint64_t seed, bool draws_all) {
   }
   if (drawn.empty()) return absl::OkStatus();
   return FillTensors(device_, values, [&](int i, const Tensor& tensor) {
-    FillFromFloats(tensor, [&](absl::Span<float> initial) {
-      FillInitial(*drawn[static_cast<size_t>(i)], seed, initial);
-    });
+    const ModelParameter& parameter = *drawn[static_cast<size_t>(i)];
+    FillFromFloats(parameter, tensor,
+                   [&](absl::Span<float> initial) { FillInitial(parameter, seed, initial); });
     return absl::OkStatus();
   });
 }
@@ -284,10 +285,7 @@ absl::Status Stage::SquaredNorms(const Tensor& squares) {
   return absl::OkStatus();
 }
 
-const Tensor& Stage::GradientOf(ParameterId id) const {
-  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
-  return tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].gradient;
-}
+const Tensor& Stage::GradientOf(ParameterId id) const { return tensors_[IndexOf(id)].gradient; }
 
 absl::Status Stage::FetchResults() {
   if (!has_loss()) return absl::OkStatus();
@@ -300,29 +298,37 @@ LossResult Stage::Result(MicroBatch micro_batch) const {
   return {result[0], static_cast<int64_t>(result[1])};
 }
 
-const Tensor& Stage::ValueOf(ParameterId id) const {
+size_t Stage::IndexOf(ParameterId id) const {
   STAGECOACH_CHECK(has(id), "the parameter is of another stage");
-  return tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
+  return static_cast<size_t>(id.value() - parameters_.front().id.value());
 }
 
 absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
-  const Tensor& value = ValueOf(id);
-  std::vector<float> copy(static_cast<size_t>(value.elements()));
-  const bool is_rounded = value.dtype == DType::kBfloat16;
-  std::vector<uint16_t> rounded(is_rounded ? copy.size() : 0);
-  void* const to = is_rounded ? static_cast<void*>(rounded.data()) : copy.data();
+  const ModelParameter& parameter = parameters_[IndexOf(id)];
+  const Tensor& value = tensors_[IndexOf(id)].value;
+  std::vector<float> copy(static_cast<size_t>(parameter.shape.elements()));
+  const bool is_float32 = value.dtype == DType::kFloat32;
+  std::vector<std::byte> stored(is_float32 ? 0 : static_cast<size_t>(value.bytes()));
+  void* const to = is_float32 ? static_cast<void*>(copy.data()) : stored.data();
   RETURN_IF_ERROR(
       kernels::Download(device_, {{.to = to, .from = value.data, .bytes = value.bytes()}}));
-  std::transform(rounded.begin(), rounded.end(), copy.begin(), kernels::FromBfloat16);
+  if (parameter.quantized.has_value()) {
+    Dequantize(*parameter.quantized, stored, absl::MakeSpan(copy));
+  } else if (!is_float32) {
+    const auto* const rounded = reinterpret_cast<const uint16_t*>(stored.data());
+    std::transform(rounded, rounded + copy.size(), copy.begin(), kernels::FromBfloat16);
+  }
   return copy;
 }
 
 absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values) {
-  const Tensor& value = ValueOf(id);
-  STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
+  const ModelParameter& parameter = parameters_[IndexOf(id)];
+  STAGECOACH_CHECK(std::ssize(values) == parameter.shape.elements(), "another number of values");
+  const Tensor& value = tensors_[IndexOf(id)].value;
   RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, const Tensor& tensor) {
-    FillFromFloats(
-        tensor, [&](absl::Span<float> to) { std::copy(values.begin(), values.end(), to.begin()); });
+    FillFromFloats(parameter, tensor, [&](absl::Span<float> to) {
+      std::copy(values.begin(), values.end(), to.begin());
+    });
     return absl::OkStatus();
   }));
   RETURN_IF_ERROR(RoundParameters());

@@ -195,7 +195,7 @@ class Stage {
   absl::Status GroupByTime();
   absl::Status Finish();
   kernels::DType input_type() const { return InputType(device_, options_.vocabulary > 0); }
-  const Tensor& ValueOf(ParameterId id) const;
+  size_t IndexOf(ParameterId id) const;  // Pre-condition: has(id)
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
   LayerLoss LossOf(MicroBatch micro_batch) const;  // without outputs; on the last stage
   // Runs a backward pass, with the loss in its arguments if a layer computes it.

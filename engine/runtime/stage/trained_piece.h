@@ -20,7 +20,7 @@ struct TrainedPiece {
   int state = kTrainedValue;
   int64_t first = 0;  // index of its first element in the parameter
   // (n) float32, in the device's memory; of a stage that does not train, and of a frozen parameter,
-  // in the form that layers read.
+  // in the form that layers read, which may be all bytes of a quantized matrix.
   kernels::Tensor tensor;
 };
 

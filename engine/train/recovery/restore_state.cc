@@ -61,8 +61,8 @@ absl::Status TakeOwn(kernels::Device& device, const Executor& executor, const St
   for (const TrainedPiece& piece : executor.TrainedPieces()) tensors.push_back(piece.tensor);
   const bool is_alike =
       std::equal(tensors.begin(), tensors.end(), own.pieces.begin(), own.pieces.end(),
-                 [](const kernels::Tensor& tensor, const std::vector<float>& values) {
-                   return tensor.elements() == std::ssize(values);
+                 [](const kernels::Tensor& tensor, const std::vector<std::byte>& bytes) {
+                   return tensor.bytes() == std::ssize(bytes);
                  });
   if (!is_alike) return NotAlike();
   return FillTensors(device, tensors, [&](int i, const kernels::Tensor& values) {
@@ -162,17 +162,18 @@ absl::StatusOr<StateSnapshot> RestoreState(RankGroup& group, Executors executors
   return common;
 }
 
-absl::StatusOr<std::vector<std::vector<float>>> CopyPieces(RankGroup& group, Executors executors,
-                                                           absl::Duration deadline) {
-  std::vector<std::vector<float>> pieces;
+absl::StatusOr<std::vector<std::vector<std::byte>>> CopyPieces(RankGroup& group,
+                                                               Executors executors,
+                                                               absl::Duration deadline) {
+  std::vector<std::vector<std::byte>> pieces;
   RETURN_IF_ERROR(group.ForEachLocalDevice([&](int device) -> absl::Status {
     kernels::Device& from = group.device(device);
     std::vector<kernels::DownloadPiece> downloads;
     for (const TrainedPiece& piece : executors[static_cast<size_t>(device)]->TrainedPieces()) {
-      std::vector<float>& values =
-          pieces.emplace_back(static_cast<size_t>(piece.tensor.elements()));
+      std::vector<std::byte>& bytes =
+          pieces.emplace_back(static_cast<size_t>(piece.tensor.bytes()));
       downloads.push_back(
-          {.to = values.data(), .from = piece.tensor.data, .bytes = piece.tensor.bytes()});
+          {.to = bytes.data(), .from = piece.tensor.data, .bytes = piece.tensor.bytes()});
     }
     RETURN_IF_ERROR(
         from.stream().Finish(base::Deadline::After(deadline), [] { return absl::OkStatus(); }));

@@ -23,8 +23,9 @@ absl::StatusOr<StateSnapshot> RestoreState(RankGroup& group, Executors executors
 
 // Copies the pieces of the device of this process, once it is done with its work. DeadlineExceeded:
 // it waits for another.
-absl::StatusOr<std::vector<std::vector<float>>> CopyPieces(RankGroup& group, Executors executors,
-                                                           absl::Duration deadline);
+absl::StatusOr<std::vector<std::vector<std::byte>>> CopyPieces(RankGroup& group,
+                                                               Executors executors,
+                                                               absl::Duration deadline);
 
 }  // namespace stagecoach::engine
 

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_TRAIN_RECOVERY_STATE_SNAPSHOT_H_
 #define STAGECOACH_ENGINE_TRAIN_RECOVERY_STATE_SNAPSHOT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -33,7 +34,7 @@ struct StateSnapshot {
   // the processes that had done it know its loss.
   std::optional<DataPosition> position;
   // Everything that its device trains, parameters and states of the optimizer, in a fixed order.
-  std::vector<std::vector<float>> pieces;
+  std::vector<std::vector<std::byte>> pieces;
 };
 
 // The progress of a process's trainer after a failure.

@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kPackedRows = 256;
 // Rows of w that a single row of x is multiplied with at once, as its sums come from L1.
 constexpr int64_t kRowsAtOnce = 8;
+// Rows of a quantized w that are expanded at once: they have the same scales, and stay in L2.
+constexpr int64_t kExpandedRows = kNf4Block;
 // Rows of w that are widened at once.
 constexpr int64_t kClassesAtOnce = kTileRows;
 
@@ -59,11 +61,10 @@ void AddRows(int64_t columns, const T* x, const T* w, int64_t ldw, float* z) {
   }
 }
 
-// Multiplies one row: reads whole rows of w, in their order.
+// Adds the products of one row to z: reads whole rows of w, in their order.
 template <typename T>
-void RowTimesWeights(int64_t columns, int64_t inputs, const T* x, const T* w, int64_t ldw,
-                     float* z) {
-  std::fill_n(z, columns, 0.0F);
+void AddRowTimesWeights(int64_t columns, int64_t inputs, const T* x, const T* w, int64_t ldw,
+                        float* z) {
   int64_t k = 0;
   for (; k + kRowsAtOnce <= inputs; k += kRowsAtOnce) {
     AddRows<kRowsAtOnce>(columns, x + k, w + k * ldw, ldw, z);
@@ -102,7 +103,10 @@ int64_t RowsTimesWeightsScratch(int64_t rows, int64_t inputs) {
 template <typename T>
 void RowsTimesWeights(int64_t rows, int64_t columns, int64_t inputs, const T* x, const T* w,
                       int64_t ldw, float* z, int64_t ldz, float* scratch) {
-  if (rows == 1) return RowTimesWeights(columns, inputs, x, w, ldw, z);
+  if (rows == 1) {
+    std::fill_n(z, columns, 0.0F);
+    return AddRowTimesWeights(columns, inputs, x, w, ldw, z);
+  }
   float* const panel = scratch;
   const float* factors = nullptr;
   if constexpr (kIsFloat<T>) {
@@ -116,6 +120,44 @@ void RowsTimesWeights(int64_t rows, int64_t columns, int64_t inputs, const T* x,
     for (int64_t k = 0; k < inputs; k += kPackedRows) {
       const int64_t own_inputs = std::min(kPackedRows, inputs - k);
       PackPanel(own_inputs, own_columns, w + k * ldw + c, ldw, panel);
+      TileProduct(rows, own_columns, own_inputs, {factors + k, inputs, 1}, {panel, kTileColumns},
+                  /*accumulate=*/k > 0, z + c, ldz);
+    }
+  }
+}
+
+template <typename T>
+int64_t RowsTimesQuantizedScratch(int64_t rows, int64_t columns, int64_t inputs) {
+  const int64_t floats_of_x = rows == 1 || kIsFloat<T> ? 0 : rows * inputs;
+  const int64_t panel = rows == 1 ? 0 : kExpandedRows * kTileColumns;
+  return kExpandedRows * columns + panel + floats_of_x;  // wide enough for either T
+}
+
+template <typename T>
+void RowsTimesQuantized(int64_t rows, int64_t columns, int64_t inputs, const T* x,
+                        const QuantizedTile& w, const std::byte* stored, int64_t first, float* z,
+                        int64_t ldz, float* scratch) {
+  T* const piece = reinterpret_cast<T*>(scratch);
+  float* const panel = scratch + kExpandedRows * columns;
+  const float* factors = nullptr;
+  if constexpr (kIsFloat<T>) {
+    factors = x;
+  } else if (rows > 1) {
+    float* const floats = panel + kExpandedRows * kTileColumns;
+    Convert(x, rows * inputs, floats);
+    factors = floats;
+  }
+  if (rows == 1) std::fill_n(z, columns, 0.0F);
+  for (int64_t k = 0; k < inputs; k += kExpandedRows) {
+    const int64_t own_inputs = std::min(kExpandedRows, inputs - k);
+    w.Expand(stored, {k, own_inputs}, {first, columns}, piece, columns);
+    if (rows == 1) {
+      AddRowTimesWeights(columns, own_inputs, x + k, piece, columns, z);
+      continue;
+    }
+    for (int64_t c = 0; c < columns; c += kTileColumns) {
+      const int64_t own_columns = std::min(kTileColumns, columns - c);
+      PackPanel(own_inputs, own_columns, piece + c, columns, panel);
       TileProduct(rows, own_columns, own_inputs, {factors + k, inputs, 1}, {panel, kTileColumns},
                   /*accumulate=*/k > 0, z + c, ldz);
     }
@@ -149,6 +191,12 @@ template void RowsTimesWeights(int64_t, int64_t, int64_t, const float*, const fl
                                float*, int64_t, float*);
 template void RowsTimesWeights(int64_t, int64_t, int64_t, const Bfloat16*, const Bfloat16*, int64_t,
                                float*, int64_t, float*);
+template int64_t RowsTimesQuantizedScratch<float>(int64_t, int64_t, int64_t);
+template int64_t RowsTimesQuantizedScratch<Bfloat16>(int64_t, int64_t, int64_t);
+template void RowsTimesQuantized(int64_t, int64_t, int64_t, const float*, const QuantizedTile&,
+                                 const std::byte*, int64_t, float*, int64_t, float*);
+template void RowsTimesQuantized(int64_t, int64_t, int64_t, const Bfloat16*, const QuantizedTile&,
+                                 const std::byte*, int64_t, float*, int64_t, float*);
 template int64_t WeightsTimesRowsScratch<float>(int64_t);
 template int64_t WeightsTimesRowsScratch<Bfloat16>(int64_t);
 template void WeightsTimesRows(int64_t, int64_t, int64_t, const float*, const float*, float*,

@@ -1,9 +1,11 @@
 #ifndef STAGECOACH_KERNELS_CPU_OPS_FEW_ROWS_H_
 #define STAGECOACH_KERNELS_CPU_OPS_FEW_ROWS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/cpu/ops/quantized_tile.h"
 
 namespace stagecoach::kernels {
 
@@ -23,6 +25,15 @@ int64_t RowsTimesWeightsScratch(int64_t rows, int64_t inputs);
 template <typename T>
 void RowsTimesWeights(int64_t rows, int64_t columns, int64_t inputs, const T* x, const T* w,
                       int64_t ldw, float* z, int64_t ldz, float* scratch);
+// Does the same, to the bit, for the columns of a quantized w from `first` on, at most
+// QuantizedTile::kMostColumns, which it expands piece by piece. scratch: RowsTimesQuantizedScratch
+// values.
+template <typename T>
+int64_t RowsTimesQuantizedScratch(int64_t rows, int64_t columns, int64_t inputs);
+template <typename T>
+void RowsTimesQuantized(int64_t rows, int64_t columns, int64_t inputs, const T* x,
+                        const QuantizedTile& w, const std::byte* stored, int64_t first, float* z,
+                        int64_t ldz, float* scratch);
 
 // z[c][r] = sum over k of w[c][k] x[k][r], for `classes` rows of w and z; rows of w are `features`
 // apart, those of x and z `ldx`, a multiple of 4. scratch: WeightsTimesRowsScratch values.

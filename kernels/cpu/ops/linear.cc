@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +42,8 @@ class CpuLinear final : public LinearOp {
         activation_(shape.activation),
         has_bias_(shape.has_bias),
         independent_rows_(shape.independent_rows),
+        quantized_(shape.quantized.has_value() ? std::optional<QuantizedTile>(*shape.quantized)
+                                               : std::nullopt),
         slots_(slots),
         output_tiles_(O_, kTile),
         // The sums of products in float do not depend on the tiles, so each thread has one tile:
@@ -50,8 +53,10 @@ class CpuLinear final : public LinearOp {
 
   absl::Status Prepare() {
     if (independent_rows_) {
-      scratchpad_bytes_ =
-          AlignScratch(RowsTimesWeightsScratch<T>(R_, I_) * SizeOf(DType::kFloat32));
+      scratchpad_bytes_ = AlignScratch(
+          (quantized_.has_value() ? RowsTimesQuantizedScratch<T>(R_, output_tiles_.size, I_)
+                                  : RowsTimesWeightsScratch<T>(R_, I_)) *
+          SizeOf(DType::kFloat32));
       slot_bytes_ = scratchpad_bytes_ + SumBytes(R_ * output_tiles_.size);
       return absl::OkStatus();
     }
@@ -110,7 +115,11 @@ class CpuLinear final : public LinearOp {
         sums = SumsOf(workspace, slot);
       }
       std::byte* const scratch = workspace + slot * slot_bytes_;
-      if (independent_rows_) {
+      if (quantized_.has_value()) {
+        RowsTimesQuantized(R_, n, I_, Elements<T>(x), *quantized_,
+                           static_cast<const std::byte*>(w.data), o, sums, SumStride(),
+                           reinterpret_cast<float*>(scratch));
+      } else if (independent_rows_) {
         RowsTimesWeights(R_, n, I_, Elements<T>(x), Elements<T>(w) + o, O_, sums, SumStride(),
                          reinterpret_cast<float*>(scratch));
       } else {
@@ -234,6 +243,7 @@ class CpuLinear final : public LinearOp {
   const Activation activation_;
   const bool has_bias_;
   const bool independent_rows_;
+  const std::optional<QuantizedTile> quantized_;
   const int slots_;
   const Tiling output_tiles_, input_tiles_, row_tiles_;
   TiledProduct z_product_, dx_product_, dw_product_;
@@ -246,11 +256,7 @@ class CpuLinear final : public LinearOp {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, Device& device) {
-  if (!IsExtent(shape.rows) || !IsExtent(shape.inputs) || !IsExtent(shape.outputs)) {
-    return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxExtent,
-                                                   ": ", shape.rows, " rows, ", shape.inputs,
-                                                   " inputs, ", shape.outputs, " outputs"));
-  }
+  RETURN_IF_ERROR(CheckLinear(shape, kMaxExtent));
   return ForActivationType(device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<LinearOp>> {
     auto op = std::make_unique<CpuLinear<T>>(shape, AsCpu(device.stream()).threads());
     RETURN_IF_ERROR(op->Prepare());

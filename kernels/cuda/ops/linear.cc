@@ -297,12 +297,7 @@ class CudaLinear final : public LinearOp {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape, Device& device) {
-  for (const int64_t extent : {shape.rows, shape.inputs, shape.outputs}) {
-    if (IsCudaExtent(extent)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxCudaExtent,
-                                                   ": ", shape.rows, " rows, ", shape.inputs,
-                                                   " inputs, ", shape.outputs, " outputs"));
-  }
+  RETURN_IF_ERROR(CheckLinear(shape, kMaxCudaExtent));
   if (shape.independent_rows) {
     return absl::UnimplementedError("linear has no CUDA kernel for rows of several sequences");
   }

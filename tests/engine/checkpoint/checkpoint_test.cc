@@ -233,10 +233,14 @@ TEST_F(CheckpointFolder, AFileThatTheManifestDoesNotNameIsNotLoaded) {
   EXPECT_THAT(checkpoint.Load("manifest.json"), IsDamaged(""));
   EXPECT_THAT(checkpoint.Load("../x"), IsDamaged(""));
   ASSERT_OK_AND_ASSIGN(const LoadedFile file, checkpoint.Load("layer-00000.safetensors"));
-  ASSERT_OK_AND_ASSIGN(const absl::Span<const float> values, file.Find("layer 0: weight", {3, 5}));
+  std::vector<float> space;
+  const auto read = [&](const char* name, const Shape& shape) {
+    return file.ValuesOf({.name = name, .shape = shape}, space);
+  };
+  ASSERT_OK_AND_ASSIGN(const absl::Span<const float> values, read("layer 0: weight", {3, 5}));
   EXPECT_THAT(values, SizeIs(15));
-  EXPECT_THAT(file.Find("layer 0: weight", {15}), IsDamaged(""));
-  EXPECT_THAT(file.Find("layer 0: height", {3, 5}), IsDamaged(""));
+  EXPECT_THAT(read("layer 0: weight", {15}), IsDamaged(""));
+  EXPECT_THAT(read("layer 0: height", {3, 5}), IsDamaged(""));
 }
 
 TEST_F(CheckpointFolder, IsListedByStep) {

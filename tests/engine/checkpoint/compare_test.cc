@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -59,10 +60,11 @@ TEST_F(TwoCheckpoints, DifferWhereTheirBitsDo) {
   // -0.
   for (HostPiece& piece : changed.pieces) {
     if (piece.parameter != ParameterId(0) || piece.state != 1) continue;
-    std::vector<float> values(piece.values.begin(), piece.values.end());
+    std::vector<float> values(piece.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), piece.bytes.data(), piece.bytes.size());
     values[8] = -0.0F;
     values[14] += 1.0F;
-    piece.values = values;
+    piece.bytes = std::as_bytes(std::span(values));
     ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(Write(state.Task(Folder("one")))));
     ASSERT_OK_AND_ASSIGN(const Checkpoint two, Checkpoint::Open(Write(changed)));
     ASSERT_OK_AND_ASSIGN(const CheckpointDifference difference, Compare(one, two));
@@ -116,10 +118,10 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   for (const HostPiece& piece : task.pieces) {
     if (piece.state != kTrainedValue) continue;
     const ParameterTable parameters = SmallParameters();
-    ASSERT_OK_AND_ASSIGN(
-        const absl::Span<const float> values,
-        exported.Find(parameters[piece.parameter].name, parameters[piece.parameter].shape));
-    EXPECT_EQ(values, piece.values);
+    const ModelParameter& parameter = parameters[piece.parameter];
+    ASSERT_OK_AND_ASSIGN(const absl::Span<const std::byte> own,
+                         exported.BytesOf({.name = parameter.name, .shape = parameter.shape}));
+    EXPECT_EQ(own, piece.bytes);
   }
 }
 

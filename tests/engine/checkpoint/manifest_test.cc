@@ -59,12 +59,24 @@ Manifest Full() {
       .num_layers = 2,
       .micro_batch_rows = 4,
       .schedule = schedule::Generate("1f1b", {.ranks = 2, .micro_batches = 3}).value()};
-  manifest.files = {{.name = "layer-00000.safetensors",
-                     .bytes = 123,
-                     .hash = std::string(32, '0'),
-                     .tensors = {{"layer 0: weight", {3, 4}, std::string(32, 'a')},
-                                 {"layer 0: scale", {}, std::string(32, '9')}}},
-                    {.name = "layer-00000.optimizer.safetensors", .hash = std::string(32, 'f')}};
+  manifest.files = {
+      {.name = "layer-00000.safetensors",
+       .bytes = 123,
+       .hash = std::string(32, '0'),
+       .tensors = {{.name = "layer 0: weight", .shape = {3, 4}, .hash = std::string(32, 'a')},
+                   {.name = "layer 0: scale", .hash = std::string(32, '9')}}},
+      {.name = "layer-00000.frozen.safetensors",
+       .bytes = 9876,
+       .hash = std::string(32, '7'),
+       .tensors = {{.name = "layer 0: up",
+                    .shape = {3, 5},
+                    .quantized = {{kernels::Quantization::kNf4, 3, 5, {4, 1}}},
+                    .hash = std::string(32, '8')},
+                   {.name = "layer 0: down",
+                    .shape = {5, 3},
+                    .quantized = {{kernels::Quantization::kInt8, 5, 3}},
+                    .hash = std::string(32, '6')}}},
+      {.name = "layer-00000.optimizer.safetensors", .hash = std::string(32, 'f')}};
   return manifest;
 }
 
@@ -166,6 +178,11 @@ TEST(ManifestJson, NamesWhatIsWrong) {
       {With("'origin':'given'", "'origin':'guessed'"), "$.options[0].origin"},
       {With("'bytes':123", "'bytes':-123"), "$.files[0].bytes"},
       {With("'bytes':123", "'bytes':51"), "$.files[0].tensors"},
+      {With("'quantized':'nf4'", "'quantized':'nf9'"), "$.files[1].tensors[0].quantized"},
+      {With("'parts':[4,1]", "'parts':[4,2]"), "$.files[1].tensors[0].quantized"},
+      {With("'parts':[4,1]", "'parts':[4,-1]"), "$.files[1].tensors[0].parts[1]"},
+      {With("'shape':[5,3]", "'shape':[15]"), "$.files[1].tensors[1].shape"},
+      {With("'bytes':9876", "'bytes':99"), "$.files[1].tensors"},
       {With("layer 0: scale", "layer 0: weight"), "$.files: layer-00000.safetensors"},
       {With("00000.optimizer.safetensors", "00000.safetensors"), "is there twice"},
       {With("'step': 200", "'step': 9223372036854775807"), "$.step"},

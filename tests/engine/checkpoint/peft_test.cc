@@ -32,7 +32,7 @@ using nlohmann::json;
 
 // Reads a fixture's adapters after a change of their config.
 absl::Status OpenAfter(const Change<json>& change) {
-  const LoraFixture fixture("qwen2");
+  const LoraFixture fixture("lora/qwen2");
   const TestFolder folder;
   const std::string from = fixture.FolderOf("adapter_final"), to = folder.path().string();
   std::filesystem::copy(
@@ -97,7 +97,7 @@ TEST(PeftFolder, IsOneWithAConfig) {
   const TestFolder folder;
   EXPECT_FALSE(IsPeftFolder(folder.path().string()));
   EXPECT_FALSE(IsPeftFolder("rank=16"));
-  EXPECT_TRUE(IsPeftFolder(LoraFixture("gpt2").FolderOf("adapter_initial")));
+  EXPECT_TRUE(IsPeftFolder(LoraFixture("lora/gpt2").FolderOf("adapter_initial")));
 }
 
 // The places are in the whole weight, whichever parts have adapters; joined tensors of files have

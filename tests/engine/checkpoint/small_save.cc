@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -56,9 +57,9 @@ SaveTask SmallState::Task(const std::string& folder, int process, int processes)
     if (!is_divided && owner != process) continue;
     const int64_t begin = is_divided ? count * process / processes : 0;
     const int64_t end = is_divided ? count * (process + 1) / processes : count;
-    task.pieces.push_back({id, state, begin,
-                           absl::MakeConstSpan(values).subspan(static_cast<size_t>(begin),
-                                                               static_cast<size_t>(end - begin))});
+    const auto own =
+        std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    task.pieces.push_back({id, state, begin, std::as_bytes(own)});
   }
   task.manifest.program = "a test";
   task.manifest.step = step_;
@@ -102,13 +103,13 @@ absl::Status CheckHolds(const std::string& path, int64_t step) {
   for (const ShardFile& file : task.files) {
     ASSIGN_OR_RETURN(const LoadedFile loaded, checkpoint.Load(file.name));
     for (const ShardTensor& tensor : file.tensors) {
-      ASSIGN_OR_RETURN(const absl::Span<const float> values,
-                       loaded.Find(tensor.name, tensor.shape));
+      ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes,
+                       loaded.BytesOf({.name = tensor.name, .shape = tensor.shape}));
       const auto piece =
           std::find_if(task.pieces.begin(), task.pieces.end(), [&](const HostPiece& candidate) {
             return candidate.parameter == tensor.parameter && candidate.state == tensor.state;
           });
-      if (values != piece->values) {
+      if (bytes != piece->bytes) {
         return absl::UnknownError(absl::StrCat(tensor.name, " has other values"));
       }
     }

@@ -22,15 +22,23 @@ namespace {
 constexpr int64_t kContext = 70, kVocabulary = 11;
 constexpr size_t kPrompt = 7;
 
-// One model has position vectors; the other has rotary positions and heads that share keys, and its
-// head shares its weight with the embedding.
-constexpr const char* kModels[] = {
-    "gpt2:blocks=1,width=16,heads=2,context=70,vocabulary=11",
+struct GeneratingModel {
+  const char* label;
+  const char* name;
+  const char* tables = "";
+};
+// One model has position vectors; the others have rotary positions and heads that share keys, and
+// their head shares its weight with the embedding; the weights of one are quantized.
+constexpr char kLlama[] =
     "llama:blocks=1,width=16,heads=4,kv_heads=2,hidden=24,context=70,vocabulary=11,"
-    "rotary_base=100,tied=1"};
+    "rotary_base=100,tied=1";
+constexpr GeneratingModel kModels[] = {
+    {"gpt2", "gpt2:blocks=1,width=16,heads=2,context=70,vocabulary=11"},
+    {"llama", kLlama},
+    {"quantized", kLlama, "\n[quantization]\ntype = \"nf4\"\n"}};
 
-Model SequenceModel(const std::string& name) {
-  return ParseModel(ModelFileNamed(name).value(),
+Model SequenceModel(const GeneratingModel& model) {
+  return ParseModel(ModelFileNamed(model.name).value() + model.tables,
                     {.input = Shape{kContext}, .vocabulary = kVocabulary, .classes = kVocabulary})
       .value();
 }
@@ -72,7 +80,7 @@ std::vector<int32_t> Continued(Trainer& trainer) {
   return given;
 }
 
-class CudaGenerator : public ::testing::TestWithParam<const char*> {
+class CudaGenerator : public ::testing::TestWithParam<GeneratingModel> {
  protected:
   static std::unique_ptr<Trainer> TrainerOn(PlanOptions plan) {
     plan.predicts = true;
@@ -146,7 +154,7 @@ TEST_P(CudaGenerator, GivesTheSameBitsOnAnyStagesInThePredictedMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaGenerator, ::testing::ValuesIn(kModels),
-                         [](const auto& test) { return test.index == 0 ? "gpt2" : "llama"; });
+                         [](const auto& test) { return test.param.label; });
 
 }  // namespace
 }  // namespace stagecoach::engine

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,9 +61,7 @@ class FixtureModel {
                         {.draws_parameters = false, .device = plan.device})
             .value();
     const HuggingFaceFolder folder = HuggingFaceFolder::Open(folder_, transformer_).value();
-    EXPECT_OK(trainer->SetParameters([&](const std::string& name, const kernels::Tensor& values) {
-      return folder.Read(name, values);
-    }));
+    EXPECT_OK(trainer->SetParameters(std::bind_front(&HuggingFaceFolder::Read, folder)));
     return trainer;
   }
   std::unique_ptr<Trainer> ForGeneration(PlanOptions plan, int64_t sequences = 1) const {

@@ -50,7 +50,9 @@ States StatesOf(Trainer& trainer, const ParameterTable& parameters, const Optimi
       Vector& place = tensor.state == kTrainedValue ? state.parameter
                       : tensor.state == 0           ? state.m
                                                     : state.v;
-      const absl::Span<const float> values = loaded.Find(tensor.name, tensor.shape).value();
+      std::vector<float> space;
+      const absl::Span<const float> values =
+          loaded.ValuesOf({.name = tensor.name, .shape = tensor.shape}, space).value();
       place.assign(values.begin(), values.end());
     }
   }

@@ -84,6 +84,9 @@ Model NamedModel(const std::string& name, const std::string& adapters = "") {
       .value();
 }
 
+constexpr char kFrozenModel[] = "gpt2:blocks=1,width=8,heads=2,context=5,vocabulary=37";
+constexpr char kAdaptersOfIt[] = "\n[lora]\nrank = 3\nalpha = 4\ndropout = 0.25\n";
+
 }  // namespace
 
 Model Gpt2Model() { return NamedModel("gpt2:blocks=3,width=8,heads=2,context=5,vocabulary=37"); }
@@ -94,9 +97,10 @@ Model LlamaModel() {
       "tied=0,qkv_bias=1,qk_norm=1");
 }
 
-Model LoraModel() {
-  return NamedModel("gpt2:blocks=1,width=8,heads=2,context=5,vocabulary=37",
-                    "\n[lora]\nrank = 3\nalpha = 4\ndropout = 0.25\n");
+Model LoraModel() { return NamedModel(kFrozenModel, kAdaptersOfIt); }
+
+Model QuantizedModel() {
+  return NamedModel(kFrozenModel, absl::StrCat(kAdaptersOfIt, "[quantization]\ntype = \"nf4\"\n"));
 }
 
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {

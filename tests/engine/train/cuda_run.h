@@ -46,6 +46,8 @@ Model LlamaModel();
 
 // Returns a frozen GPT-2 of five layers whose linear layers have adapters with dropout.
 Model LoraModel();
+// Returns the same with weights in 4 bits.
+Model QuantizedModel();
 
 // Returns samples for one of these models; the same in every call.
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);

@@ -2,6 +2,7 @@
 // PyTorch computes with them in float64 (tests/fixtures/image_classifiers/make.py).
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -84,10 +85,7 @@ ClassifierRun ClassifierRunOf(const std::string& name, int devices) {
   run.trainer =
       MakeTrainer(run.model, EvenPlan(run.model, devices, "1f1b", kClassifierRows, 1), {});
   const HuggingFaceFolder files = HuggingFaceFolder::Open(ParametersIn(name), classifier).value();
-  EXPECT_OK(
-      run.trainer->SetParameters([&](const std::string& parameter, const kernels::Tensor& values) {
-        return files.Read(parameter, values);
-      }));
+  EXPECT_OK(run.trainer->SetParameters(std::bind_front(&HuggingFaceFolder::Read, files)));
   return run;
 }
 
@@ -115,7 +113,7 @@ TEST_P(ImageClassifiers, ComeBackFromTheFilesTheyAreExportedTo) {
                        run.trainer->Save((folder.path() / "run").string(), options));
   ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(saved));
   ASSERT_OK(ExportToHuggingFace(checkpoint, out));
-  ASSERT_OK(ExportToHuggingFace(checkpoint, out + "_split", 2000));
+  ASSERT_OK(ExportToHuggingFace(checkpoint, out + "_split", {.file_bytes = 2000}));
   ASSERT_OK(ExportToTorchvision(checkpoint, out + ".safetensors"));
   EXPECT_EQ(ReadHuggingFaceModelFile(out).value(), HuggingFaceModel(classifier));
   for (const char* end : {"", "_split", ".safetensors"}) {
@@ -124,7 +122,7 @@ TEST_P(ImageClassifiers, ComeBackFromTheFilesTheyAreExportedTo) {
     for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(classifier)) {
       const std::vector<float> ours = run.trainer->Parameter(parameter.name).value();
       std::vector<float> theirs(ours.size());
-      ASSERT_OK(read.Read(parameter.name, TensorOf(theirs)));
+      ASSERT_OK(read.Read({.name = parameter.name}, TensorOf(theirs)));
       EXPECT_EQ(theirs, ours) << parameter.name << " in " << end;
     }
   }
@@ -209,10 +207,8 @@ TEST(ImageClassifierFiles, NameTheTensorThatIsNotFinite) {
     std::ofstream(path, std::ios::binary) << damaged;
     ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder files,
                          HuggingFaceFolder::Open(path, ClassifierOf("torchvision")));
-    const absl::Status status = run.trainer->SetParameters(
-        [&](const std::string& parameter, const kernels::Tensor& values) {
-          return files.Read(parameter, values);
-        });
+    const absl::Status status =
+        run.trainer->SetParameters(std::bind_front(&HuggingFaceFolder::Read, files));
     EXPECT_THAT(status,
                 IsRefused(AllOf(HasSubstr(path),
                                 HasSubstr(absl::StrCat("the tensor \"", entry.name,

@@ -15,21 +15,21 @@
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
-namespace {
-
-nlohmann::json ReadJson(const std::string& path) {
-  return nlohmann::json::parse(base::ReadFile(path, 1 << 24).value());
+std::string FixturePath(const std::string& name) {
+  return absl::StrCat(STAGECOACH_TEST_FIXTURES, "/", name);
 }
 
-}  // namespace
+nlohmann::json ReadFixture(const std::string& name) {
+  return nlohmann::json::parse(base::ReadFile(FixturePath(name), 1 << 24).value());
+}
 
 LoraFixture::LoraFixture(const std::string& name)
-    : folder(absl::StrCat(STAGECOACH_TEST_FIXTURES, "/lora/", name)),
+    : folder(FixturePath(name)),
       transformer(ReadHuggingFaceConfigFile(folder + "/base").value()),
       lora(ReadPeftConfig(folder + "/adapter_initial").value()),
-      expected(ReadJson(folder + "/expected.json")) {
+      expected(ReadFixture(name + "/expected.json")) {
   std::vector<ChatTokens> examples;
-  const nlohmann::json tokens = ReadJson(folder + "/tokens.json");
+  const nlohmann::json tokens = ReadFixture(name + "/tokens.json");
   for (const nlohmann::json& sample : tokens["samples"]) {
     ChatTokens& example = examples.emplace_back();
     example.ids = sample.get<std::vector<int32_t>>();
@@ -39,10 +39,14 @@ LoraFixture::LoraFixture(const std::string& name)
   transformer.context = std::ssize(examples.front().ids) - 1;
   data = ChatDataset::Create(examples, transformer.context, transformer.vocabulary).value();
   text = absl::StrCat(ModelFileOf(transformer), "\n", LoraTableOf(lora));
-  model = ParseModel(text, {.input = Shape{transformer.context},
-                            .vocabulary = transformer.vocabulary,
-                            .classes = transformer.vocabulary})
-              .value();
+  model = ModelFor(transformer, text);
+}
+
+Model ModelFor(const Transformer& transformer, const std::string& text) {
+  return ParseModel(text, {.input = Shape{transformer.context},
+                           .vocabulary = transformer.vocabulary,
+                           .classes = transformer.vocabulary})
+      .value();
 }
 
 TrainerOptions LoraFixture::Options() const {

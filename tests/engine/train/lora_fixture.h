@@ -15,7 +15,8 @@
 
 namespace stagecoach::engine {
 
-// A model and adapters that PEFT has trained (tests/fixtures/lora/make.py).
+// A model and adapters that PEFT has trained (tests/fixtures/lora/make.py and quantized/make.py):
+// "lora/llama".
 struct LoraFixture {
   static constexpr int64_t kBatchRows = 4;
   static constexpr int kSteps = 20;
@@ -36,6 +37,13 @@ struct LoraFixture {
   std::shared_ptr<const Dataset> data;
   nlohmann::json expected;
 };
+
+// Returns the path of a folder or file below tests/fixtures, and what a file there has.
+std::string FixturePath(const std::string& name);
+nlohmann::json ReadFixture(const std::string& name);
+
+// Returns the model that a file describes for samples of as many tokens as a transformer's context.
+Model ModelFor(const Transformer& transformer, const std::string& text);
 
 // Sets a trainer's parameters to those of a model's folder and, unless it is empty, one of
 // adapters.

@@ -1,5 +1,5 @@
 // Adapters of frozen models, compared with what PEFT and PyTorch computed in float64
-// (tests/fixtures/lora/make.py).
+// (tests/fixtures/lora/make.py and tests/fixtures/quantized/make.py).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/peft.h"
@@ -114,11 +115,11 @@ TEST_P(Lora, TrainsAsPeftDoesAndLeavesTheModelUnchanged) {
       std::vector<float> theirs(values.size());
       ASSERT_EQ(parameter.update.is_frozen(), !parameter.is_adapter) << parameter.name;
       if (parameter.is_adapter) {
-        ASSERT_OK(trained.Read(parameter.name, TensorOf(theirs)));
+        ASSERT_OK(trained.Read(parameter, TensorOf(theirs)));
         // AdamW divides by the size of a gradient, so that roundings of small ones show.
         ExpectClose(values, theirs, parameter.name, 3.0 * kLoraTolerance);
       } else {
-        ASSERT_OK(model.Read(parameter.name, TensorOf(theirs)));
+        ASSERT_OK(model.Read({.name = parameter.name}, TensorOf(theirs)));
         EXPECT_EQ(values, theirs) << parameter.name;
       }
     }
@@ -178,8 +179,8 @@ TEST_P(Lora, HasTheSameBitsWithRecomputation) {
   EXPECT_TRUE(AnswerOf(fixture_, plan, fixture_.Options()) == expected);
 }
 
-// A frozen parameter takes its values once, in the activation type; of the others, only adapters
-// have gradients and states.
+// A frozen parameter takes its values once, in the activation type or as it is quantized; of the
+// others, only adapters have gradients and states.
 TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     if (!stagecoach::testing::HasOnCpu(precision).ok()) continue;
@@ -187,7 +188,8 @@ TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
                          AnalyzeModel(fixture_.model, {.micro_batch_rows = 1,
                                                        .optimizer = Optimizer::AdamW(),
                                                        .device = {.precision = precision}}));
-    const int64_t value_bytes = precision == Precision::kBfloat16 ? 2 : 4;
+    const kernels::DType type =
+        precision == Precision::kBfloat16 ? kernels::DType::kBfloat16 : kernels::DType::kFloat32;
     std::vector<int64_t> trained(profile.layers.size()), resident(profile.layers.size());
     int64_t count = 0;
     for (const ModelParameter& parameter : profile.parameters.all()) {
@@ -196,9 +198,11 @@ TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
       if (parameter.is_adapter) {
         count += elements;
         trained[layer] += partition::AlignTensor(4 * elements);
-        if (value_bytes == 2) resident[layer] += partition::AlignTensor(2 * elements);
+        if (SizeOf(type) == 2) resident[layer] += partition::AlignTensor(2 * elements);
+      } else if (parameter.quantized.has_value()) {
+        resident[layer] += partition::AlignTensor(parameter.quantized->bytes());
       } else {
-        resident[layer] += partition::AlignTensor(value_bytes * elements);
+        resident[layer] += partition::AlignTensor(SizeOf(type) * elements);
       }
     }
     EXPECT_GT(count, 0);
@@ -286,10 +290,7 @@ TEST_P(Lora, SavesFrozenParametersOnce) {
 TEST_P(Lora, ContinuesTextsAsPeftDoes) {
   const Transformer whole = ReadHuggingFaceConfigFile(fixture_.folder + "/base").value();
   const std::string text = absl::StrCat(ModelFileOf(whole), "\n", LoraTableOf(fixture_.lora));
-  const Model model = ParseModel(text, {.input = Shape{whole.context},
-                                        .vocabulary = whole.vocabulary,
-                                        .classes = whole.vocabulary})
-                          .value();
+  const Model model = ModelFor(whole, text);
   const auto trainer = Trainer::Create(PrepareRun(ModelForGeneration(model, 1).value(),
                                                   {.devices = 2, .predicts = true})
                                            .value(),
@@ -330,23 +331,26 @@ TEST_P(Lora, ExportsAdaptersAndTheMergedModel) {
 
   const std::string merged = (folder.path() / "merged").string();
   ASSERT_OK(ExportToHuggingFace(checkpoint, merged));
-  const Transformer& plain = fixture_.transformer;
-  const Model model = ParseModel(ModelFileOf(plain), {.input = Shape{plain.context},
-                                                      .vocabulary = plain.vocabulary,
-                                                      .classes = plain.vocabulary})
-                          .value();
+  Transformer plain = fixture_.transformer;
+  plain.quantization.reset();
+  const Model model = ModelFor(plain, ModelFileOf(plain));
   const auto without =
       MakeTrainer(model, EvenPlan(model, 1, "gpipe", kLoraMicroBatches, 1), fixture_.Options());
   SetValues(*without, plain, merged, "");
   ExpectClose(LogitsOfFirst(*without, 1), Flat(fixture_.expected["merged_logits"]), "logits");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Lora, ::testing::Values("llama", "qwen2", "gpt2"),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(All, Lora,
+                         ::testing::Values("lora/llama", "lora/qwen2", "lora/gpt2",
+                                           "quantized/llama_nf4", "quantized/qwen2_nf4",
+                                           "quantized/llama_int8"),
+                         [](const auto& test) {
+                           return absl::StrReplaceAll(test.param, {{"/", "_"}});
+                         });
 
 // New adapters change nothing: B is 0. A is drawn, whether or not the model's parameters are.
 TEST(LoraAdapters, BeginWithTheModelItself) {
-  const LoraFixture fixture("llama");
+  const LoraFixture fixture("lora/llama");
   const auto plan = EvenPlan(fixture.model, 2, "1f1b", kLoraMicroBatches, 1);
   const auto trainer = MakeTrainer(fixture.model, plan, fixture.Options());
   SetValues(*trainer, fixture.transformer, fixture.folder + "/base", "");
@@ -359,11 +363,7 @@ TEST(LoraAdapters, BeginWithTheModelItself) {
   EXPECT_LE(*most, bound);
   EXPECT_THAT(trainer->Parameter("layer 1: 1.q_proj.lora_B").value(), ::testing::Each(0.0F));
 
-  const Model plain =
-      ParseModel(ModelFileOf(fixture.transformer), {.input = Shape{fixture.transformer.context},
-                                                    .vocabulary = fixture.transformer.vocabulary,
-                                                    .classes = fixture.transformer.vocabulary})
-          .value();
+  const Model plain = ModelFor(fixture.transformer, ModelFileOf(fixture.transformer));
   const auto without =
       MakeTrainer(plain, EvenPlan(plain, 1, "gpipe", kLoraMicroBatches, 1), fixture.Options());
   SetValues(*without, fixture.transformer, fixture.folder + "/base", "");

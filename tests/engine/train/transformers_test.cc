@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -127,9 +128,7 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
   run.trainer =
       MakeTrainer(run.model, EvenPlan(run.model, devices, schedule, kFixtureRows, 1), run.options);
   const HuggingFaceFolder folder = HuggingFaceFolder::Open(Fixture(fixture), transformer).value();
-  EXPECT_OK(run.trainer->SetParameters([&](const std::string& name, const kernels::Tensor& values) {
-    return folder.Read(name, values);
-  }));
+  EXPECT_OK(run.trainer->SetParameters(std::bind_front(&HuggingFaceFolder::Read, folder)));
   const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
   run.data = TokenDataset::Create(TokenIds::Of(expected.Values<int32_t>("ids")).value(),
                                   transformer.context, transformer.vocabulary)
@@ -239,7 +238,7 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(saved));
   for (const int64_t file_bytes : {kHuggingFaceFileBytes, int64_t{4000}}) {
     const std::string to = absl::StrCat(out, file_bytes);
-    ASSERT_OK(ExportToHuggingFace(checkpoint, to, file_bytes));
+    ASSERT_OK(ExportToHuggingFace(checkpoint, to, {.file_bytes = file_bytes}));
     EXPECT_EQ(base::Exists(to + "/model.safetensors.index.json"), file_bytes == 4000);
     ASSERT_OK_AND_ASSIGN(const Transformer transformer, ReadHuggingFaceConfigFile(to));
     Transformer written = run.transformer;
@@ -249,7 +248,7 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
     for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(transformer)) {
       const std::vector<float> ours = run.trainer->Parameter(parameter.name).value();
       std::vector<float> theirs(ours.size());
-      ASSERT_OK(read.Read(parameter.name, TensorOf(theirs)));
+      ASSERT_OK(read.Read({.name = parameter.name}, TensorOf(theirs)));
       EXPECT_EQ(theirs, ours) << parameter.name;
     }
   }
@@ -277,13 +276,13 @@ TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
     std::vector<float> a(
         static_cast<size_t>(parameter.pieces.front().rows() * parameter.columns()));
     std::vector<float> b(a.size());
-    ASSERT_OK(rounded.Read(parameter.name, TensorOf(a)));
-    ASSERT_OK(exact.Read(parameter.name, TensorOf(b)));
+    ASSERT_OK(rounded.Read({.name = parameter.name}, TensorOf(a)));
+    ASSERT_OK(exact.Read({.name = parameter.name}, TensorOf(b)));
     for (size_t i = 0; i < a.size(); ++i) {
       EXPECT_NEAR(a[i], b[i], std::fabs(b[i]) / 256) << parameter.name << " " << i;
     }
   }
-  EXPECT_THAT(exact.Read("layer 1: 9.weight", {}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(exact.Read({.name = "layer 1: 9.weight"}, {}), StatusIs(absl::StatusCode::kNotFound));
 }
 
 // Returns the config.json of a fixture with another value of one key.
@@ -420,7 +419,18 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("qwen2", "attention_bias", "true"), "$.attention_bias"},
       {ConfigWith("qwen2", "use_mrope", "true"), "$.use_mrope"},
       {ConfigWith("qwen3", "attention_bias", "true"), "$.attention_bias"},
-      {ConfigWith("llama", "quantization_config", "{}"), "unknown key \"quantization_config\""},
+      {ConfigWith("llama", "quantization_config", "{}"),
+       "$.quantization_config.bnb_4bit_quant_type"},
+      {ConfigWith("llama", "quantization_config", R"({"quant_method": "awq"})"),
+       "$.quantization_config.quant_method: is \"awq\", expected \"bitsandbytes\""},
+      {ConfigWith("llama", "quantization_config", R"({"bnb_4bit_quant_type": "fp4"})"),
+       "$.quantization_config.bnb_4bit_quant_type: is \"fp4\", expected \"nf4\""},
+      {ConfigWith("llama", "quantization_config",
+                  R"({"bnb_4bit_quant_type": "nf4", "bnb_4bit_quant_storage": "bfloat16"})"),
+       "$.quantization_config.bnb_4bit_quant_storage"},
+      {ConfigWith("llama", "quantization_config",
+                  R"({"load_in_4bit": true, "load_in_8bit": true})"),
+       "$.quantization_config.load_in_4bit: expected this or load_in_8bit"},
       {ConfigWith("llama", "sliding_window", "4096"), "unknown key \"sliding_window\""},
       {ConfigWith("llama", "eos_token_id", "\"</s>\""), "$.eos_token_id"},
       {ConfigWith("llama", "bos_token_id", "[1, 3]"), "$.bos_token_id: has several ids"},

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,7 +66,8 @@ void Alter(const std::string& path, const std::string& altered_tensor) {
     file.layer = engine::LayerOfFile(saved.name);
     for (const engine::SafetensorsEntry& entry : loaded.header().tensors) {
       const engine::ParameterId id(static_cast<int>(values.size()));
-      const auto& own = loaded.values(entry);
+      std::vector<float> space;
+      const auto own = loaded.ValuesOf({.name = entry.name, .shape = entry.shape}, space).value();
       values.emplace_back(own.begin(), own.end());
       if (entry.name == altered_tensor) values.back().back() += 1.0F;
       file.tensors.push_back(
@@ -77,8 +79,8 @@ void Alter(const std::string& path, const std::string& altered_tensor) {
     task.owners.push_back(0);
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    task.pieces.push_back(
-        {.parameter = engine::ParameterId(static_cast<int>(i)), .values = values[i]});
+    task.pieces.push_back({.parameter = engine::ParameterId(static_cast<int>(i)),
+                           .bytes = std::as_bytes(std::span(std::as_const(values[i])))});
   }
   fs::create_directory(task.folder);
   ASSERT_OK(BeginCheckpoint(base::SystemCalls::Kernel(), task));

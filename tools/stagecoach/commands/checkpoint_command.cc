@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ struct CheckpointCommandOptions {
   CLI::App* export_parameters = nullptr;
   std::string path, other;
   std::string output;
-  std::string format = "safetensors";  // or "hf", "torchvision"
-  std::string tokenizer;               // for "hf"; "": where the run had it
+  std::string format = "safetensors";                 // or "hf", "torchvision"
+  std::string tokenizer;                              // for "hf"; "": where the run had it
+  std::optional<kernels::Quantization> quantization;  // for "hf"
   bool json = false;
 };
 
@@ -189,10 +191,14 @@ absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
   if (!is_hugging_face && !options.tokenizer.empty()) {
     return base::UsageError("--tokenizer is for --format hf, which writes it");
   }
+  if (!is_hugging_face && options.quantization.has_value()) {
+    return base::UsageError("--quantize is for --format hf");
+  }
   const absl::Status status =
       is_hugging_face
-          ? ExportToHuggingFace(checkpoint, options.output, engine::kHuggingFaceFileBytes,
-                                TokenizerToExport(options, checkpoint.manifest()))
+          ? ExportToHuggingFace(checkpoint, options.output,
+                                {.tokenizer = TokenizerToExport(options, checkpoint.manifest()),
+                                 .quantization = options.quantization})
       : makes_folder
           ? ExportToPeft(checkpoint, engine::SavedOptionOf(checkpoint.manifest(), "--model"),
                          options.output)
@@ -255,6 +261,10 @@ Command AddCheckpointCommand(CLI::App& app) {
           ParseExportFormat);
   AddFlag(*options->export_parameters, "--tokenizer", "FILE", options->tokenizer,
           "Its tokenizer, for hf [where the run had it]", ParseFile);
+  AddFlag(*options->export_parameters, "--quantize", "TYPE", options->quantization,
+          absl::StrCat("For hf: weights in 4 or 8 bits, as bitsandbytes saves them: ",
+                       absl::StrJoin(QuantizationNames(), ", ")),
+          ParseQuantizationFlag);
   return {flags, [options] { return RunCheckpoint(*options); }};
 }
 

@@ -321,6 +321,16 @@ std::vector<RunFlag> ModelFlags() {
             .in_effect = OfOptions([](const O& options) -> Effect {
               return options.lora.empty() ? std::nullopt : Effect(LoraToSave(options.lora));
             })}),
+      Flag(
+          "--quantize", "TYPE",
+          absl::StrCat("Store frozen weights in 4 or 8 bits: ",
+                       absl::StrJoin(QuantizationNames(), ", ")),
+          Reads(&O::quantization, ParseQuantizationFlag),
+          {.saving = FlagSaving::kOnlyGiven, .in_effect = OfOptions([](const O& options) -> Effect {
+                                               if (!options.quantization.has_value())
+                                                 return std::nullopt;
+                                               return QuantizationName(*options.quantization);
+                                             })}),
       Flag("--layers", "N",
            Describe("Number of layers of the default network", absl::StrCat(defaults.layers)),
            Reads(&O::layers, CountIn(2, kMaxLayers)),

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/error_class.h"
@@ -79,6 +80,9 @@ absl::Status CheckGenerateFlags(const GenerateOptions& options) {
   if (!options.adapters.empty() && options.initial_parameters.empty()) {
     return base::UsageError("--lora is for --init: a checkpoint has its own adapters");
   }
+  if (options.quantization.has_value() && options.initial_parameters.empty()) {
+    return base::UsageError("--quantize is for --init: a checkpoint's weights are as they were");
+  }
   const int sources = static_cast<int>(options.prompt.has_value()) +
                       static_cast<int>(!options.prompt_file.empty()) +
                       static_cast<int>(!options.prompts.empty()) +
@@ -128,8 +132,11 @@ absl::StatusOr<int> Generate(GenerateOptions& options) {
   ASSIGN_OR_RETURN(
       engine::GenerationModel model,
       options.checkpoint.empty()
-          ? engine::OpenHuggingFaceModel(options.initial_parameters, options.adapters,
-                                         options.tokenizer, options.run.notices)
+          ? engine::OpenHuggingFaceModel({.folder = options.initial_parameters,
+                                          .adapters = options.adapters,
+                                          .tokenizer = options.tokenizer,
+                                          .quantization = options.quantization},
+                                         options.run.notices)
           : engine::OpenSavedModel(options.checkpoint, options.tokenizer, options.run.notices));
   if (options.chat.has_value()) {
     ASSIGN_OR_RETURN(prompts.emplace_back(), ChatPrompt(options, model));
@@ -185,6 +192,10 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
           "Instead: a Hugging Face folder of GPT-2 or Llama", ParseFolder);
   AddFlag(app, "--lora", "DIR", options.adapters, "Adapters of --init's model, as PEFT saves them",
           ParseFolder);
+  AddFlag(app, "--quantize", "TYPE", options.quantization,
+          absl::StrCat("Store the weights of --init's model in 4 or 8 bits: ",
+                       absl::StrJoin(QuantizationNames(), ", ")),
+          ParseQuantizationFlag);
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
           "The model's tokenizer, or bytes [the run's, or the folder's]", ParseFile);
   app.add_option("--prompt", options.prompt, "Text to continue")->option_text("TEXT");

@@ -20,6 +20,7 @@ struct GenerateOptions {
   std::string checkpoint;
   std::string initial_parameters;
   std::string adapters;
+  std::optional<kernels::Quantization> quantization;
   std::string tokenizer;  // "": the model's own
   std::optional<std::string> prompt;
   std::string prompt_file;          // instead; "-": the standard input

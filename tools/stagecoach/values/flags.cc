@@ -115,6 +115,19 @@ absl::StatusOr<std::string> ParseChatTemplate(const std::string& text) {
   return text;
 }
 
+std::vector<std::string> QuantizationNames() {
+  std::vector<std::string> names;
+  for (const kernels::Quantization kind : kernels::kAllQuantizations) {
+    names.emplace_back(QuantizationName(kind));
+  }
+  return names;
+}
+
+absl::StatusOr<kernels::Quantization> ParseQuantizationFlag(const std::string& text) {
+  RETURN_IF_ERROR(ParseChoice(text, QuantizationNames()).status());
+  return kernels::ParseQuantization(text);
+}
+
 absl::StatusOr<std::string> ParseLoraFlag(const std::string& text) {
   if (engine::IsPeftFolder(text)) return text;
   if (!text.empty() && !absl::StrContains(text, '=')) {

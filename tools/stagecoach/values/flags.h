@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
+#include "kernels/quantized_matrix.h"
 
 namespace stagecoach::tools {
 
@@ -59,6 +60,9 @@ absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
 // Returns the name of a built-in chat template, or a path that ends in ".toml".
 absl::StatusOr<std::string> ParseChatTemplate(const std::string& text);
+// Returns the names of all ways to store frozen weights, and the one of a name.
+std::vector<std::string> QuantizationNames();
+absl::StatusOr<kernels::Quantization> ParseQuantizationFlag(const std::string& text);
 // Checks the options of --lora (engine::ParseLora), unless it names a folder of adapters.
 absl::StatusOr<std::string> ParseLoraFlag(const std::string& text);
 // Returns what a checkpoint keeps of it: options. A folder may be gone when the run resumes.

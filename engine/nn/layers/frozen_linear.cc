@@ -1,19 +1,20 @@
-#include "engine/nn/layers/adapted_linear.h"
+#include "engine/nn/layers/frozen_linear.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/last_axis.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/columns.h"
+#include "kernels/ops/dequantize.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/linear.h"
@@ -37,96 +38,59 @@ struct Adapter {
 
 // x w + b is one product, and each adapter two narrow ones beside it, whose result is added to some
 // of the columns. F keeps u for dB, and B keeps du for dA. What is as wide as x or y is recomputed.
-class AdaptedLinearLayer final : public Layer {
+// A quantized weight is expanded in F, and once more in B.
+class FrozenLinearLayer final : public Layer {
  public:
-  explicit AdaptedLinearLayer(const LinearOptions& options) : options_(options) {}
+  explicit FrozenLinearLayer(const LinearOptions& options) : options_(options) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("linear", context));
     if (!context.is_frozen) {
       return absl::InvalidArgumentError(
-          "linear: has adapters, so the model's other parameters must be frozen");
+          absl::StrCat("linear: has ", has_adapters() ? "adapters" : "a quantized weight",
+                       ", so the model's other parameters must be frozen"));
     }
     kernels::Ops& ops = context.device.ops();
-    const int64_t inputs = axis.features;
+    const int64_t inputs = axis.features, outputs = options_.outputs;
     type_ = context.device.activation_type();
     x_ = Shape{axis.rows, inputs};
-    y_ = Shape{axis.rows, options_.outputs};
-    const auto create = [&](int64_t from, int64_t to, bool has_bias) {
-      return ops.Create(kernels::LinearShape{axis.rows, from, to, Activation::kNone, has_bias,
-                                             context.rows_are_sequences});
-    };
-    ASSIGN_OR_RETURN(base_, create(inputs, options_.outputs, options_.has_bias));
+    y_ = Shape{axis.rows, outputs};
+    RETURN_IF_ERROR(CreateBase(context));
     elementwise_ = &ops.elementwise();
     if (has_activation()) {
-      ASSIGN_OR_RETURN(activation_, ops.Create(kernels::ActivationShape{axis.rows, options_.outputs,
+      ASSIGN_OR_RETURN(activation_, ops.Create(kernels::ActivationShape{axis.rows, outputs,
                                                                         options_.activation}));
     }
-    if (options_.adapter_dropout > 0.0F) {
+    if (has_adapters() && options_.adapter_dropout > 0.0F) {
       random_stream_ = context.random_stream;
       ASSIGN_OR_RETURN(dropout_, ops.Create(kernels::DropoutShape{context.rows,
                                                                   axis.rows / context.rows * inputs,
                                                                   options_.adapter_dropout}));
     }
-
     LayerSpec spec;
-    spec.output = axis.WithFeatures(options_.outputs);
-    spec.parameters = {
-        {"weight", Shape{inputs, options_.outputs}, InitialWeight(options_, inputs), true}};
+    spec.output = axis.WithFeatures(outputs);
+    spec.parameters = {{"weight", Shape{inputs, outputs}, InitialWeight(options_, inputs), true}};
     if (options_.has_bias) {
-      spec.parameters.push_back({"bias", Shape{options_.outputs}, Init::Constant(0.0F), false});
+      spec.parameters.push_back({"bias", Shape{outputs}, Init::Constant(0.0F), false});
     }
-    partition::LayerMemory& memory = spec.memory;
-    PlaceGradient(memory);
-    memory.workspace_bytes = base_->workspace_bytes();
-    int64_t widest = 0;
-    std::vector<std::string> names;
+    PlaceGradient(spec.memory);
+    if (!has_adapters()) spec.memory.input_last_use = LastUse::kForward;
+    spec.memory.workspace_bytes = base_->workspace_bytes();
     for (const LinearAdapter& own : options_.adapters) {
-      Adapter& adapter = adapters_.emplace_back();
-      adapter.options = own;
-      ASSIGN_OR_RETURN(adapter.down, create(inputs, own.rank, false));
-      ASSIGN_OR_RETURN(adapter.up, create(own.rank, own.outputs, false));
-      ASSIGN_OR_RETURN(adapter.columns, ops.Create(kernels::ColumnsShape{
-                                            axis.rows, options_.outputs, own.first, own.outputs}));
-      adapter.first_parameter = spec.parameters.size();
-      const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(inputs)));
-      spec.parameters.push_back({.name = absl::StrCat(own.name, ".lora_A"),
-                                 .shape = Shape{inputs, own.rank},
-                                 .init = Init::Uniform(-bound, bound),
-                                 .is_adapter = true});
-      spec.parameters.push_back({.name = absl::StrCat(own.name, ".lora_B"),
-                                 .shape = Shape{own.rank, own.outputs},
-                                 .init = Init::Constant(0.0F),
-                                 .is_adapter = true});
-      adapter.narrow = Shape{axis.rows, own.rank};
-      adapter.wide = Shape{axis.rows, own.outputs};
-      adapter.u = std::exchange(memory.weight_stash_bytes,
-                                memory.weight_stash_bytes + BytesOf(adapter.narrow));
-      adapter.du = std::exchange(memory.gradient_stash_bytes,
-                                 memory.gradient_stash_bytes + BytesOf(adapter.narrow));
-      memory.workspace_bytes = std::max(
-          {memory.workspace_bytes, adapter.down->workspace_bytes(), adapter.up->workspace_bytes()});
-      widest = std::max(widest, BytesOf(adapter.wide));
-      names.push_back(absl::StrCat(own.name, " rank ", own.rank));
+      RETURN_IF_ERROR(AddAdapter(context, own, spec));
     }
-    // The products' own scratch comes first, then dropout(x) or dx, then y or dz of an adapter.
-    like_x_ = AlignTensor(memory.workspace_bytes);
-    like_y_ = like_x_ + BytesOf(x_);
-    memory.workspace_bytes = like_y_ + widest;
+    spec.parameters.front().quantized = quantized_;
+    LayOutWorkspace(spec.memory);
     SetWork(context, spec);
-    spec.description = absl::StrCat("linear ", inputs, " -> ", options_.outputs);
-    if (has_activation()) {
-      absl::StrAppend(&spec.description, ", ", kernels::ActivationName(options_.activation));
-    }
-    if (!options_.has_bias) absl::StrAppend(&spec.description, ", no bias");
-    absl::StrAppend(&spec.description, ", adapters ", absl::StrJoin(names, ", "));
+    spec.description = Description();
     return spec;
   }
 
   absl::Status Forward(const LayerArgs& args) override {
     const Tensor z = keeps_z() ? At(args.weight_stash, z_, y_) : args.y;
-    RETURN_IF_ERROR(base_->Forward(args.stream, args.x, args.parameters[0], BiasOf(args), {}, z,
-                                   args.workspace));
+    ASSIGN_OR_RETURN(const Tensor weight, Weight(args));
+    RETURN_IF_ERROR(
+        base_->Forward(args.stream, args.x, weight, BiasOf(args), {}, z, args.workspace));
     ASSIGN_OR_RETURN(const Tensor x, Dropped(args));
     for (const Adapter& adapter : adapters_) {
       const Tensor u = At(args.weight_stash, adapter.u, adapter.narrow);
@@ -151,6 +115,7 @@ class AdaptedLinearLayer final : public Layer {
   }
 
  private:
+  bool has_adapters() const { return !options_.adapters.empty(); }
   bool has_activation() const { return options_.activation != Activation::kNone; }
   bool keeps_z() const { return KeepsZ(options_.activation); }
 
@@ -168,6 +133,101 @@ class AdaptedLinearLayer final : public Layer {
   }
   static const Tensor& B(const LayerArgs& args, const Adapter& adapter) {
     return args.parameters[adapter.first_parameter + 1];
+  }
+
+  absl::StatusOr<std::unique_ptr<kernels::LinearOp>> CreateProduct(const LayerContext& context,
+                                                                   int64_t from, int64_t to) const {
+    return context.device.ops().Create(
+        kernels::LinearShape{.rows = x_.dim(0),
+                             .inputs = from,
+                             .outputs = to,
+                             .has_bias = false,
+                             .independent_rows = context.rows_are_sequences});
+  }
+
+  // A quantized weight is expanded for each product, unless this does so itself.
+  absl::Status CreateBase(const LayerContext& context) {
+    kernels::LinearShape shape = {.rows = x_.dim(0),
+                                  .inputs = x_.dim(1),
+                                  .outputs = y_.dim(1),
+                                  .has_bias = options_.has_bias,
+                                  .independent_rows = context.rows_are_sequences};
+    if (options_.quantization.has_value()) {
+      quantized_ = {*options_.quantization, shape.inputs, shape.outputs, options_.parts};
+      if (shape.independent_rows) {
+        shape.quantized = quantized_;
+      } else {
+        ASSIGN_OR_RETURN(dequantize_,
+                         context.device.ops().Create(kernels::DequantizeShape{*quantized_}));
+      }
+    }
+    ASSIGN_OR_RETURN(base_, context.device.ops().Create(shape));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddAdapter(const LayerContext& context, const LinearAdapter& own, LayerSpec& spec) {
+    const int64_t rows = x_.dim(0), inputs = x_.dim(1);
+    Adapter& adapter = adapters_.emplace_back();
+    adapter.options = own;
+    ASSIGN_OR_RETURN(adapter.down, CreateProduct(context, inputs, own.rank));
+    ASSIGN_OR_RETURN(adapter.up, CreateProduct(context, own.rank, own.outputs));
+    ASSIGN_OR_RETURN(adapter.columns, context.device.ops().Create(kernels::ColumnsShape{
+                                          rows, options_.outputs, own.first, own.outputs}));
+    adapter.first_parameter = spec.parameters.size();
+    const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(inputs)));
+    spec.parameters.push_back({.name = absl::StrCat(own.name, ".lora_A"),
+                               .shape = Shape{inputs, own.rank},
+                               .init = Init::Uniform(-bound, bound),
+                               .is_adapter = true});
+    spec.parameters.push_back({.name = absl::StrCat(own.name, ".lora_B"),
+                               .shape = Shape{own.rank, own.outputs},
+                               .init = Init::Constant(0.0F),
+                               .is_adapter = true});
+    adapter.narrow = Shape{rows, own.rank};
+    adapter.wide = Shape{rows, own.outputs};
+    partition::LayerMemory& memory = spec.memory;
+    adapter.u = std::exchange(memory.weight_stash_bytes,
+                              memory.weight_stash_bytes + BytesOf(adapter.narrow));
+    adapter.du = std::exchange(memory.gradient_stash_bytes,
+                               memory.gradient_stash_bytes + BytesOf(adapter.narrow));
+    memory.workspace_bytes = std::max(
+        {memory.workspace_bytes, adapter.down->workspace_bytes(), adapter.up->workspace_bytes()});
+    return absl::OkStatus();
+  }
+
+  // The products' own scratch comes first, then dropout(x) or dx, then y or dz of an adapter, then
+  // the weight if it is expanded.
+  void LayOutWorkspace(partition::LayerMemory& memory) {
+    int64_t widest = 0;
+    for (const Adapter& adapter : adapters_) widest = std::max(widest, BytesOf(adapter.wide));
+    like_x_ = AlignTensor(memory.workspace_bytes);
+    like_y_ = like_x_ + (has_adapters() ? BytesOf(x_) : 0);
+    weight_ = like_y_ + widest;
+    memory.workspace_bytes = weight_;
+    if (dequantize_ != nullptr) memory.workspace_bytes += BytesOf(Shape{x_.dim(1), y_.dim(1)});
+  }
+
+  std::string Description() const {
+    std::string text = absl::StrCat("linear ", x_.dim(1), " -> ", y_.dim(1));
+    if (has_activation()) {
+      absl::StrAppend(&text, ", ", kernels::ActivationName(options_.activation));
+    }
+    if (!options_.has_bias) absl::StrAppend(&text, ", no bias");
+    if (quantized_.has_value()) {
+      absl::StrAppend(&text, ", ", QuantizationName(quantized_->kind));
+    }
+    const char* separator = ", adapters ";
+    for (const LinearAdapter& adapter : options_.adapters) {
+      absl::StrAppend(&text, std::exchange(separator, ", "), adapter.name, " rank ", adapter.rank);
+    }
+    return text;
+  }
+
+  absl::StatusOr<Tensor> Weight(const LayerArgs& args) const {
+    if (dequantize_ == nullptr) return args.parameters[0];
+    const Tensor weight = At(args.workspace, weight_, Shape{x_.dim(1), y_.dim(1)});
+    RETURN_IF_ERROR(dequantize_->Run(args.stream, args.parameters[0], weight));
+    return weight;
   }
 
   // W needs dz: dy without an activation, otherwise as in a linear layer without adapters.
@@ -210,8 +270,9 @@ class AdaptedLinearLayer final : public Layer {
           activation_->BackwardInput(args.stream, args.dy, keeps_z() ? dz : args.y, dz));
     }
     if (is_input && !args.dx.empty()) {
-      RETURN_IF_ERROR(base_->BackwardInput(args.stream, dz, {}, {}, args.parameters[0], {}, args.dx,
-                                           args.workspace));
+      ASSIGN_OR_RETURN(const Tensor weight, Weight(args));
+      RETURN_IF_ERROR(
+          base_->BackwardInput(args.stream, dz, {}, {}, weight, {}, args.dx, args.workspace));
     }
     for (const Adapter& adapter : adapters_) {
       const Tensor part = At(args.workspace, like_y_, adapter.wide);
@@ -256,6 +317,8 @@ class AdaptedLinearLayer final : public Layer {
     spec.forward = {2.0 * rows * inputs * outputs,
                     w * (inputs * outputs + rows * (inputs + outputs))};
     if (has_activation()) spec.forward.bytes += 2.0 * w * rows * outputs;
+    if (quantized_.has_value()) spec.forward.bytes += static_cast<double>(quantized_->bytes());
+    if (dequantize_ != nullptr) spec.forward.bytes += w * inputs * outputs;
     spec.backward_input = spec.forward;
     const double dropped = dropout_ == nullptr ? 0.0 : 2.0 * w * rows * inputs;
     for (const Adapter& adapter : adapters_) {
@@ -283,9 +346,11 @@ class AdaptedLinearLayer final : public Layer {
   std::unique_ptr<kernels::ActivationOp> activation_;
   std::unique_ptr<kernels::DropoutOp> dropout_;
   kernels::ElementwiseOps* elementwise_ = nullptr;
+  std::optional<kernels::QuantizedMatrix> quantized_;
+  std::unique_ptr<kernels::DequantizeOp> dequantize_;  // null: base_ takes the stored weight
   uint64_t random_stream_ = 0;
-  int64_t like_x_ = 0, like_y_ = 0;  // in the workspace
-  int64_t z_ = 0;                    // of z, which dz replaces, or of dz alone
+  int64_t like_x_ = 0, like_y_ = 0, weight_ = 0;  // in the workspace
+  int64_t z_ = 0;                                 // of z, which dz replaces, or of dz alone
 };
 
 }  // namespace
@@ -298,8 +363,8 @@ Init InitialWeight(const LinearOptions& options, int64_t inputs) {
   return Init::Uniform(-bound, bound);
 }
 
-LayerFactory AdaptedLinear(const LinearOptions& options) {
-  return LayerOf<AdaptedLinearLayer>(options);
+LayerFactory FrozenLinear(const LinearOptions& options) {
+  return LayerOf<FrozenLinearLayer>(options);
 }
 
 }  // namespace stagecoach::engine
