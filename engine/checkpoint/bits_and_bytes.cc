@@ -257,7 +257,8 @@ absl::Status BitsAndBytesWriter::Append(absl::Span<const float> values,
   return append_all(kernels::Nf4ScaleLevels());
 }
 
-absl::Status BitsAndBytesMatrix::ReadValues(const kernels::Tensor& values, int64_t stride) const {
+absl::Status BitsAndBytesMatrix::ReadValues(absl::Span<const int64_t> order,
+                                            const kernels::Tensor& values, int64_t stride) const {
   ASSIGN_OR_RETURN(const kernels::BitsAndBytesPart part, Read());
   const QuantizedMatrix matrix = {.kind = kind_, .inputs = inputs_, .outputs = outputs_};
   std::vector<std::byte> stored(static_cast<size_t>(matrix.bytes()));
@@ -265,11 +266,14 @@ absl::Status BitsAndBytesMatrix::ReadValues(const kernels::Tensor& values, int64
   std::vector<float> floats(static_cast<size_t>(inputs_ * outputs_));
   Dequantize(matrix, stored, absl::MakeSpan(floats));
   for (int64_t i = 0; i < inputs_; ++i) {
-    const float* const row = floats.data() + i * outputs_;
-    if (values.dtype == DType::kFloat32) {
-      std::copy(row, row + outputs_, values.f32() + i * stride);
-    } else {
-      std::transform(row, row + outputs_, values.bf16() + i * stride, kernels::ToBfloat16);
+    for (int64_t o = 0; o < outputs_; ++o) {
+      const float value = floats[static_cast<size_t>(i * outputs_ + o)];
+      const int64_t at = i * stride + (order.empty() ? o : order[static_cast<size_t>(o)]);
+      if (values.dtype == DType::kFloat32) {
+        values.f32()[at] = value;
+      } else {
+        values.bf16()[at] = kernels::ToBfloat16(value);
+      }
     }
   }
   return absl::OkStatus();

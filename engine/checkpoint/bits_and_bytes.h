@@ -57,8 +57,10 @@ class BitsAndBytesMatrix {
 
   kernels::Quantization kind() const { return kind_; }
   absl::StatusOr<kernels::BitsAndBytesPart> Read() const;
-  // Writes the values, (inputs, outputs), into rows that are `stride` apart, float32 or bfloat16.
-  absl::Status ReadValues(const kernels::Tensor& values, int64_t stride) const;
+  // Writes the values, (inputs, outputs), into rows that are `stride` apart, float32 or bfloat16:
+  // those of output o into column order[o] or, without an order, o.
+  absl::Status ReadValues(absl::Span<const int64_t> order, const kernels::Tensor& values,
+                          int64_t stride) const;
 
  private:
   explicit BitsAndBytesMatrix(const TensorFinder& find) : find_(find) {}

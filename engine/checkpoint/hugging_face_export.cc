@@ -168,7 +168,7 @@ absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> 
     std::vector<float> values;
     for (int64_t i = 0; i < piece.rows(); ++i) {
       const float* const row = ours.data() + i * columns + tensor.first_column;
-      values.insert(values.end(), row, row + piece.columns());
+      for (int64_t o = 0; o < piece.columns(); ++o) values.push_back(row[piece.ColumnOf(o)]);
     }
     return tensor.quantized->Append(values, append);
   }
@@ -176,10 +176,10 @@ absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> 
   std::vector<float> line(
       static_cast<size_t>(piece.is_transposed ? piece.rows() : piece.columns()));
   for (int64_t i = 0; i < lines; ++i) {
-    const float* from = ours.data() + tensor.first_column + (piece.is_transposed ? i : i * columns);
-    for (float& value : line) {
-      value = *from;
-      from += piece.is_transposed ? columns : 1;
+    for (int64_t j = 0; j < std::ssize(line); ++j) {
+      const int64_t row = piece.is_transposed ? j : i;
+      const int64_t column = tensor.first_column + piece.ColumnOf(piece.is_transposed ? i : j);
+      line[static_cast<size_t>(j)] = ours[static_cast<size_t>(row * columns + column)];
     }
     RETURN_IF_ERROR(
         append({reinterpret_cast<const char*>(line.data()), line.size() * sizeof(float)}));
@@ -245,11 +245,11 @@ absl::StatusOr<HuggingFaceModel> ModelOfCheckpoint(const Checkpoint& checkpoint)
       manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
   auto model = HuggingFaceModelOf(manifest.model_source, manifest.input, outputs);
   if (model.ok()) {
-    // Samples of fewer positions do not reduce those of a Llama, which has no table of them.
-    auto* const llama = std::get_if<Transformer>(&*model);
-    if (llama == nullptr || llama->family != TransformerFamily::kLlama) return model;
+    // Samples of fewer positions do not reduce those of a model that has no table of them.
+    auto* const transformer = std::get_if<Transformer>(&*model);
+    if (transformer == nullptr || !transformer->is_rotary()) return model;
     ASSIGN_OR_RETURN(const Transformer whole, TransformerOf(manifest.model_source));
-    llama->context = std::max(llama->context, whole.context);
+    transformer->context = std::max(transformer->context, whole.context);
     return model;
   }
   return base::DataError(absl::StrCat(checkpoint.path(), ": ", model.status().message()),

@@ -233,10 +233,10 @@ absl::Status HuggingFaceFolder::Contents::AddFile(const std::string& file) {
 // head: versions of transformers disagree on which of the two counts.
 absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
   const auto* const transformer = std::get_if<Transformer>(&model);
-  const auto head = tensors.find("lm_head.weight");
-  if (transformer == nullptr || !transformer->is_tied || head == tensors.end()) {
-    return absl::OkStatus();
-  }
+  if (transformer == nullptr || !transformer->is_tied) return absl::OkStatus();
+  const std::string head_name = HuggingFaceHead(*transformer);
+  const auto head = tensors.find(head_name);
+  if (head == tensors.end()) return absl::OkStatus();
   const std::string table_name = HuggingFaceTokenTable(*transformer);
   const StoredTensor& own = head->second;
   const StoredTensor& table = tensors.find(table_name)->second;
@@ -247,7 +247,7 @@ absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
     if (values.HexDigest() == of_table.HexDigest()) return absl::OkStatus();
   }
   return base::DataError(absl::StrCat(
-      "the tensor \"lm_head.weight\" has other values than \"", table_name, "\", but ", kConfig,
+      "the tensor \"", head_name, "\" has other values than \"", table_name, "\", but ", kConfig,
       " says tie_word_embeddings: set it to false there, or leave the tensor out"));
 }
 
@@ -354,7 +354,8 @@ absl::StatusOr<bool> HuggingFaceFolder::Contents::ReadQuantized(
   std::vector<BitsAndBytesMatrix> opened;
   std::vector<int64_t> parts;
   for (const HuggingFacePiece& piece : pieces) {
-    if (!BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) return false;
+    // Outputs in another order are in other blocks of scales.
+    if (!piece.order.empty() || !BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) return false;
     ASSIGN_OR_RETURN(BitsAndBytesMatrix own, OpenQuantized(piece));
     if (own.kind() != matrix.kind) return false;
     opened.push_back(std::move(own));
@@ -390,24 +391,33 @@ absl::Status HuggingFaceFolder::Contents::ReadValues(absl::string_view name,
 absl::Status HuggingFaceFolder::Contents::ReadPiece(const HuggingFacePiece& piece,
                                                     const kernels::Tensor& values,
                                                     int64_t stride) const {
+  STAGECOACH_CHECK(piece.order.empty() || piece.is_transposed || piece.rows() == 1,
+                   "an order of what lies apart");
   if (BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) {
     ASSIGN_OR_RETURN(const BitsAndBytesMatrix quantized, OpenQuantized(piece));
-    return quantized.ReadValues(values, stride);
+    return quantized.ReadValues(piece.order, values, stride);
   }
   const StoredTensor& stored = tensors.find(piece.tensor)->second;
-  StoredMatrix matrix = {.file = &files[stored.file],
-                         .type = *stored.entry.type,
-                         .begin = stored.entry.begin,
-                         .rows = piece.rows(),
-                         .columns = piece.columns()};
-  // Theirs is a column of ours, or a part of a row.
-  if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
-  matrix.begin += piece.first_row * matrix.columns * SizeOf(matrix.type);
-  ASSIGN_OR_RETURN(const std::optional<float> bad,
-                   ReadMatrix(matrix, piece.is_transposed, values, stride));
-  if (!bad.has_value()) return absl::OkStatus();
-  return base::DataError(
-      absl::StrCat("the tensor \"", piece.tensor, "\" has a value that is not finite, ", *bad));
+  for (int64_t first = 0, end = 0; first < piece.columns(); first = end) {
+    end = piece.EndOfRun(first);
+    StoredMatrix matrix = {.file = &files[stored.file],
+                           .type = *stored.entry.type,
+                           .begin = stored.entry.begin,
+                           .rows = piece.rows(),
+                           .columns = end - first};
+    // Theirs is a column of ours, or a part of a row.
+    if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
+    const int64_t before = piece.is_transposed ? first * matrix.columns : first;
+    matrix.begin += (piece.first_row * matrix.columns + before) * SizeOf(matrix.type);
+    kernels::Tensor to = values;
+    to.data = static_cast<std::byte*>(values.data) + piece.ColumnOf(first) * SizeOf(values.dtype);
+    ASSIGN_OR_RETURN(const std::optional<float> bad,
+                     ReadMatrix(matrix, piece.is_transposed, to, stride));
+    if (!bad.has_value()) continue;
+    return base::DataError(
+        absl::StrCat("the tensor \"", piece.tensor, "\" has a value that is not finite, ", *bad));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

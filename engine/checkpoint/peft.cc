@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
@@ -139,15 +138,14 @@ std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOp
       module.resize(module.size() - absl::string_view(".weight").size());
       const std::string name = module.substr(module.rfind('.') + 1);
       const int64_t begin = std::exchange(first, first + piece.columns());
-      const bool is_matrix = piece.shape.size() == 2 && absl::StrContains(layer, ": ");
-      const bool is_linear = absl::EndsWith(name, "_proj") || absl::StartsWith(name, "c_");
-      if (!is_matrix || !is_linear || !lora.adapts(name)) continue;
+      if (!lora.adapts(name)) continue;
       places.push_back({.layer = absl::StrCat(layer, "."),
                         .name = name,
                         .module = std::move(module),
                         .inputs = piece.rows(),
                         .first = begin,
-                        .outputs = piece.columns()});
+                        .outputs = piece.columns(),
+                        .order = piece.order});
     }
   }
   return places;
@@ -165,7 +163,7 @@ absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder) {
 
 struct PeftFolder::Contents {
   struct Matrix {
-    int64_t rows = 0, columns = 0;  // of ours
+    HuggingFacePiece piece;
     SafetensorsEntry entry;
   };
 
@@ -192,6 +190,7 @@ absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Tra
   const auto contents = std::make_shared<Contents>(
       Contents{.path = path, .lora = std::move(lora), .file = std::move(file), .matrices = {}});
   for (const AdapterPlace& place : AdapterPlacesOf(model, contents->lora)) {
+    using Order = std::vector<int64_t>;
     for (const absl::string_view matrix : kMatrices) {
       const std::string tensor = place.TensorOf(matrix);
       const auto found = entries.find(tensor);
@@ -209,7 +208,11 @@ absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Tra
         return refuse("the tensor \"", tensor, "\" has integers");
       }
       contents->matrices.emplace(place.ParameterOf(matrix),
-                                 Contents::Matrix{rows, columns, std::move(found->second)});
+                                 Contents::Matrix{{.tensor = tensor,
+                                                   .shape = {columns, rows},
+                                                   .is_transposed = true,
+                                                   .order = is_a ? Order() : place.order},
+                                                  std::move(found->second)});
       entries.erase(found);
     }
   }
@@ -230,28 +233,34 @@ absl::Status PeftFolder::Read(const ModelParameter& parameter,
     return base::DataError(absl::StrCat(contents_->path, " has no values of \"", name, "\""),
                            absl::StatusCode::kNotFound);
   }
-  const Contents::Matrix& matrix = found->second;
-  STAGECOACH_CHECK(matrix.rows * matrix.columns == values.elements(), "another number of values");
-  ASSIGN_OR_RETURN(const std::optional<float> bad,
-                   ReadMatrix({.file = &contents_->file,
-                               .type = *matrix.entry.type,
-                               .begin = matrix.entry.begin,
-                               .rows = matrix.columns,
-                               .columns = matrix.rows},
-                              /*transposes=*/true, values, matrix.columns));
-  if (!bad.has_value()) return absl::OkStatus();
-  return base::DataError(absl::StrCat(contents_->path, ": the tensor \"", matrix.entry.name,
-                                      "\" has a value that is not finite, ", *bad));
+  const auto& [piece, entry] = found->second;
+  STAGECOACH_CHECK(piece.rows() * piece.columns() == values.elements(), "another number of values");
+  for (int64_t first = 0, end = 0; first < piece.columns(); first = end) {
+    end = piece.EndOfRun(first);
+    kernels::Tensor to = values;
+    to.data = static_cast<std::byte*>(values.data) + piece.ColumnOf(first) * SizeOf(values.dtype);
+    ASSIGN_OR_RETURN(const std::optional<float> bad,
+                     ReadMatrix({.file = &contents_->file,
+                                 .type = *entry.type,
+                                 .begin = entry.begin + first * piece.rows() * SizeOf(*entry.type),
+                                 .rows = end - first,
+                                 .columns = piece.rows()},
+                                /*transposes=*/true, to, piece.columns()));
+    if (bad.has_value()) {
+      return base::DataError(absl::StrCat(contents_->path, ": the tensor \"", entry.name,
+                                          "\" has a value that is not finite, ", *bad));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> PeftFolder::Fingerprint() const {
   base::Hasher hasher;
   std::vector<float> values;
   for (const auto& [name, matrix] : contents_->matrices) {
-    values.resize(static_cast<size_t>(matrix.rows * matrix.columns));
-    RETURN_IF_ERROR(
-        Read({.name = name},
-             kernels::Float32(values.data(), kernels::Shape{matrix.rows, matrix.columns})));
+    const kernels::Shape shape = {matrix.piece.rows(), matrix.piece.columns()};
+    values.resize(static_cast<size_t>(shape.elements()));
+    RETURN_IF_ERROR(Read({.name = name}, kernels::Float32(values.data(), shape)));
     hasher.Update(absl::StrCat(name, " "));
     hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
                                       values.size() * sizeof(float)));
@@ -297,12 +306,16 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
           for (const absl::string_view matrix : kMatrices) {
             ASSIGN_OR_RETURN(const absl::Span<const float> values,
                              reader.Read(place.ParameterOf(matrix)));
-            const size_t columns =
-                static_cast<size_t>(matrix == kMatrices[0] ? lora.rank : place.outputs);
-            std::vector<float> transposed(values.size());
+            const bool is_a = matrix == kMatrices[0];
+            const auto columns = static_cast<size_t>(is_a ? lora.rank : place.outputs);
             const size_t rows = values.size() / columns;
-            for (size_t i = 0; i < values.size(); ++i) {
-              transposed[i % columns * rows + i / columns] = values[i];
+            std::vector<float> transposed(values.size());
+            for (size_t o = 0; o < columns; ++o) {
+              const bool is_ordered = !is_a && !place.order.empty();
+              const size_t column = is_ordered ? static_cast<size_t>(place.order[o]) : o;
+              for (size_t r = 0; r < rows; ++r) {
+                transposed[o * rows + r] = values[r * columns + column];
+              }
             }
             RETURN_IF_ERROR(append({reinterpret_cast<const char*>(transposed.data()),
                                     transposed.size() * sizeof(float)}));

@@ -28,6 +28,7 @@ struct AdapterPlace {
   std::string module;  // theirs: "model.layers.0.self_attn.q_proj"
   int64_t inputs = 0;
   int64_t first = 0, outputs = 0;  // columns of the weight
+  std::vector<int64_t> order;      // of the outputs in theirs (HuggingFacePiece)
 
   // Returns the name of a parameter of ours: "layer 1: 1.q_proj.lora_A".
   std::string ParameterOf(absl::string_view matrix) const;

@@ -1,6 +1,7 @@
 #include "engine/models/hugging_face.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -98,7 +99,7 @@ nlohmann::ordered_json QuantizationConfigOf(kernels::Quantization quantization) 
 
 // The file of each family has its own.
 using FilesOf = const TransformerFiles& (*)();
-constexpr FilesOf kFamilies[] = {Gpt2Files, LlamaFiles};
+constexpr FilesOf kFamilies[] = {Gpt2Files, LlamaFiles, OptFiles, GptNeoXFiles};
 
 const TransformerFiles& FilesOfFamily(TransformerFamily family) {
   return (*std::find_if(std::begin(kFamilies), std::end(kFamilies),
@@ -221,8 +222,9 @@ std::string HuggingFacePrefix(const HuggingFaceModel& model) {
 }
 
 std::string HuggingFaceTensorName(const HuggingFaceModel& model, absl::string_view tensor) {
-  const bool is_head =
-      absl::StartsWith(tensor, "lm_head.") || absl::StartsWith(tensor, "classifier.");
+  const auto* const transformer = std::get_if<Transformer>(&model);
+  const bool is_head = transformer != nullptr ? tensor == HuggingFaceHead(*transformer)
+                                              : absl::StartsWith(tensor, "classifier.");
   return absl::StrCat(is_head ? "" : HuggingFacePrefix(model), tensor);
 }
 
@@ -230,15 +232,19 @@ std::string HuggingFaceTokenTable(const Transformer& model) {
   return FilesOfFamily(model.family).token_table;
 }
 
+std::string HuggingFaceHead(const Transformer& model) { return FilesOfFamily(model.family).head; }
+
 bool IsHuggingFaceBuffer(const HuggingFaceModel& model, absl::string_view tensor) {
   const auto* const transformer = std::get_if<Transformer>(&model);
   if (transformer == nullptr) {
     const std::vector<std::string> counters = HuggingFaceCountersOf(model);
     return std::find(counters.begin(), counters.end(), tensor) != counters.end();
   }
-  if (tensor == "lm_head.weight") return transformer->is_tied;
-  return absl::EndsWith(tensor, ".attn.bias") || absl::EndsWith(tensor, ".attn.masked_bias") ||
-         absl::EndsWith(tensor, ".rotary_emb.inv_freq");
+  if (tensor == HuggingFaceHead(*transformer)) return transformer->is_tied;
+  return absl::c_any_of(
+      std::array<absl::string_view, 5>{".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                       ".attention.masked_bias", ".rotary_emb.inv_freq"},
+      [&](absl::string_view suffix) { return absl::EndsWith(tensor, suffix); });
 }
 
 absl::StatusOr<HuggingFaceModel> HuggingFaceModelOf(absl::string_view model_file,

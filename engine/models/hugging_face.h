@@ -45,6 +45,8 @@ struct HuggingFacePiece {
   // The first and the number of rows in theirs; 0: all. Those behind them are the next parameter's.
   int64_t first_row = 0;
   int64_t some_rows = 0;
+  // For each output of a linear layer in theirs, its column in ours; none: in the same order.
+  std::vector<int64_t> order = {};
 
   // Rows and columns in ours.
   int64_t rows() const {
@@ -57,6 +59,15 @@ struct HuggingFacePiece {
     int64_t product = 1;
     for (size_t axis = 1; axis < shape.size(); ++axis) product *= shape[axis];
     return product;
+  }
+  int64_t ColumnOf(int64_t output) const {
+    return order.empty() ? output : order[static_cast<size_t>(output)];
+  }
+  // Returns the end of the outputs from `first` on whose columns in ours are side by side.
+  int64_t EndOfRun(int64_t first) const {
+    int64_t end = first + 1;
+    while (end < columns() && ColumnOf(end) == ColumnOf(end - 1) + 1) ++end;
+    return end;
   }
 };
 struct HuggingFaceParameter {
@@ -84,6 +95,8 @@ std::string HuggingFacePrefix(const HuggingFaceModel& model);
 std::string HuggingFaceTensorName(const HuggingFaceModel& model, absl::string_view tensor);
 // Returns the tensor of the embedding's table, without the prefix.
 std::string HuggingFaceTokenTable(const Transformer& model);
+// Returns the tensor of the head's weight, which a tied model does not need.
+std::string HuggingFaceHead(const Transformer& model);
 // Returns whether a tensor is none of the parameters, but may be ignored: masks that old files
 // keep, counters, and the head's weight if it is tied.
 bool IsHuggingFaceBuffer(const HuggingFaceModel& model, absl::string_view tensor);

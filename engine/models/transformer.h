@@ -8,33 +8,44 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/activation.h"
 #include "kernels/quantized_matrix.h"
 #include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
 
-// The two transformer architectures that are known by name.
+// The transformer architectures that are known by name.
 enum class TransformerFamily : uint8_t {
-  kGpt2,   // Radford et al. 2019: learned positions, layer norm, GELU, biases
-  kLlama,  // Touvron et al. 2023, and Mistral, Phi 3, Qwen 2, 3: rotary positions, RMS norm, SwiGLU
+  kGpt2,     // Radford et al. 2019: learned positions, layer norm, GELU, biases
+  kLlama,    // Touvron et al. 2023; Mistral, Phi 3, Qwen 2, 3: rotary positions, RMS norm, SwiGLU
+  kOpt,      // Zhang et al. 2022: GPT-2 with ReLU, whose first position is the third of its table
+  kGptNeoX,  // Black et al. 2022, and Pythia: GPT-2 with rotary positions, of a part of each head
 };
+// Returns "GPT-2", "Llama", ...
+const char* FamilyName(TransformerFamily family);
 
 // A decoder of blocks, each of which is two layers of the model: a residual one around attention,
-// and one around an MLP. An embedding comes first; a norm and a head come last.
+// and one around an MLP; or one layer, if they are parallel. An embedding comes first; a norm and a
+// head come last.
 struct Transformer {
   TransformerFamily family = TransformerFamily::kGpt2;
   int64_t blocks = 12;
   int64_t width = 768;
   int64_t heads = 12;
-  int64_t kv_heads = 12;   // key and value heads; divides heads
-  int64_t head_size = 0;   // kLlama's; 0: width / heads
-  int64_t hidden = 3072;   // hidden size of the MLP
+  int64_t kv_heads = 12;  // key and value heads; divides heads
+  int64_t head_size = 0;  // kLlama's; 0: width / heads
+  int64_t hidden = 3072;  // hidden size of the MLP
+  // Of the MLP: kGelu in kGpt2, and unused in kLlama, which has SwiGLU.
+  kernels::Activation activation = kernels::Activation::kGelu;
   int64_t context = 1024;  // T, positions of a sample
   int64_t vocabulary = 50257;
   double norm_epsilon = 1e-5;
-  double rotary_base = 0.0;                    // kLlama's; 0 for kGpt2
-  kernels::RotaryScaling rotary_scaling = {};  // kLlama's
-  // A bias of queries, keys and values in kLlama, as in Qwen 2. kGpt2 has biases everywhere.
+  double rotary_base = 0.0;                    // 0 without rotary positions
+  kernels::RotaryScaling rotary_scaling = {};  // with rotary positions
+  int64_t rotary_size = 0;  // kGptNeoX's: numbers of a head that are rotated; 0: all
+  // kGptNeoX's: attention and MLP read the same input, to which both outputs are added.
+  bool is_parallel = false;
+  // A bias of queries, keys and values in kLlama, as in Qwen 2. Others have biases everywhere.
   bool qkv_bias = false;
   // A norm of each head of the queries and the keys in kLlama, as in Qwen 3.
   bool qk_norm = false;
@@ -44,14 +55,21 @@ struct Transformer {
   // How the weights of linear layers are stored, the head's excepted; nothing: as others.
   std::optional<kernels::Quantization> quantization = std::nullopt;
   bool is_tied = true;  // the head's weight is the embedding's table
-  // Size of kGpt2's table of positions, of which a sample uses the first; 0: as many as the
-  // context.
+  // Positions that have vectors, of which a sample uses the first; 0: as many as the context, or
+  // none with rotary positions.
   int64_t positions = 0;
   // Tokens with a meaning: each of the first ends a text, and the second begins one.
   std::vector<int64_t> end_of_text;
   std::optional<int64_t> begin_of_text;
 
   int64_t size_of_head() const { return head_size != 0 ? head_size : width / heads; }
+  bool is_rotary() const {
+    return family == TransformerFamily::kLlama || family == TransformerFamily::kGptNeoX;
+  }
+  // Rows in the table of positions before that of the first one, which nothing reads.
+  int64_t position_offset() const { return family == TransformerFamily::kOpt ? 2 : 0; }
+  // Rows behind those that a sample uses.
+  int64_t later_positions() const { return positions > context ? positions - context : 0; }
 
   friend bool operator==(const Transformer&, const Transformer&) = default;
 };
@@ -61,7 +79,8 @@ inline constexpr int64_t kMaxTransformerExtent = int64_t{1} << 24;
 
 // Checks a description. InvalidArgument: a count below 1 or above kMaxTransformerExtent, heads that
 // do not divide the width if it determines their size, kv_heads that do not divide heads, or that
-// differ from heads in GPT-2, something of Llama's in GPT-2, a scaling that is none.
+// differ from heads in others than Llama, an option that the family does not have, a scaling that
+// is none.
 absl::Status CheckTransformer(const Transformer& model);
 
 // Returns the first difference that does not show in the shapes of parameters: "heads 12 and 8"; ""
@@ -78,12 +97,16 @@ std::string ModelFileOf(const Transformer& model);
 absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file);
 
 // Returns the transformer of that name:
-//   gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama3.2-1b, llama3.2-3b, llama3-8b,
-//   qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-8b   as they were published
+//   gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b,
+//   qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-8b, opt-125m, opt-1.3b, opt-6.7b,
+//   pythia-160m, pythia-1.4b, pythia-6.9b
+//                                                 as they were published
 //   gpt2:blocks=4,width=128,heads=4,context=64    the smallest of them, except for the options
 //   llama:blocks=12,width=768,heads=12,kv_heads=4,hidden=2048,context=1024,vocabulary=32000,
 //     rotary_base=10000,norm_epsilon=1e-5,tied=0,qkv_bias=0,qk_norm=0  these are the defaults;
 //     "llama" alone works too, and head_size may be set
+//   opt:blocks=4,width=128,heads=4,context=64     the same for OPT
+//   gpt_neox:blocks=4,width=128,heads=4,context=64,rotary_size=8,parallel=1       and for GPT-NeoX
 // NotFound: the text names none. InvalidArgument: it does, but what follows is wrong.
 absl::StatusOr<Transformer> NamedTransformer(absl::string_view name);
 std::vector<std::string> TransformerNames();

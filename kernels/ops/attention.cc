@@ -42,6 +42,11 @@ absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention: with a rotary base the head size must be even, not ", shape.head_size));
   }
+  if (shape.rotary_size < 0 || shape.rotary_size > shape.head_size || shape.rotary_size % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: the numbers of a head that are rotated must be even, and at most ",
+                     shape.head_size, ", not ", shape.rotary_size));
+  }
   if (!IsRotaryScaling(shape.rotary_scaling)) {
     const RotaryScaling& scaling = shape.rotary_scaling;
     return absl::InvalidArgumentError(absl::StrCat("attention: frequencies cannot be scaled by ",

@@ -26,6 +26,7 @@ struct AttentionShape {
   int64_t head_size = 1;     // D
   float rotary_base = 0.0F;  // 0: queries and keys are not rotated
   RotaryScaling rotary_scaling = {};
+  int64_t rotary_size = 0;  // R, of the numbers of a head; 0: all
 };
 
 // Causal attention of several heads (Vaswani et al. 2017), which may share keys and values in
@@ -36,19 +37,19 @@ struct AttentionShape {
 //   qkv, dqkv (B, T, (H + 2 G) D): at each position the queries of all heads, then the keys of the
 //   G kv heads, then their values
 //   y, dy (B, T, H D)   statistics (B, H, T): l
-// With a rotary base, q and k are rotated where they are read (Su et al. 2021): for i < D/2 the
-// pair (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama, with frequencies that
-// may be scaled (rotary_scaling.h). y and the gradients are of the device's activation type,
-// statistics float32.
+// With a rotary base, q and k are rotated where they are read (Su et al. 2021): for i < R/2 the
+// pair (i, i + D/2) of position t by the angle t base^(-2i/R), as in Llama, whose R is D, with
+// frequencies that may be scaled (rotary_scaling.h). y and the gradients are of the device's
+// activation type, statistics float32.
 //
 // Scores exist only in tiles, which backward recomputes (FlashAttention, Dao et al. 2022); no
 // matrix grows with the square of T beyond a fixed size. Any number of threads computes the same
 // bits.
 //
 // InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
-// is negative, infinite or NaN, a rotary base with an odd D, a scaling that is none
-// (IsRotaryScaling). On CUDA devices some head sizes need addresses that are multiples of 16; calls
-// then return InvalidArgument for others.
+// is negative, infinite or NaN, a rotary base with an odd D, an R that is odd, negative or above D,
+// a scaling that is none (IsRotaryScaling). On CUDA devices some head sizes need addresses that are
+// multiples of 16; calls then return InvalidArgument for others.
 class AttentionOp : public Operation {
  public:
   // Returns the size of the scratch for any of the calls below; its contents need not be kept

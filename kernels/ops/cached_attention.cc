@@ -12,7 +12,8 @@ absl::Status CheckCachedAttention(const CachedAttentionShape& shape, int64_t max
                                     .kv_heads = shape.kv_heads,
                                     .head_size = shape.head_size,
                                     .rotary_base = shape.rotary_base,
-                                    .rotary_scaling = shape.rotary_scaling},
+                                    .rotary_scaling = shape.rotary_scaling,
+                                    .rotary_size = shape.rotary_size},
                                    max_extent));
   }
   return absl::OkStatus();

@@ -31,6 +31,7 @@ struct CachedAttentionShape {
   // Of each the cache has its own. More than one, and rows of them, are for CPU devices.
   int64_t sequences = 1;
   bool rows_are_sequences = false;  // each row is a position of another sequence, instead
+  int64_t rotary_size = 0;          // as in AttentionShape
 };
 
 // Computes what AttentionOp::Forward (attention.h) does for one sequence whose positions come in

@@ -117,7 +117,8 @@ TEST_P(Attention, MatchesReference) { ExpectMatchesReference(Problem(shape(), ty
 std::string NameOf(const AttentionShape& shape) {
   return absl::StrCat(shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads,
                       "x", shape.head_size, shape.rotary_base > 0.0F ? "_rotary" : "",
-                      shape.rotary_scaling.factor != 1.0 ? "_scaled" : "");
+                      shape.rotary_scaling.factor != 1.0 ? "_scaled" : "",
+                      shape.rotary_size != 0 ? "_partial" : "");
 }
 
 // One position, one head, a head of one number; heads with their own keys, in groups, and one group
@@ -134,7 +135,12 @@ INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
                     AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8},
                     // Frequencies all divided; some divided, kept, and in between.
                     AttentionShape{1, 20, 2, 2, 6, 100.0F, {.factor = 4.0}},
-                    AttentionShape{2, 40, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}});
+                    AttentionShape{2, 40, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}},
+                    // A part of each head rotated.
+                    AttentionShape{2, 5, 3, 3, 8, 100.0F, {}, 4},
+                    AttentionShape{1, 129, 2, 2, 64, 10000.0F, {}, 16},
+                    AttentionShape{1, 70, 2, 1, 80, 10000.0F, {.factor = 4.0}, 20},
+                    AttentionShape{1, 20, 1, 1, 6, 100.0F, {}, 2});
 
 // Scores of several hundred, whose exponentials exceed the range of a float.
 using AttentionOfLargeScores = Attention;
@@ -215,6 +221,9 @@ TEST(AttentionRefusal, IsAnInvalidArgument) {
       {{.head_size = 4, .rotary_base = -1.0F}, "not -1"},
       {{.head_size = 4, .rotary_base = kInfinity}, "not inf"},
       {{.head_size = 4, .rotary_base = kNan}, "not nan"},
+      {{.head_size = 4, .rotary_base = 10.0F, .rotary_size = 3}, "even, and at most 4, not 3"},
+      {{.head_size = 4, .rotary_base = 10.0F, .rotary_size = 6}, "even, and at most 4, not 6"},
+      {{.head_size = 4, .rotary_base = 10.0F, .rotary_size = -2}, "even, and at most 4, not -2"},
       {{.rotary_scaling = {.factor = 0.5}}, "scaled by 0.5"},
       {{.rotary_scaling = {.factor = kNan}}, "scaled by nan"},
       {{.rotary_scaling = {.original_positions = -1}}, "in -1 positions"},

@@ -37,7 +37,8 @@ struct SequenceCase {
             .kv_heads = shape.kv_heads,
             .head_size = shape.head_size,
             .rotary_base = shape.rotary_base,
-            .rotary_scaling = shape.rotary_scaling};
+            .rotary_scaling = shape.rotary_scaling,
+            .rotary_size = shape.rotary_size};
   }
   int64_t inputs() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_size; }
   int64_t outputs() const { return shape.heads * shape.head_size; }
@@ -107,6 +108,8 @@ INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
                     SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
                     SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
                     SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}}},
+                    SequenceCase{{3, 25, 2, 2, 16, 100.0F, {}, 1, false, 4}},
+                    SequenceCase{{7, 70, 3, 3, 64, 100.0F, {}, 1, false, 16}},
                     // Tiles of queries that begin anywhere among those of keys.
                     SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
                     // Enough work for several tiles of positions in a part.

@@ -18,6 +18,7 @@ struct AttentionPlaces {
         H(shape.heads),
         G(shape.kv_heads),
         D(shape.head_size),
+        R(shape.rotary_size == 0 ? D : static_cast<size_t>(shape.rotary_size)),
         base(shape.rotary_base),
         scaling(shape.rotary_scaling) {}
 
@@ -37,7 +38,7 @@ struct AttentionPlaces {
     }
   }
 
-  size_t B, T, H, G, D;
+  size_t B, T, H, G, D, R;
   double base;
   RotaryScaling scaling;
 };
@@ -45,7 +46,8 @@ struct AttentionPlaces {
 // Returns the frequency of pair i of a head, as the library transformers computes it: by wave
 // lengths.
 double FrequencyOf(const AttentionPlaces& at, size_t i) {
-  const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(at.D);
+  if (i >= at.R / 2) return 0.0;
+  const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(at.R);
   const double plain = std::pow(at.base, exponent);
   const double scaled = plain / at.scaling.factor;
   if (at.scaling.original_positions == 0) return scaled;

@@ -1,9 +1,46 @@
 #include "engine/models/families/family.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/error_class.h"
+#include "base/status_macros.h"
 
 namespace stagecoach::engine {
+namespace {
+
+using kernels::Activation;
+
+// The first name of each is the one that is written.
+constexpr std::pair<const char*, Activation> kActivations[] = {
+    {"relu", Activation::kRelu},
+    {"gelu", Activation::kGeluExact},
+    {"gelu_new", Activation::kGelu},
+    {"gelu_fast", Activation::kGelu},
+    {"gelu_pytorch_tanh", Activation::kGelu}};
+
+}  // namespace
+
+absl::StatusOr<Activation> ReadActivation(base::ObjectReader& reader, const char* key,
+                                          Activation otherwise) {
+  ASSIGN_OR_RETURN(const std::string name,
+                   reader.OptionalString(key, NameInTransformers(otherwise)));
+  std::vector<std::string> known;
+  for (const auto& [known_name, activation] : kActivations) {
+    if (name == known_name) return activation;
+    known.push_back(absl::StrCat("\"", known_name, "\""));
+  }
+  return reader.Error(
+      key, absl::StrCat("is \"", name, "\", expected one of ", absl::StrJoin(known, ", ")));
+}
+
+const char* NameInTransformers(Activation activation) {
+  return std::find_if(std::begin(kActivations), std::end(kActivations),
+                      [&](const auto& known) { return known.second == activation; })
+      ->first;
+}
 
 absl::Status ExpectText(const nlohmann::json& document, base::ObjectReader& reader, const char* key,
                         const std::vector<std::string>& expected) {
@@ -45,21 +82,35 @@ void ParameterNames::AddConv1D(int inside, absl::string_view tensor, int64_t inp
   AddPlain(absl::StrCat(inside, ".bias"), absl::StrCat(tensor, ".bias"), {outputs});
 }
 
-void ParameterNames::AddLinears(int inside, int64_t inputs,
+void ParameterNames::AddLinears(const absl::AlphaNum& inside, int64_t inputs,
                                 const std::vector<std::pair<std::string, int64_t>>& linears,
-                                bool has_bias) {
+                                bool has_bias, const std::vector<int64_t>& order) {
   std::vector<HuggingFacePiece> weights, biases;
   for (const auto& [tensor, outputs] : linears) {
-    weights.push_back({absl::StrCat(tensor, ".weight"), {outputs, inputs}, true});
-    biases.push_back({absl::StrCat(tensor, ".bias"), {outputs}});
+    weights.push_back({.tensor = absl::StrCat(tensor, ".weight"),
+                       .shape = {outputs, inputs},
+                       .is_transposed = true,
+                       .order = order});
+    biases.push_back({.tensor = absl::StrCat(tensor, ".bias"), .shape = {outputs}, .order = order});
   }
   Add(absl::StrCat(inside, ".weight"), std::move(weights));
   if (has_bias) Add(absl::StrCat(inside, ".bias"), std::move(biases));
 }
 
-void ParameterNames::AddHead(const Transformer& model) {
+void ParameterNames::AddPositions(const Transformer& model, absl::string_view tensor) {
+  const int64_t before = model.position_offset(), later = model.later_positions();
+  const std::vector<int64_t> shape = {before + model.context + later, model.width};
+  const auto add = [&](const char* name, int64_t first, int64_t rows) {
+    if (rows > 0) Add(name, {{std::string(tensor), shape, false, first, rows}});
+  };
+  add("earlier_positions", 0, before);
+  add("positions", before, model.context);
+  add("later_positions", before + model.context, later);
+}
+
+void ParameterNames::AddHead(const Transformer& model, absl::string_view tensor) {
   NextLayer();
-  if (!model.is_tied) AddPlain("weight", "lm_head.weight", {model.vocabulary, model.width});
+  if (!model.is_tied) AddPlain("weight", tensor, {model.vocabulary, model.width});
 }
 
 }  // namespace stagecoach::engine

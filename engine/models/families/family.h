@@ -9,11 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/json.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/transformer.h"
+#include "kernels/activation.h"
 
 namespace stagecoach::engine {
 
@@ -24,6 +26,7 @@ struct TransformerFiles {
   std::vector<absl::string_view> model_types;  // of config.json, that are this architecture
   const char* prefix;                          // of all tensors but the head's
   const char* token_table;                     // the tensor of the embedding
+  const char* head = "lm_head.weight";         // that of the last layer
   // The keys of dropout, and their values if they are absent.
   std::vector<std::pair<const char*, double>> dropout;
   // Reads a config.json, except for the meanings of tokens, for which it sets the usual ones.
@@ -35,8 +38,16 @@ struct TransformerFiles {
 };
 const TransformerFiles& Gpt2Files();
 const TransformerFiles& LlamaFiles();
+const TransformerFiles& OptFiles();
+const TransformerFiles& GptNeoXFiles();
 
 inline constexpr base::Int64Range kTransformerExtents = {.min = 1, .max = kMaxTransformerExtent};
+
+// Reads the key of an activation by its name in transformers. Absent: `otherwise`.
+absl::StatusOr<kernels::Activation> ReadActivation(base::ObjectReader& reader, const char* key,
+                                                   kernels::Activation otherwise);
+// Returns such a name.
+const char* NameInTransformers(kernels::Activation activation);
 
 // Checks a key of a config.json whose value must be absent, null, or one of those.
 absl::Status ExpectText(const nlohmann::json& document, base::ObjectReader& reader, const char* key,
@@ -57,13 +68,16 @@ class ParameterNames {
   void AddNorm(absl::string_view inside, absl::string_view tensor, bool has_offset);
   // Adds a layer with a bias, and weights laid out like ours.
   void AddConv1D(int inside, absl::string_view tensor, int64_t inputs, int64_t outputs);
-  // Adds several linear layers, of the given names and outputs, as one.
-  void AddLinears(int inside, int64_t inputs,
+  // Adds several linear layers, of the given names and outputs, as one. `order`: of the outputs of
+  // each (HuggingFacePiece).
+  void AddLinears(const absl::AlphaNum& inside, int64_t inputs,
                   const std::vector<std::pair<std::string, int64_t>>& linears,
-                  bool has_bias = false);
+                  bool has_bias = false, const std::vector<int64_t>& order = {});
 
+  // Adds the table of positions, of which a sample has a part.
+  void AddPositions(const Transformer& model, absl::string_view tensor);
   // Adds the last layer, whose weight is the embedding's table if it is tied.
-  void AddHead(const Transformer& model);
+  void AddHead(const Transformer& model, absl::string_view tensor = "lm_head.weight");
 
   std::vector<HuggingFaceParameter> Take() && { return std::move(parameters_); }
 

@@ -77,12 +77,7 @@ void AddGpt2Block(const Transformer& model, int64_t block, ParameterNames& names
 std::vector<HuggingFaceParameter> Gpt2Parameters(const Transformer& model) {
   ParameterNames names(model.width);
   names.AddPlain("tokens", "wte.weight", {model.vocabulary, model.width});
-  const int64_t all = std::max(model.positions, model.context), later = all - model.context;
-  const std::vector<int64_t> shape = {all, model.width};
-  names.Add("positions", {{"wpe.weight", shape, false, 0, model.context}});
-  if (later > 0) {
-    names.Add("later_positions", {{"wpe.weight", shape, false, model.context, later}});
-  }
+  names.AddPositions(model, "wpe.weight");
   for (int64_t block = 0; block < model.blocks; ++block) AddGpt2Block(model, block, names);
   names.NextLayer();
   names.AddNorm("", "ln_f", true);

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "engine/models/families/family.h"
-#include "kernels/rotary_scaling.h"
+#include "engine/models/families/rotation.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -74,58 +74,15 @@ const Defaults& DefaultsOf(absl::string_view model_type) {
                        [&](const Defaults& type) { return type.model_type == model_type; });
 }
 
-// How queries and keys are rotated by their positions.
-struct Rotation {
-  double base = 10000.0;
-  kernels::RotaryScaling scaling;
-};
-
-absl::StatusOr<kernels::RotaryScaling> ReadLlama3Scaling(ObjectReader& reader) {
-  kernels::RotaryScaling scaling;
-  ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor"));
-  ASSIGN_OR_RETURN(scaling.low_turns, reader.RequiredDouble("low_freq_factor"));
-  ASSIGN_OR_RETURN(scaling.high_turns, reader.RequiredDouble("high_freq_factor"));
-  ASSIGN_OR_RETURN(scaling.original_positions,
-                   reader.RequiredInt64("original_max_position_embeddings", kTransformerExtents));
-  return scaling;
-}
-
-// Reads an object that says how positions are rotated, in either spelling.
-absl::Status ReadRotation(ObjectReader reader, const nlohmann::json& document, Rotation& rotation) {
-  ASSIGN_OR_RETURN(std::string type, reader.OptionalString("type", "default"));
-  const char* const key = reader.Has("rope_type") ? "rope_type" : "type";
-  ASSIGN_OR_RETURN(type, reader.OptionalString("rope_type", type));
-  if (type == "linear") {
-    ASSIGN_OR_RETURN(rotation.scaling.factor, reader.RequiredDouble("factor"));
-  } else if (type == "llama3") {
-    ASSIGN_OR_RETURN(rotation.scaling, ReadLlama3Scaling(reader));
-  } else if (type != "default") {
-    return reader.Error(
-        key, absl::StrCat("is \"", type, "\", expected \"default\", \"linear\" or \"llama3\""));
-  }
-  if (!IsRotaryScaling(rotation.scaling)) {
-    return reader.Error("factor",
-                        "expected at least 1, and a low_freq_factor below high_freq_factor");
-  }
-  ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
-  ASSIGN_OR_RETURN(const double share, reader.OptionalDouble("partial_rotary_factor", 1.0));
-  if (share != 1.0) {
-    return reader.Error("partial_rotary_factor",
-                        absl::StrCat("is ", share, ", which there is no layer for here"));
-  }
-  return base::RefuseUnknownKeys(document, reader);
-}
-
-// Newer versions have all of it in an object of its own.
-absl::StatusOr<Rotation> ReadRotations(const nlohmann::json& document, ObjectReader& reader) {
+absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, ObjectReader& reader) {
   Rotation rotation;
   ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
-  for (const char* const key : {"rope_scaling", "rope_parameters"}) {
-    if (!reader.Has(key) || document[key].is_null()) continue;
-    ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject(key));
-    RETURN_IF_ERROR(ReadRotation(std::move(own), document[key], rotation));
-  }
-  return rotation;
+  RETURN_IF_ERROR(ReadRotation(document, reader, rotation));
+  if (rotation.share == 1.0) return rotation;
+  return reader.Error(
+      "rope_parameters",
+      absl::StrCat("has a partial_rotary_factor of ", rotation.share,
+                   ", which there is no Llama with here: its heads are rotated as a whole"));
 }
 
 // Returns the positions that attention looks back on, itself included, in some layer or all.
@@ -169,7 +126,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   ASSIGN_OR_RETURN(model.norm_epsilon,
                    reader.OptionalDouble("rms_norm_eps", defaults.norm_epsilon));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
-  ASSIGN_OR_RETURN(const Rotation rotation, ReadRotations(document, reader));
+  ASSIGN_OR_RETURN(const Rotation rotation, ReadWholeRotation(document, reader));
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
   model.qkv_bias = defaults.qkv_bias;
@@ -227,16 +184,7 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
                                    {"rope_theta", model.rotary_base},
                                    {"hidden_act", "silu"}};
   if (model.head_size != 0 || model.qk_norm) config["head_dim"] = model.size_of_head();
-  const kernels::RotaryScaling& scaling = model.rotary_scaling;
-  if (scaling.factor == 1.0) return config;
-  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
-  if (scaling.original_positions > 0) {
-    config["rope_scaling"] = {{"rope_type", "llama3"},
-                              {"factor", scaling.factor},
-                              {"low_freq_factor", scaling.low_turns},
-                              {"high_freq_factor", scaling.high_turns},
-                              {"original_max_position_embeddings", scaling.original_positions}};
-  }
+  WriteScaling(model.rotary_scaling, config);
   return config;
 }
 

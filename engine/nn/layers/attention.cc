@@ -21,7 +21,8 @@ class AttentionLayer final : public Layer {
       : heads_(options.heads),
         kv_heads_(options.kv_heads == 0 ? options.heads : options.kv_heads),
         rotary_base_(options.rotary_base),
-        rotary_scaling_(options.rotary_scaling) {}
+        rotary_scaling_(options.rotary_scaling),
+        rotary_size_(options.rotary_size) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     ASSIGN_OR_RETURN(const int64_t head_size,
@@ -34,15 +35,16 @@ class AttentionLayer final : public Layer {
     if (rotary_scaling_.factor != 1.0) {
       absl::StrAppend(&spec.description, " scaled by ", rotary_scaling_.factor);
     }
+    if (rotary_size_ != 0) absl::StrAppend(&spec.description, " of ", rotary_size_);
     spec.output = Shape{positions, heads_ * head_size};
     spec.has_attention = true;
     if (context.cached_positions > 0) {
       RETURN_IF_ERROR(PrepareCached(context, head_size, spec));
       return spec;
     }
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::AttentionShape{context.rows, positions, heads_, kv_heads_,
-                                                      head_size, rotary_base_, rotary_scaling_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::AttentionShape{
+                              context.rows, positions, heads_, kv_heads_, head_size, rotary_base_,
+                              rotary_scaling_, rotary_size_}));
     statistics_ = Shape{context.rows, heads_, positions};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
@@ -82,7 +84,8 @@ class AttentionLayer final : public Layer {
                                      .rotary_base = rotary_base_,
                                      .rotary_scaling = rotary_scaling_,
                                      .sequences = context.cached_sequences,
-                                     .rows_are_sequences = context.rows_are_sequences}));
+                                     .rows_are_sequences = context.rows_are_sequences,
+                                     .rotary_size = rotary_size_}));
     spec.memory.cache_bytes = cached_op_->cache_bytes();
     spec.memory.workspace_bytes = cached_op_->workspace_bytes();
     // On average, half of a sequence's cache is read.
@@ -118,6 +121,7 @@ class AttentionLayer final : public Layer {
   const int64_t heads_, kv_heads_;
   const float rotary_base_;
   const kernels::RotaryScaling rotary_scaling_;
+  const int64_t rotary_size_;
   Shape statistics_;  // (rows, heads, positions)
   std::unique_ptr<kernels::AttentionOp> op_;
   std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one
@@ -157,6 +161,8 @@ const LayerType kAttentionType = {
         ASSIGN_OR_RETURN(base::ObjectReader scaling, entry.reader.RequiredObject("rotary_scaling"));
         ASSIGN_OR_RETURN(options.rotary_scaling, ParseRotaryScaling(std::move(scaling)));
       }
+      ASSIGN_OR_RETURN(options.rotary_size,
+                       entry.reader.OptionalInt64("rotary_size", 0, kFileCounts));
       layer.factories = {Attention(options)};
       layer.output_of = [options](const Shape& input) {
         const int64_t heads = LastAxisOf(input) / (options.heads + 2 * options.kv_heads);

@@ -14,6 +14,7 @@ struct AttentionOptions {
   int64_t kv_heads = 0;      // G, key and value heads; divides H; 0: as many as H
   float rotary_base = 0.0F;  // such as 10000; 0: no rotary embedding
   kernels::RotaryScaling rotary_scaling = {};
+  int64_t rotary_size = 0;  // numbers of a head that are rotated, in two halves of it; 0: all
 };
 
 // Causal attention (kernels/ops/attention.h) between the positions of a sample. Takes samples [T,

@@ -60,15 +60,10 @@ class EmbeddingLayer final : public Layer {
                                                        options_.table_positions,
                                                        " positions, but a sample has ", rows));
       }
-      later_positions_ = options_.table_positions - rows;
+      AddUnread("later_positions", options_.table_positions - rows, spec);
     }
-    if (later_positions_ > 0) {
-      elementwise_ = &context.device.ops().elementwise();
-      // A moving average of which each step keeps everything.
-      spec.parameters.push_back({"later_positions", Shape{later_positions_, features},
-                                 Init::Normal(0.0F, options_.position_deviation), false,
-                                 UpdateRule::MovingAverage(0.0F)});
-    }
+    AddUnread("earlier_positions", options_.position_offset, spec);
+    elementwise_ = &context.device.ops().elementwise();
     spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
     const auto elements = static_cast<double>(context.rows * positions * features);
@@ -91,15 +86,25 @@ class EmbeddingLayer final : public Layer {
   absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    if (later_positions_ > 0) {
+    for (size_t i = kFirstUnread; i < args.gradients.size(); ++i) {
       // Any finite statistic will do.
-      RETURN_IF_ERROR(elementwise_->Copy(args.stream, args.parameters[2], args.gradients[2]));
+      RETURN_IF_ERROR(elementwise_->Copy(args.stream, args.parameters[i], args.gradients[i]));
     }
     return op_->BackwardWeight(args.stream, args.x, args.dy, args.gradients[0],
                                PositionsOf(args.gradients), args.accumulate, args.workspace);
   }
 
  private:
+  static constexpr size_t kFirstUnread = 2;
+
+  // Adds vectors of positions that no sample has.
+  void AddUnread(const char* name, int64_t positions, LayerSpec& spec) const {
+    if (positions == 0) return;
+    // A moving average of which each step keeps everything.
+    spec.parameters.push_back({name, Shape{positions, options_.features},
+                               Init::Normal(0.0F, options_.position_deviation), false,
+                               UpdateRule::MovingAverage(0.0F)});
+  }
   Tensor PositionsOf(absl::Span<const Tensor> tensors) const {
     return options_.positions ? tensors[1] : Tensor{};
   }
@@ -108,7 +113,6 @@ class EmbeddingLayer final : public Layer {
   std::unique_ptr<kernels::EmbeddingOp> op_;
   // True with LayerContext::cached_positions and vectors of positions.
   bool is_sequence_ = false;
-  int64_t later_positions_ = 0;
   kernels::ElementwiseOps* elementwise_ = nullptr;
 };
 
@@ -129,6 +133,10 @@ const LayerType kEmbeddingType = {
       } else {
         ASSIGN_OR_RETURN(options.positions,
                          entry.reader.OptionalBool("positions", options.positions));
+      }
+      if (options.positions) {
+        ASSIGN_OR_RETURN(options.position_offset,
+                         entry.reader.OptionalInt64("position_offset", 0, kFileCounts));
       }
       RETURN_IF_ERROR(ParseDeviation("token_deviation", entry.reader, options.token_deviation));
       RETURN_IF_ERROR(

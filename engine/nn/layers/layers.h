@@ -27,9 +27,11 @@ extern const LayerType kSequenceType;
 // header above describes each. There is a type for each activation, too (kActivationTypes): { type
 // = "relu" }.
 inline constexpr const LayerType* kLayerTypes[] = {
-    // { type = "linear", outputs = 512, activation = "none", bias = true, deviation = 0.02 }:
-    // outputs has no default, and may be "classes": as many as the data has, 1 if the labels are
-    // numbers; deviation is that of normal weights, uniform ones are the default.
+    // { type = "linear", outputs = 512, activation = "none", bias = true, deviation = 0.02,
+    //   parts = ["q_proj", "k_proj", "v_proj"] }: outputs has no default, and may be "classes": as
+    // many as the data has, 1 if the labels are numbers; deviation is that of normal weights,
+    // uniform ones are the default; parts are names of equal shares of the outputs, for adapters
+    // (lora.h has the default).
     &kLinearType,
     // { type = "layer_norm", epsilon = 1e-5 }, { type = "rms_norm", epsilon = 1e-5 }
     &kLayerNormType,
@@ -42,11 +44,12 @@ inline constexpr const LayerType* kLayerTypes[] = {
     &kSequenceType,
     // { type = "embedding", vocabulary = 50257, features = 768, positions = false,
     //   token_deviation = 0.02, position_deviation = 0.02 }: a vocabulary may be "classes";
-    // positions is true, or as many as its table has.
+    // positions is true, or as many as its table has; position_offset = 0: that many before these.
     &kEmbeddingType,
     // { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0, rotary_scaling =
-    //   { factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 } }: heads has no
-    // default, kv_heads is as heads; without rotary_scaling, a factor of 1.
+    //   { factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 },
+    //   rotary_size = 64 }: heads has no default, kv_heads is as heads; without rotary_scaling, a
+    // factor of 1; without rotary_size, all numbers of a head.
     &kAttentionType,
     // { type = "head_norm", heads = 12, kv_heads = 12, epsilon = 1e-5 }: before attention; heads
     // has no default, kv_heads is as heads.

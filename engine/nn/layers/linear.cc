@@ -139,6 +139,7 @@ const LayerType kLinearType = {
       if (entry.reader.Has("deviation")) {
         RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation.emplace()));
       }
+      RETURN_IF_ERROR(CheckParts(entry.reader, options.outputs));
       options.quantization = entry.quantization;
       for (const AdaptedOutputs& part :
            AdaptedOutputsOf(entry.list, entry.index, options.outputs)) {

@@ -160,7 +160,26 @@ std::string LoraTableOf(const LoraOptions& options) {
   return table;
 }
 
+absl::Status CheckParts(base::ObjectReader& reader, int64_t outputs) {
+  ASSIGN_OR_RETURN(const auto parts, reader.OptionalArray("parts"));
+  if (!parts.has_value()) return absl::OkStatus();
+  for (size_t i = 0; i < parts->size(); ++i) RETURN_IF_ERROR(parts->String(i).status());
+  const auto count = static_cast<int64_t>(parts->size());
+  if (count > 0 && outputs % count == 0) return absl::OkStatus();
+  return reader.Error(
+      "parts", absl::StrCat("has ", count, " names, which do not divide ", outputs, " outputs"));
+}
+
 std::vector<AdaptedOutputs> AdaptedOutputsOf(const json& list, size_t i, int64_t outputs) {
+  if (const auto names = list[i].find("parts"); names != list[i].end() && names->is_array()) {
+    std::vector<AdaptedOutputs> parts;
+    const int64_t share = outputs / std::max<int64_t>(std::ssize(*names), 1);
+    for (const json& name : *names) {
+      if (!name.is_string()) continue;
+      parts.push_back({name, std::ssize(parts) * share, share});
+    }
+    return parts;
+  }
   const auto whole = [outputs](const char* name) {
     return std::vector<AdaptedOutputs>{{name, 0, outputs}};
   };

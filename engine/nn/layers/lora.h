@@ -54,13 +54,18 @@ struct AdaptedOutputs {
 };
 
 // Returns the parts of the linear layer that has `outputs` outputs and is entry `i` of a list of
-// layers in a model file. What is beside it tells what it is for:
+// layers in a model file: equal ones with the names at its key "parts", or else what is beside it
+// tells what it is for:
 //   before attention, of rotary positions  q_proj, k_proj, v_proj     behind it  o_proj
 //   before attention, of others            c_attn                     behind it  c_proj
 //   before swiglu                          gate_proj, up_proj         behind it  down_proj
 //   with an activation, before a linear layer  c_fc                   behind it  c_proj
 //   anywhere else                          linear
 std::vector<AdaptedOutputs> AdaptedOutputsOf(const nlohmann::json& list, size_t i, int64_t outputs);
+
+// Reads the key "parts" of a linear layer: names that divide its outputs. InvalidArgument names
+// what is wrong.
+absl::Status CheckParts(base::ObjectReader& reader, int64_t outputs);
 
 // Returns the names of all parts in a list of layers, including those inside others.
 std::set<std::string> LinearLayersIn(const nlohmann::json& list);

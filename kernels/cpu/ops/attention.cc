@@ -55,7 +55,7 @@ class CpuAttention final : public AttentionOp {
         tiles_(T_, kPositionTile),
         M_(tiles_.size) {
     if (shape.rotary_base > 0.0F) {
-      rotary_.emplace(T_, D_, shape.rotary_base, shape.rotary_scaling);
+      rotary_.emplace(T_, D_, shape.rotary_base, shape.rotary_scaling, shape.rotary_size);
     }
   }
 

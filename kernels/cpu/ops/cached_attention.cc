@@ -40,7 +40,7 @@ class CpuCachedAttention final : public CachedAttentionOp {
         M_(rows_are_sequences_ || R_ == 1 ? 1 : Tiling(R_, kTile).size),
         query_tiles_((R_ + M_ - 1) / M_) {
     if (shape.rotary_base > 0.0F) {
-      rotary_ = SharedRotary(T_, D_, shape.rotary_base, shape.rotary_scaling);
+      rotary_ = SharedRotary(T_, D_, shape.rotary_base, shape.rotary_scaling, shape.rotary_size);
     }
   }
 

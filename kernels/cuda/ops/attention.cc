@@ -348,6 +348,7 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
   auto* const table = reinterpret_cast<float2*>(workspace + turns_at_);
   const RotaryArguments rotary = {.positions = shape_.positions,
                                   .head_size = D,
+                                  .rotary_size = shape_.rotary_size > 0 ? shape_.rotary_size : D,
                                   .log2_base = std::log2(static_cast<double>(shape_.rotary_base)),
                                   .scaling = shape_.rotary_scaling,
                                   .turns = table};

@@ -53,11 +53,13 @@ cudaError_t LaunchPlainAttentionBackward(cudaStream_t stream, ElementType type,
 cudaError_t LaunchAttentionRowSums(cudaStream_t stream, ElementType type,
                                    const AttentionArguments& arguments, float* row_sums);
 
-// Computes `turns` (T, D/2): the cosine and the sine of t times the scaled base^(-2i/D).
+// Computes `turns` (T, D/2): the cosine and the sine of t times the scaled base^(-2i/R), or of 0
+// from i = R/2 on.
 struct RotaryArguments {
-  int64_t positions = 1;   // T
-  int64_t head_size = 2;   // D, even
-  double log2_base = 0.0;  // log2 of the base
+  int64_t positions = 1;    // T
+  int64_t head_size = 2;    // D, even
+  int64_t rotary_size = 2;  // R, even
+  double log2_base = 0.0;   // log2 of the base
   RotaryScaling scaling = {};
   float2* turns = nullptr;
 };

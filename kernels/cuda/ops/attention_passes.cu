@@ -30,9 +30,11 @@ __global__ void __launch_bounds__(kThreads) RotaryTurnsKernel(const RotaryArgume
   const int64_t thread = ThreadOfGrid();
   const int64_t t = thread / half;
   if (t >= a.positions) return;
-  const auto i = static_cast<double>(thread - t * half);
-  const double frequency =
-      ScaledFrequency(exp2(-2.0 * i / static_cast<double>(a.head_size) * a.log2_base), a.scaling);
+  const int64_t pair = thread - t * half;
+  const auto i = static_cast<double>(pair), size = static_cast<double>(a.rotary_size);
+  const double frequency = 2 * pair < a.rotary_size
+                               ? ScaledFrequency(exp2(-2.0 * i / size * a.log2_base), a.scaling)
+                               : 0.0;
   const double angle = static_cast<double>(t) * frequency;
   a.turns[thread] = make_float2(static_cast<float>(cos(angle)), static_cast<float>(sin(angle)));
 }

@@ -32,8 +32,10 @@ class CudaCachedAttention final : public CachedAttentionOp {
                     .scaling = shape.rotary_scaling,
                     .starts_early = starts_early}) {
     if (!arguments_.turns) return;
-    arguments_.turn_exponent = std::log2(static_cast<double>(shape.rotary_base)) * -2.0 /
-                               static_cast<double>(shape.head_size);
+    const int64_t turned = shape.rotary_size > 0 ? shape.rotary_size : shape.head_size;
+    arguments_.turned_pairs = turned / 2;
+    arguments_.turn_exponent =
+        std::log2(static_cast<double>(shape.rotary_base)) * -2.0 / static_cast<double>(turned);
   }
 
   int64_t cache_bytes() const override {

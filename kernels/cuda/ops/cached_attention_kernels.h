@@ -25,10 +25,11 @@ struct CachedAttentionArguments {
   int64_t kv_heads = 1;   // G
   int64_t head_size = 1;  // D
   float scale = 1.0F;     // 1 / sqrt(D)
-  // The binary logarithm of the base times -2 / D, with rotary positions: this times a pair's
+  // The binary logarithm of the base times -2 / R, with rotary positions: this times a pair's
   // number is the binary logarithm of the pair's angle at position 1.
   bool turns = false;
   double turn_exponent = 0.0;
+  int64_t turned_pairs = 0;    // R/2; those behind them are not rotated
   RotaryScaling scaling = {};  // changes those angles
   const int64_t* first_position = nullptr;
   const void* qkv = nullptr;   // (R, H + 2 G, D)

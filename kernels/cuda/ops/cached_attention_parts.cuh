@@ -32,6 +32,7 @@ struct PartResults {
 // Returns the cosine and the sine of pair i at a position. It computes in double because the angle
 // may be large.
 __device__ inline float2 TurnOf(const CachedAttentionArguments& a, int64_t position, int64_t i) {
+  if (i >= a.turned_pairs) return {1.0F, 0.0F};
   constexpr double kInverseOfPi = 0.3183098861837907;
   const double frequency =
       ScaledFrequency(exp2(static_cast<double>(i) * a.turn_exponent), a.scaling);

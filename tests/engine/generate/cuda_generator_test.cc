@@ -27,15 +27,18 @@ struct GeneratingModel {
   const char* name;
   const char* tables = "";
 };
-// One model has position vectors; the others have rotary positions and heads that share keys, and
-// their head shares its weight with the embedding; the weights of one are quantized.
+// One model has position vectors; two have rotary positions and heads that share keys, and their
+// head shares its weight with the embedding; the weights of one of these are quantized; of the
+// heads of the last, a part is rotated.
 constexpr char kLlama[] =
     "llama:blocks=1,width=16,heads=4,kv_heads=2,hidden=24,context=70,vocabulary=11,"
     "rotary_base=100,tied=1";
 constexpr GeneratingModel kModels[] = {
     {"gpt2", "gpt2:blocks=1,width=16,heads=2,context=70,vocabulary=11"},
     {"llama", kLlama},
-    {"quantized", kLlama, "\n[quantization]\ntype = \"nf4\"\n"}};
+    {"quantized", kLlama, "\n[quantization]\ntype = \"nf4\"\n"},
+    {"gpt_neox",
+     "gpt_neox:blocks=1,width=16,heads=2,context=70,vocabulary=11,rotary_base=100,rotary_size=4"}};
 
 Model SequenceModel(const GeneratingModel& model) {
   return ParseModel(ModelFileNamed(model.name).value() + model.tables,

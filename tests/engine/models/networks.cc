@@ -4,6 +4,17 @@
 
 namespace stagecoach::engine {
 
+namespace {
+
+// x + attention(x) + mlp(x), as GPT-NeoX has it.
+LayerFactory ParallelBlock() {
+  const AttentionOptions attention = {.heads = 1, .rotary_base = 100.0F, .rotary_size = 2};
+  return Residual({LayerNorm(1e-1F), Linear(12), Attention(attention), Linear(4)},
+                  {Residual({LayerNorm(1e-1F), Linear(6, Activation::kGeluExact), Linear(4)})});
+}
+
+}  // namespace
+
 std::vector<Network> Networks() {
   constexpr Activation kRelu = Activation::kRelu;
   constexpr Activation kGelu = Activation::kGelu;
@@ -98,6 +109,7 @@ std::vector<Network> Networks() {
        Shape{3, 4},
        {Residual({LayerNorm(), Linear(8), Attention({.heads = 2, .kv_heads = 1}), Linear(4)}),
         Residual({LayerNorm(), Linear(6, kGelu), Linear(4)})}},
+      {"ParallelBlocks", Shape{3, 4}, {Linear(4), ParallelBlock(), ParallelBlock(), LayerNorm()}},
       {"AllKinds",
        five,
        {Linear(6, kGelu), Residual({LayerNorm(), Linear(6, kRelu)}), LayerNorm(), Linear(4, kRelu),

@@ -97,6 +97,11 @@ Model LlamaModel() {
       "tied=0,qkv_bias=1,qk_norm=1");
 }
 
+Model GptNeoXModel() {
+  return NamedModel(
+      "gpt_neox:blocks=6,width=16,heads=2,hidden=12,context=5,vocabulary=37,rotary_size=4");
+}
+
 Model LoraModel() { return NamedModel(kFrozenModel, kAdaptersOfIt); }
 
 Model QuantizedModel() {

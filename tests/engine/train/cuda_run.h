@@ -39,10 +39,11 @@ Model FeedForwardModel();
 // has the embedding's table; all 8 wide.
 Model TokenModel();
 
-// Return a GPT-2 with a tied head and a Llama with grouped queries, of nine layers of 8 features
-// each.
+// Return a GPT-2 with a tied head and a Llama with grouped queries, of 8 features, and a GPT-NeoX
+// whose attention and MLP are parallel. Each has nine layers.
 Model Gpt2Model();
 Model LlamaModel();
+Model GptNeoXModel();
 
 // Returns a frozen GPT-2 of five layers whose linear layers have adapters with dropout.
 Model LoraModel();

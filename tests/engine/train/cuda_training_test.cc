@@ -84,6 +84,7 @@ struct Subject {
 constexpr Subject kLayersOfAllKinds = {"layers of all kinds", TinyModel};
 constexpr Subject kGpt2 = {"GPT-2", Gpt2Model};
 constexpr Subject kLlama = {"Llama", LlamaModel};
+constexpr Subject kGptNeoX = {"GPT-NeoX", GptNeoXModel};
 constexpr Subject kImages = {"images", ImageModel};
 
 // Returns the answer of one stage on one device; the same in every call.
@@ -164,6 +165,8 @@ TEST_P(CudaPartitions, NeverChangeTheAnswerOfATransformer) {
   if (GetParam().place != Place::kOneGpu) return;
   ExpectTheAnswerOfOneDevice(GetParam(), TransformerFor(GetParam()), Optimizers()[2],
                              Precision::kBfloat16);
+  if (GetParam().devices != 2) return;
+  ExpectTheAnswerOfOneDevice(GetParam(), kGptNeoX, Optimizers()[2], Precision::kBfloat16);
 }
 
 // A ReLU is computed in both ways: a stage of one layer has it apart from the norm.
@@ -521,7 +524,7 @@ void ExpectCheckpointsOfTheCpuBackendAreTaken(const Subject& subject) {
 }
 
 TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
-  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama, kImages}) {
+  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama, kGptNeoX, kImages}) {
     ExpectCheckpointsOfTheCpuBackendAreTaken(subject);
   }
 }

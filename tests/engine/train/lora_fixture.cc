@@ -35,7 +35,7 @@ LoraFixture::LoraFixture(const std::string& name)
     example.ids = sample.get<std::vector<int32_t>>();
     example.trained.assign(example.ids.size(), 1);
   }
-  if (transformer.family == TransformerFamily::kGpt2) transformer.positions = transformer.context;
+  if (!transformer.is_rotary()) transformer.positions = transformer.context;
   transformer.context = std::ssize(examples.front().ids) - 1;
   data = ChatDataset::Create(examples, transformer.context, transformer.vocabulary).value();
   text = absl::StrCat(ModelFileOf(transformer), "\n", LoraTableOf(lora));

@@ -41,8 +41,7 @@ std::unique_ptr<Trainer> QuantizedTrainer(const LoraFixture& fixture,
   const Transformer transformer = WithQuantization(fixture, quantization);
   const Model model =
       ModelFor(transformer, absl::StrCat(ModelFileOf(transformer), LoraTableOf(fixture.lora)));
-  auto trainer =
-      MakeTrainer(model, EvenPlan(model, 2, "1f1b", 4, 1), fixture.Options());
+  auto trainer = MakeTrainer(model, EvenPlan(model, 2, "1f1b", 4, 1), fixture.Options());
   SetValues(*trainer, transformer, base, fixture.FolderOf("adapter_initial"));
   return trainer;
 }
@@ -60,11 +59,11 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 // are the same model, except for the rounding of the scales' mean.
 TEST(Quantized, IsWhatBitsAndBytesQuantizes) {
   const LoraFixture fixture("lora/llama");
-  for (const auto& [quantization, name] :
-       {std::pair(kernels::Quantization::kNf4, "nf4"), {kernels::Quantization::kNf4Single, "nf4_single"}}) {
+  for (const auto& [quantization, name] : {std::pair(kernels::Quantization::kNf4, "nf4"),
+                                           {kernels::Quantization::kNf4Single, "nf4_single"}}) {
     const auto ours = QuantizedTrainer(fixture, quantization, FixturePath(kBaseFolder));
-    const auto theirs = QuantizedTrainer(fixture, quantization,
-                                         FixturePath(absl::StrCat("quantized/llama_", name, "/base")));
+    const auto theirs = QuantizedTrainer(
+        fixture, quantization, FixturePath(absl::StrCat("quantized/llama_", name, "/base")));
     int quantized = 0;
     for (const ModelParameter& parameter : ours->run().profile.parameters.all()) {
       const double difference = LargestDifference(ours->Parameter(parameter.name).value(),
@@ -86,7 +85,8 @@ TEST(Quantized, HasTheLogitsOfBitsAndBytes) {
     const std::string folder = absl::StrCat("quantized/", name);
     const Transformer theirs = ReadHuggingFaceConfigFile(FixturePath(folder + "/base")).value();
     ASSERT_TRUE(theirs.quantization.has_value());
-    const auto trainer = QuantizedTrainer(fixture, *theirs.quantization, FixturePath(folder + "/base"));
+    const auto trainer =
+        QuantizedTrainer(fixture, *theirs.quantization, FixturePath(folder + "/base"));
     // Without what the adapters add.
     for (const ModelParameter& parameter : trainer->run().profile.parameters.all()) {
       if (!parameter.is_adapter) continue;
@@ -114,14 +114,14 @@ TEST(Quantized, ValuesAreThoseThatWereSetRounded) {
   const LoraFixture fixture("lora/llama");
   for (const kernels::Quantization quantization : kernels::kAllQuantizations) {
     SCOPED_TRACE(QuantizationName(quantization));
-    const auto trainer = QuantizedTrainer(
-        fixture, quantization, FixturePath(kBaseFolder));
+    const auto trainer = QuantizedTrainer(fixture, quantization, FixturePath(kBaseFolder));
     const char* const name = "layer 1: 1.weight";
     std::vector<float> values = trainer->Parameter(name).value();
     ASSERT_OK(trainer->SetParameter(name, values));
     const std::vector<float> again = trainer->Parameter(name).value();
-    const double largest = std::fabs(*std::max_element(
-        values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+    const double largest =
+        std::fabs(*std::max_element(values.begin(), values.end(),
+                                    [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
     const bool is_exact = quantization != kernels::Quantization::kNf4;
     EXPECT_LE(LargestDifference(again, values), is_exact ? 1e-6 * largest : 0.01 * largest);
     for (float& value : values) value = 0.25F;
@@ -163,7 +163,8 @@ TEST(Quantized, ModelsAreDrawn) {
 }
 
 TEST(Quantized, ModelsWithoutAdaptersAreNotTrained) {
-  const Model model = ParseModel(QuantizedLayers(kNf4Weights), kSmallFeatures, kSmallClasses).value();
+  const Model model =
+      ParseModel(QuantizedLayers(kNf4Weights), kSmallFeatures, kSmallClasses).value();
   EXPECT_THAT(Trainer::Create(model, EvenPlan(model, 2, "1f1b", 4, 6), TrainerOptions{}),
               StatusIs(absl::StatusCode::kInvalidArgument, "no layer has adapters"));
   ASSERT_OK_AND_ASSIGN(const auto trainer,
@@ -178,9 +179,10 @@ TEST(Quantized, TablesThatAreWrongAreRefused) {
     return ParseModel(QuantizedLayers(tables), kSmallFeatures, kSmallClasses).status();
   };
   EXPECT_THAT(refused("[quantization]\ntype = \"nf5\"\n"),
-              StatusIs(absl::StatusCode::kInvalidArgument, "$.quantization.type: no quantization is "
-                                                           "named \"nf5\"; there are nf4, "
-                                                           "nf4-single, int8"));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "$.quantization.type: no quantization is "
+                       "named \"nf5\"; there are nf4, "
+                       "nf4-single, int8"));
   EXPECT_THAT(refused("[quantization]\ntype = \"nf4\"\nbits = 4\n"),
               StatusIs(absl::StatusCode::kInvalidArgument, "bits"));
 }
@@ -191,7 +193,8 @@ TEST(Quantized, ChecksWhatACheckpointHas) {
   const auto data = SmallData(24);
   const auto trainer_of = [&](const std::string& type) {
     const std::string tables =
-        type.empty() ? kAdapters : absl::StrCat(kAdapters, "[quantization]\ntype = \"", type, "\"\n");
+        type.empty() ? kAdapters
+                     : absl::StrCat(kAdapters, "[quantization]\ntype = \"", type, "\"\n");
     const Model model = ParseModel(QuantizedLayers(tables), kSmallFeatures, kSmallClasses).value();
     return MakeTrainer(model, EvenPlan(model, 2, "1f1b", 4, 6), {});
   };
@@ -201,9 +204,9 @@ TEST(Quantized, ChecksWhatACheckpointHas) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(saved));
   EXPECT_OK(checkpoint.Verify());
   EXPECT_OK(trainer_of("nf4")->Restore(saved));
-  EXPECT_THAT(trainer_of("int8")->Restore(saved),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("\"layer 0: weight\" is nf4 [")));
+  EXPECT_THAT(
+      trainer_of("int8")->Restore(saved),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("\"layer 0: weight\" is nf4 [")));
   EXPECT_THAT(trainer_of("")->Restore(saved),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("in it, and not quantized in this one")));

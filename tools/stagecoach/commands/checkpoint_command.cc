@@ -256,7 +256,8 @@ Command AddCheckpointCommand(CLI::App& app) {
           "The file, or for hf and peft the new folder", ParseFile)
       ->required();
   AddFlag(*options->export_parameters, "--format", "FORMAT", options->format,
-          "safetensors, hf (GPT-2, Llama, ResNet; adapters are merged), peft (adapters alone) or "
+          "safetensors, hf (GPT-2, Llama, OPT, GPT-NeoX, ResNet; adapters are merged), peft "
+          "(adapters alone) or "
           "torchvision (ResNet) [safetensors]",
           ParseExportFormat);
   AddFlag(*options->export_parameters, "--tokenizer", "FILE", options->tokenizer,

@@ -189,7 +189,7 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   AddFlag(app, "--checkpoint", "DIR", options.checkpoint,
           "A checkpoint, or a run's folder for its newest", ParseFolder);
   AddFlag(app, "--init", "DIR", options.initial_parameters,
-          "Instead: a Hugging Face folder of GPT-2 or Llama", ParseFolder);
+          "Instead: a Hugging Face folder of GPT-2, Llama, OPT, GPT-NeoX", ParseFolder);
   AddFlag(app, "--lora", "DIR", options.adapters, "Adapters of --init's model, as PEFT saves them",
           ParseFolder);
   AddFlag(app, "--quantize", "TYPE", options.quantization,

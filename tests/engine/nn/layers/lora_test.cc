@@ -110,6 +110,12 @@ TEST(AdaptedOutputs, AreNamedByWhatIsBesideTheirLayer) {
                           "gate_proj 0+40", "up_proj 40+40", "down_proj 0+32"));
   EXPECT_THAT(PartsOf("gpt2:blocks=1,width=8,heads=2,context=4"),
               ElementsAre("c_attn 0+24", "c_proj 0+8", "c_fc 0+32", "c_proj 0+8"));
+  EXPECT_THAT(PartsOf("opt:blocks=1,width=8,heads=2,context=4"),
+              ElementsAre("q_proj 0+8", "k_proj 8+8", "v_proj 16+8", "out_proj 0+8", "fc1 0+32",
+                          "fc2 0+8"));
+  EXPECT_THAT(
+      PartsOf("gpt_neox:blocks=1,width=8,heads=2,context=4,rotary_size=2,parallel=0"),
+      ElementsAre("query_key_value 0+24", "dense 0+8", "dense_h_to_4h 0+32", "dense_4h_to_h 0+8"));
   const nlohmann::json list = base::ParseToml(R"(
       layer = [{ type = "linear", outputs = 3 }, { type = "linear", outputs = 3 },
                { type = "linear", outputs = 3, activation = "relu" }, { type = "flatten" }])")
@@ -124,6 +130,9 @@ std::string WithLora(const std::string& lora) {
 TEST(LoraTargets, AreLinearLayersOfTheModel) {
   EXPECT_OK(ParseModel(WithLora("targets = [\"linear\"]"), 4, 2));
   const Refusal<std::string> refusals[] = {
+      {"[[layer]]\ntype = \"linear\"\noutputs = 5\nparts = [\"a\", \"b\"]",
+       "layer[0].parts: has 2 names, which do not divide 5 outputs"},
+      {"[[layer]]\ntype = \"linear\"\noutputs = 5\nparts = [1]", "layer[0].parts[0]"},
       {WithLora("targets = [\"q_proj\"]"),
        "$.lora.targets: the model has no linear layer \"q_proj\"; it has linear"},
       {"input = \"image\"\n[[layer]]\ntype = \"flatten\"\n" + WithLora(""),

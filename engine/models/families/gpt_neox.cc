@@ -1,0 +1,159 @@
+// GPTNeoXForCausalLM, of which the Pythias are.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/hugging_face_keys.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+#include "engine/models/families/family.h"
+#include "engine/models/families/rotation.h"
+
+namespace stagecoach::engine {
+namespace {
+
+absl::Status ReadRotaryPositions(const nlohmann::json& document, base::ObjectReader& reader,
+                                 Transformer& model) {
+  Rotation rotation = {.share = 0.25};
+  ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rotary_emb_base", rotation.base));
+  ASSIGN_OR_RETURN(rotation.share,
+                   reader.OptionalDouble("rotary_pct", rotation.share, {.min = 0.0, .max = 1.0}));
+  RETURN_IF_ERROR(ReadRotation(document, reader, rotation));
+  model.rotary_base = rotation.base;
+  model.rotary_scaling = rotation.scaling;
+  const int64_t head_size = model.size_of_head();
+  const auto rotated = static_cast<int64_t>(static_cast<double>(head_size) * rotation.share);
+  if (rotated < 2 || rotated % 2 != 0) {
+    return reader.Error("rotary_pct", absl::StrCat("rotates ", rotated, " of the ", head_size,
+                                                   " numbers of a head, expected pairs of them"));
+  }
+  model.rotary_size = rotated == head_size ? 0 : rotated;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Transformer> ReadGptNeoX(const nlohmann::json& document, absl::string_view /*type*/,
+                                        base::ObjectReader& reader) {
+  Transformer model = {.family = TransformerFamily::kGptNeoX};
+  ASSIGN_OR_RETURN(model.blocks,
+                   reader.OptionalInt64("num_hidden_layers", 44, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.width, reader.OptionalInt64("hidden_size", 6144, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.heads,
+                   reader.OptionalInt64("num_attention_heads", 64, kTransformerExtents));
+  model.kv_heads = model.heads;
+  ASSIGN_OR_RETURN(model.hidden,
+                   reader.OptionalInt64("intermediate_size", 24576, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.context,
+                   reader.OptionalInt64("max_position_embeddings", 2048, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.vocabulary,
+                   reader.OptionalInt64("vocab_size", 50432, kTransformerExtents));
+  ASSIGN_OR_RETURN(model.norm_epsilon, reader.OptionalDouble("layer_norm_eps", 1e-5));
+  ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
+  ASSIGN_OR_RETURN(model.is_parallel, reader.OptionalBool("use_parallel_residual", true));
+  ASSIGN_OR_RETURN(model.activation,
+                   ReadActivation(reader, "hidden_act", kernels::Activation::kGeluExact));
+  RETURN_IF_ERROR(ReadRotaryPositions(document, reader, model));
+  model.end_of_text = {2};  // as in transformers
+  model.begin_of_text = 0;
+  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "attention_bias", true));
+  RETURN_IF_ERROR(base::CheckOtherConfigKeys(
+      document, reader,
+      {"attention_dropout", "hidden_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob",
+       "classifier_dropout"}));
+  return model;
+}
+
+// Returns a share of a head from which transformers computes the number that is rotated.
+double RotaryShare(const Transformer& model) {
+  if (model.rotary_size == 0) return 1.0;
+  const auto head_size = static_cast<double>(model.size_of_head());
+  const auto rotated = static_cast<double>(model.rotary_size);
+  const double share = rotated / head_size;
+  return head_size * share < rotated ? std::nextafter(share, 1.0) : share;
+}
+
+nlohmann::ordered_json GptNeoXConfig(const Transformer& model) {
+  nlohmann::ordered_json config = {{"architectures", {"GPTNeoXForCausalLM"}},
+                                   {"model_type", "gpt_neox"},
+                                   {"num_hidden_layers", model.blocks},
+                                   {"hidden_size", model.width},
+                                   {"num_attention_heads", model.heads},
+                                   {"intermediate_size", model.hidden},
+                                   {"max_position_embeddings", model.context},
+                                   {"vocab_size", model.vocabulary},
+                                   {"layer_norm_eps", model.norm_epsilon},
+                                   {"hidden_act", NameInTransformers(model.activation)},
+                                   {"use_parallel_residual", model.is_parallel},
+                                   {"rotary_pct", RotaryShare(model)},
+                                   {"rotary_emb_base", model.rotary_base}};
+  WriteScaling(model.rotary_scaling, config);
+  return config;
+}
+
+// Returns the order of query_key_value's outputs: theirs have the queries, keys and values of one
+// head after the other, and of the queries and keys of a head, those first that are rotated, in two
+// halves. Ours have all queries first, and a head whose two halves are each rotated in the first
+// numbers (kernels/ops/attention.h).
+std::vector<int64_t> OrderOfHeads(const Transformer& model) {
+  const int64_t D = model.size_of_head();
+  const int64_t rotated = model.rotary_size == 0 ? D : model.rotary_size;
+  const auto in_our_head = [&](int64_t i) {
+    const bool is_rotated = i < rotated;
+    const int64_t half = (is_rotated ? rotated : D - rotated) / 2;
+    const int64_t j = is_rotated ? i : i - rotated;
+    return j / half * (D / 2) + j % half + (is_rotated ? 0 : rotated / 2);
+  };
+  std::vector<int64_t> order;
+  for (int64_t head = 0; head < model.heads; ++head) {
+    for (int64_t part = 0; part < 3; ++part) {
+      for (int64_t i = 0; i < D; ++i) {
+        order.push_back(part * model.width + head * D + (part < 2 ? in_our_head(i) : i));
+      }
+    }
+  }
+  return order;
+}
+
+void AddGptNeoXBlock(const Transformer& model, int64_t block, ParameterNames& names) {
+  const std::string prefix = absl::StrCat("layers.", block, ".");
+  names.NextLayer();
+  names.AddNorm("0.", prefix + "input_layernorm", true);
+  names.AddLinears(1, model.width, {{prefix + "attention.query_key_value", 3 * model.width}}, true,
+                   OrderOfHeads(model));
+  names.AddLinears(3, model.width, {{prefix + "attention.dense", model.width}}, true);
+  if (!model.is_parallel) names.NextLayer();
+  const std::string mlp = model.is_parallel ? "shortcut.0." : "";
+  names.AddNorm(mlp + "0.", prefix + "post_attention_layernorm", true);
+  names.AddLinears(mlp + "1", model.width, {{prefix + "mlp.dense_h_to_4h", model.hidden}}, true);
+  names.AddLinears(mlp + "2", model.hidden, {{prefix + "mlp.dense_4h_to_h", model.width}}, true);
+}
+
+std::vector<HuggingFaceParameter> GptNeoXParameters(const Transformer& model) {
+  ParameterNames names(model.width);
+  names.AddPlain("tokens", "embed_in.weight", {model.vocabulary, model.width});
+  for (int64_t block = 0; block < model.blocks; ++block) AddGptNeoXBlock(model, block, names);
+  names.NextLayer();
+  names.AddNorm("", "final_layer_norm", true);
+  names.AddHead(model, "embed_out.weight");
+  return std::move(names).Take();
+}
+
+}  // namespace
+
+const TransformerFiles& GptNeoXFiles() {
+  static const auto& files =
+      *new TransformerFiles{.family = TransformerFamily::kGptNeoX,
+                            .model_types = {"gpt_neox"},
+                            .prefix = "gpt_neox.",
+                            .token_table = "embed_in.weight",
+                            .head = "embed_out.weight",
+                            .dropout = {{"attention_dropout", 0.0}, {"hidden_dropout", 0.0}},
+                            .read = ReadGptNeoX,
+                            .config = GptNeoXConfig,
+                            .parameters = GptNeoXParameters};
+  return files;
+}
+
+}  // namespace stagecoach::engine

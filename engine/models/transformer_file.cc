@@ -1,0 +1,308 @@
+// ModelFileOf, TransformerOf, DifferenceOf.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "base/toml.h"
+#include "engine/models/model_file.h"
+#include "engine/models/transformer.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kDeviation = 0.02;
+
+// Returns the shortest text from which the value can be read back.
+std::string Number(double value) { return absl::StrCat(json(value).dump()); }
+
+std::string LinearLine(int64_t outputs, double deviation, absl::string_view more) {
+  return absl::StrCat("      { type = \"linear\", outputs = ", outputs,
+                      ", deviation = ", Number(deviation), more, " }");
+}
+
+// Returns the deviation of the layers before a sum, which add up over all blocks.
+double SummedDeviation(const Transformer& model) {
+  const double digits = 1e6;
+  const double deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(model.blocks));
+  return std::round(deviation * digits) / digits;
+}
+
+std::string ScalingText(const Transformer& model) {
+  const kernels::RotaryScaling& scaling = model.rotary_scaling;
+  if (scaling == kernels::RotaryScaling()) return "";
+  std::string text = absl::StrCat(", rotary_scaling = { factor = ", Number(scaling.factor));
+  if (scaling.original_positions > 0) {
+    absl::StrAppend(&text, ", original_context = ", scaling.original_positions,
+                    ", low_turns = ", Number(scaling.low_turns),
+                    ", high_turns = ", Number(scaling.high_turns));
+  }
+  return text + " }";
+}
+
+// The keys that say what the linear layers of a block are called, where the layers beside them do
+// not (engine/nn/layers/lora.h).
+struct PartNames {
+  const char* qkv = "";
+  const char* attention = "";
+  const char* up = "";
+  const char* down = "";
+};
+PartNames PartNamesOf(TransformerFamily family) {
+  if (family == TransformerFamily::kGptNeoX) {
+    return {.qkv = R"(, parts = ["query_key_value"])",
+            .attention = R"(, parts = ["dense"])",
+            .up = R"(, parts = ["dense_h_to_4h"])",
+            .down = R"(, parts = ["dense_4h_to_h"])"};
+  }
+  if (family != TransformerFamily::kOpt) return {};
+  return {.qkv = R"(, parts = ["q_proj", "k_proj", "v_proj"])",
+          .attention = R"(, parts = ["out_proj"])",
+          .up = R"(, parts = ["fc1"])",
+          .down = R"(, parts = ["fc2"])"};
+}
+
+const char* NormType(const Transformer& model) {
+  return model.family == TransformerFamily::kLlama ? "rms_norm" : "layer_norm";
+}
+
+// Returns a residual layer; `shortcut`: the layers that go around it.
+std::string ResidualText(absl::Span<const std::string> layers, absl::string_view shortcut = "") {
+  return absl::StrCat("  { type = \"residual\", layers = [\n", absl::StrJoin(layers, ",\n"), " ]",
+                      shortcut.empty() ? "" : absl::StrCat(", shortcut = [\n", shortcut, " ]"),
+                      " }");
+}
+
+std::string BlockText(const Transformer& model) {
+  const bool is_llama = model.family == TransformerFamily::kLlama;
+  const PartNames parts = PartNamesOf(model.family);
+  const int64_t head_size = model.size_of_head();
+  const std::string norm = absl::StrCat("      { type = \"", NormType(model),
+                                        "\", epsilon = ", Number(model.norm_epsilon), " }");
+  const char* const bias = is_llama ? ", bias = false" : "";
+  std::string attention = absl::StrCat("      { type = \"attention\", heads = ", model.heads);
+  if (model.is_rotary()) {
+    absl::StrAppend(&attention, ", kv_heads = ", model.kv_heads,
+                    ", rotary_base = ", Number(model.rotary_base), ScalingText(model));
+    if (model.rotary_size != 0) absl::StrAppend(&attention, ", rotary_size = ", model.rotary_size);
+  }
+  const double last = SummedDeviation(model);
+  std::vector<std::string> first_layers = {
+      norm, LinearLine((model.heads + 2 * model.kv_heads) * head_size, kDeviation,
+                       absl::StrCat(model.qkv_bias ? "" : bias, parts.qkv))};
+  if (model.qk_norm) {
+    first_layers.push_back(absl::StrCat("      { type = \"head_norm\", heads = ", model.heads,
+                                        ", kv_heads = ", model.kv_heads,
+                                        ", epsilon = ", Number(model.norm_epsilon), " }"));
+  }
+  first_layers.insert(
+      first_layers.end(),
+      {attention + " }", LinearLine(model.width, last, absl::StrCat(bias, parts.attention))});
+  std::vector<std::string> second_layers = {norm};
+  if (is_llama) {
+    second_layers.insert(second_layers.end(), {LinearLine(2 * model.hidden, kDeviation, bias),
+                                               "      { type = \"swiglu\" }"});
+  } else {
+    second_layers.push_back(LinearLine(
+        model.hidden, kDeviation,
+        absl::StrCat(", activation = \"", ActivationName(model.activation), "\"", parts.up)));
+  }
+  second_layers.push_back(LinearLine(model.width, last, absl::StrCat(bias, parts.down)));
+  // x + attention(x) + mlp(x): around attention goes x + mlp(x).
+  if (model.is_parallel) return ResidualText(first_layers, ResidualText(second_layers)) + ",\n";
+  return absl::StrCat(ResidualText(first_layers), ",\n", ResidualText(second_layers), ",\n");
+}
+
+std::string TokensText(const Transformer& model) {
+  std::string text;
+  if (!model.end_of_text.empty()) {
+    absl::StrAppend(&text, "\nend_of_text = [", absl::StrJoin(model.end_of_text, ", "), "]");
+  }
+  if (model.begin_of_text.has_value()) {
+    absl::StrAppend(&text, "\nbegin_of_text = ", *model.begin_of_text);
+  }
+  return text;
+}
+
+std::string PositionsText(const Transformer& model) {
+  if (model.is_rotary()) return "false";
+  const std::string table = model.positions == 0 ? "true" : absl::StrCat(model.positions);
+  if (model.position_offset() == 0) return table;
+  return absl::StrCat(table, "\nposition_offset = ", model.position_offset());
+}
+
+bool ReadScaling(const json& document, kernels::RotaryScaling& scaling) {
+  const auto number = [&](const char* key, auto& value) {
+    using Value = std::remove_reference_t<decltype(value)>;
+    if (!document.contains(key)) return true;
+    const json& found = document[key];
+    if (std::is_integral_v<Value> ? !found.is_number_integer() : !found.is_number()) return false;
+    value = found.get<Value>();
+    return true;
+  };
+  return document.is_object() && number("factor", scaling.factor) &&
+         number("original_context", scaling.original_positions) &&
+         number("low_turns", scaling.low_turns) && number("high_turns", scaling.high_turns);
+}
+
+// Returns whether counts that are computed with are in their range.
+bool HasHeads(const Transformer& model) {
+  const auto is_count = [](int64_t count) { return count >= 1 && count <= kMaxTransformerExtent; };
+  return is_count(model.width) && is_count(model.heads) && is_count(model.kv_heads);
+}
+
+// Reads the extents off a document, at the places where ModelFileOf puts them.
+std::optional<Transformer> ExtentsOf(const json& document) {
+  const auto at = [&](const std::string& pointer) -> const json* {
+    const json::json_pointer place(pointer);
+    return document.contains(place) ? &document[place] : nullptr;
+  };
+  const auto integer = [&](const std::string& pointer, int64_t& value) {
+    const json* const found = at(pointer);
+    if (found == nullptr || !found->is_number_integer()) return false;
+    value = found->get<int64_t>();
+    return true;
+  };
+  const std::string attention = "/layer/1/layers/0/layers";
+  Transformer model;
+  model.is_parallel = at("/layer/1/layers/0/shortcut") != nullptr;
+  const std::string mlp =
+      model.is_parallel ? "/layer/1/layers/0/shortcut/0/layers" : "/layer/1/layers/1/layers";
+  const json* const norm = at(attention + "/0/type");
+  const json* const epsilon = at(attention + "/0/epsilon");
+  if (norm == nullptr || epsilon == nullptr || !epsilon->is_number()) return std::nullopt;
+  model.norm_epsilon = epsilon->get<double>();
+  if (*norm == "rms_norm") {
+    model.family = TransformerFamily::kLlama;
+  } else if (at("/layer/0/position_offset") != nullptr) {
+    model.family = TransformerFamily::kOpt;
+  } else if (at(attention + "/2/rotary_base") != nullptr) {
+    model.family = TransformerFamily::kGptNeoX;
+  }
+  const bool is_llama = model.family == TransformerFamily::kLlama;
+  model.qk_norm = at(attention + "/2/type") != nullptr && *at(attention + "/2/type") == "head_norm";
+  const std::string heads = attention + (model.qk_norm ? "/3" : "/2");
+  if (!integer("/context", model.context) || !integer("/vocabulary", model.vocabulary) ||
+      !integer("/layer/1/repeat", model.blocks) || !integer("/layer/0/features", model.width) ||
+      !integer(heads + "/heads", model.heads) || !integer(mlp + "/1/outputs", model.hidden)) {
+    return std::nullopt;
+  }
+  model.kv_heads = model.heads;
+  if (is_llama) {
+    model.hidden /= 2;
+    if (!integer(heads + "/kv_heads", model.kv_heads)) return std::nullopt;
+    model.qkv_bias = at(attention + "/1/bias") == nullptr;
+    int64_t of_heads = 0;
+    if (!integer(attention + "/1/outputs", of_heads) || !HasHeads(model)) return std::nullopt;
+    const int64_t head_size = of_heads / (model.heads + 2 * model.kv_heads);
+    if (head_size > kMaxTransformerExtent) return std::nullopt;
+    if (head_size * model.heads != model.width) model.head_size = head_size;
+  } else if (const json* const activation = at(mlp + "/1/activation")) {
+    for (const kernels::Activation known : kernels::kAllActivations) {
+      if (*activation == ActivationName(known)) model.activation = known;
+    }
+  }
+  if (model.is_rotary()) {
+    const json* const base = at(heads + "/rotary_base");
+    if (base == nullptr || !base->is_number()) return std::nullopt;
+    model.rotary_base = base->get<double>();
+    if (const json* const scaling = at(heads + "/rotary_scaling")) {
+      if (!ReadScaling(*scaling, model.rotary_scaling)) return std::nullopt;
+    }
+    integer(heads + "/rotary_size", model.rotary_size);
+  }
+  integer("/layer/0/positions", model.positions);
+  if (const json* const ends = at("/end_of_text"); ends != nullptr && ends->is_array()) {
+    for (const json& id : *ends) {
+      if (id.is_number_integer()) model.end_of_text.push_back(id.get<int64_t>());
+    }
+  }
+  if (int64_t begin = 0; integer("/begin_of_text", begin)) model.begin_of_text = begin;
+  const json* const tied = at("/layer/3/tied");
+  model.is_tied = tied != nullptr && *tied == true;
+  return model;
+}
+
+// Returns everything except the initial values.
+json WithoutInitialValues(json document) {
+  if (document.is_structured()) {
+    for (json& element : document) element = WithoutInitialValues(std::move(element));
+  }
+  if (document.is_object()) {
+    for (const char* const key : {"deviation", "token_deviation", "position_deviation"}) {
+      document.erase(key);
+    }
+  }
+  return document;
+}
+
+}  // namespace
+
+std::string ModelFileOf(const Transformer& model) {
+  return absl::StrCat(
+      "# ", FamilyName(model.family), ": ", model.blocks, " blocks of width ", model.width,
+      ".\ncontext = ", model.context, "\nvocabulary = ", model.vocabulary, TokensText(model),
+      "\n\n[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = ", model.width,
+      "\npositions = ", PositionsText(model), "\ntoken_deviation = ", Number(kDeviation),
+      "\n\n[[layer]]\ntype = \"sequence\"\nrepeat = ", model.blocks, "\nlayers = [\n",
+      BlockText(model), "]\n\n[[layer]]\ntype = \"", NormType(model),
+      "\"\nepsilon = ", Number(model.norm_epsilon), "\n\n[[layer]]\ntype = \"head\"\n",
+      model.is_tied ? "tied = true\n" : "",
+      model.quantization.has_value() ? absl::StrCat("\n", QuantizationTableOf(*model.quantization))
+                                     : "");
+}
+
+absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file) {
+  ASSIGN_OR_RETURN(json document, base::ParseToml(model_file));
+  document.erase("lora");
+  ASSIGN_OR_RETURN(const auto quantization, QuantizationOf(model_file));
+  document.erase("quantization");
+  std::optional<Transformer> model = ExtentsOf(document);
+  if (model.has_value() && CheckTransformer(*model).ok()) {
+    ASSIGN_OR_RETURN(const json expected, base::ParseToml(ModelFileOf(*model)));
+    if (WithoutInitialValues(document) == WithoutInitialValues(expected)) {
+      model->quantization = quantization;
+      return *model;
+    }
+  }
+  return absl::FailedPreconditionError(
+      "the layers are not those of GPT-2, Llama, OPT or GPT-NeoX, as a model file for "
+      "\"gpt2-124m\", \"llama\", \"opt\" or \"gpt_neox\" has them");
+}
+
+std::string DifferenceOf(const Transformer& a, const Transformer& b) {
+  const auto number = [](const Transformer& model, double Transformer::*member) {
+    return absl::StrCat(model.*member);
+  };
+  const std::array<std::array<std::string, 3>, 12> values = {{
+      {"family", FamilyName(a.family), FamilyName(b.family)},
+      {"heads", absl::StrCat(a.heads), absl::StrCat(b.heads)},
+      {"kv_heads", absl::StrCat(a.kv_heads), absl::StrCat(b.kv_heads)},
+      {"rotary_base", number(a, &Transformer::rotary_base), number(b, &Transformer::rotary_base)},
+      {"norm_epsilon", number(a, &Transformer::norm_epsilon),
+       number(b, &Transformer::norm_epsilon)},
+      {"rotary_scaling", ScalingText(a), ScalingText(b)},
+      {"qkv_bias", a.qkv_bias ? "1" : "0", b.qkv_bias ? "1" : "0"},
+      {"qk_norm", a.qk_norm ? "1" : "0", b.qk_norm ? "1" : "0"},
+      {"activation", ActivationName(a.activation), ActivationName(b.activation)},
+      {"rotary_size", absl::StrCat(a.rotary_size), absl::StrCat(b.rotary_size)},
+      {"parallel", a.is_parallel ? "1" : "0", b.is_parallel ? "1" : "0"},
+      {"tied", a.is_tied ? "1" : "0", b.is_tied ? "1" : "0"},
+  }};
+  for (const auto& [name, of_a, of_b] : values) {
+    if (of_a != of_b) return absl::StrCat(name, " ", of_a, " and ", of_b);
+  }
+  return "";
+}
+
+}  // namespace stagecoach::engine
