@@ -140,7 +140,14 @@ absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& path,
 absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& source,
                                                      const Notices& notices) {
   ASSIGN_OR_RETURN(Transformer transformer, ReadHuggingFaceConfigFile(source.folder));
-  if (source.quantization.has_value()) transformer.quantization = source.quantization;
+  if (source.quantization.has_value()) {
+    const auto own = transformer.quantization;
+    if (own.has_value() && own != source.quantization) {
+      return base::UsageError(absl::StrCat("--quantize: ", source.folder, " has weights in ",
+                                           QuantizationName(*own)));
+    }
+    transformer.quantization = source.quantization;
+  }
   GenerationModel result;
   std::string text = ModelFileOf(transformer);
   std::optional<PeftFolder> adapted;

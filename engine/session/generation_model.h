@@ -41,7 +41,8 @@ struct HuggingFaceSource {
   std::string folder;
   std::string adapters;   // a folder of PEFT's; "": there are none
   std::string tokenizer;  // a file; "": tokenizer.json or tokenizer.model of that folder
-  // How the weights of linear layers are stored; nothing: as in the folder.
+  // How the weights of linear layers are stored; nothing: as in the folder. InvalidArgument: the
+  // folder's are quantized otherwise.
   std::optional<kernels::Quantization> quantization = {};
 };
 absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& source,

@@ -20,6 +20,7 @@ TEST(CudaRotary, TurnsArePreciseAtFarPositions) {
   const Tensor turns = gpu.Result(DType::kFloat32, kPositions * kHeadSize);
   ASSERT_EQ(LaunchRotaryTurns(gpu.stream(), {.positions = kPositions,
                                              .head_size = kHeadSize,
+                                             .rotary_size = kHeadSize,
                                              .log2_base = std::log2(kBase),
                                              .turns = static_cast<float2*>(turns.data)}),
             cudaSuccess);
