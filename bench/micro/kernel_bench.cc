@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,10 +19,12 @@
 #include "kernels/cpu/runtime/register_peak.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/convolution.h"
+#include "kernels/ops/dequantize.h"
 #include "kernels/ops/head.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
+#include "kernels/quantized_matrix.h"
 
 namespace stagecoach::bench {
 namespace {
@@ -109,6 +112,54 @@ void BM_LinearBackwardWeight(benchmark::State& state) {
     STAGECOACH_CHECK_OK(op->BackwardWeight(o.device->stream(), o.x, o.y,
                                            o.w[static_cast<size_t>(layer)], o.bias,
                                            state.range(0) != 0, o.workspace));
+  });
+}
+
+// A quantized weight in place of each layer's.
+struct QuantizedOperands : Operands {
+  explicit QuantizedOperands(kernels::Quantization kind)
+      : matrix{.kind = kind, .inputs = kWidth, .outputs = kWidth} {
+    const std::vector<float> values(static_cast<size_t>(kWidth * kWidth), 0.01F);
+    for (Tensor& weight : w) {
+      weight = {weight.data, kernels::DType::kUint8, Shape{matrix.bytes()}};
+      Quantize(matrix, values,
+               absl::MakeSpan(static_cast<std::byte*>(weight.data),
+                              static_cast<size_t>(weight.bytes())));
+    }
+  }
+
+  kernels::QuantizedMatrix matrix;
+};
+kernels::Quantization QuantizationOf(int64_t argument) {
+  return kernels::kAllQuantizations[static_cast<size_t>(argument)];
+}
+constexpr double kWeights = 1.0 * kWidth * kWidth;
+
+// The argument is the kind of quantization. FLOP/s are values a second.
+void BM_Dequantize(benchmark::State& state) {
+  QuantizedOperands o(QuantizationOf(state.range(0)));
+  auto op = std::move(o.device->ops().Create(kernels::DequantizeShape{o.matrix})).value();
+  kernels::Buffer buffer = std::move(o.device->Allocate(kWidth * kWidth * 4)).value();
+  const Tensor values = Float32(buffer.data(), Shape{kWidth, kWidth});
+  OnDevice(state, o, kWeights, 0, [&](int layer) {
+    STAGECOACH_CHECK_OK(op->Run(o.device->stream(), o.w[static_cast<size_t>(layer)], values));
+  });
+}
+
+// As when texts are continued: one row, the argument says how the weight is quantized, -1 that it
+// is not.
+void BM_LinearForwardOfOneRow(benchmark::State& state) {
+  QuantizedOperands quantized(QuantizationOf(std::max<int64_t>(state.range(0), 0)));
+  Operands plain;
+  Operands& o = state.range(0) < 0 ? plain : quantized;
+  kernels::LinearShape shape = {
+      .rows = 1, .inputs = kWidth, .outputs = kWidth, .independent_rows = true};
+  if (state.range(0) >= 0) shape.quantized = quantized.matrix;
+  auto op = std::move(o.device->ops().Create(shape)).value();
+  OnDevice(state, o, 2.0 * kWeights, 0, [&](int layer) {
+    STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.At(0, 1, kWidth),
+                                    o.w[static_cast<size_t>(layer)], o.bias, {},
+                                    o.At(kWidth, 1, kWidth), o.workspace));
   });
 }
 
@@ -384,6 +435,8 @@ BENCHMARK(BM_RegisterOnlyPeak)->Arg(0)->Arg(1)->Iterations(1);
 BENCHMARK(BM_LinearForward)->UseRealTime();
 BENCHMARK(BM_LinearBackwardInput)->UseRealTime();
 BENCHMARK(BM_LinearBackwardWeight)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(BM_Dequantize)->DenseRange(0, 2)->UseRealTime();
+BENCHMARK(BM_LinearForwardOfOneRow)->DenseRange(-1, 2)->UseRealTime();
 BENCHMARK(BM_Attention)
     ->ArgsProduct({{256, 1024}, {12}, {12}, {64}, {0}, {0, 1}})
     ->ArgsProduct({{256}, {8}, {2}, {128}, {1}, {0, 1}})

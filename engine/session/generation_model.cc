@@ -143,8 +143,8 @@ absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& so
   if (source.quantization.has_value()) {
     const auto own = transformer.quantization;
     if (own.has_value() && own != source.quantization) {
-      return base::UsageError(absl::StrCat("--quantize: ", source.folder, " has weights in ",
-                                           QuantizationName(*own)));
+      return base::UsageError(
+          absl::StrCat("--quantize: ", source.folder, " has weights in ", QuantizationName(*own)));
     }
     transformer.quantization = source.quantization;
   }
