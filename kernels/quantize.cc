@@ -55,7 +55,7 @@ struct Tile {
 
 template <typename Work>
 void ForEachTile(int64_t inputs, const QuantizedLayout::Part& part, Work work) {
-  // Of 64 outputs the last block is whole, whatever the inputs are.
+  // 64 outputs end with a whole block, whatever the inputs are.
   constexpr int64_t kOutputs = kNf4Block;
   const int64_t tile_inputs = inputs % kNf4Block == 0 ? kNf4Block : inputs;
   for (int64_t input = 0; input < inputs; input += tile_inputs) {

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <utility>
 #include <variant>
@@ -130,19 +129,16 @@ struct HuggingFaceFolder::Contents {
       : path(std::move(of_path)), model(std::move(of)) {}
   absl::Status AddFile(const std::string& file);
   absl::Status AddFiles();
-  absl::Status CheckParameters() const;
-  absl::Status CheckPiece(const HuggingFacePiece& piece) const;
+  absl::Status CheckParameters();
+  // Opens the matrix if it is quantized.
+  absl::Status CheckPiece(const HuggingFacePiece& piece);
   absl::Status CheckTiedHead() const;
   absl::Status ReadValues(absl::string_view name, const kernels::Tensor& values) const;
-  // Writes into rows that are `stride` apart.
-  absl::Status ReadPiece(const HuggingFacePiece& piece, const kernels::Tensor& values,
-                         int64_t stride) const;
   // Returns whether all of it is quantized in the folder as in the parameter, and reads it then.
   absl::StatusOr<bool> ReadQuantized(const ModelParameter& parameter,
                                      absl::Span<std::byte> stored) const;
   // Finds a tensor by its name without a prefix.
   TensorFinder Finder() const;
-  absl::StatusOr<BitsAndBytesMatrix> OpenQuantized(const HuggingFacePiece& piece) const;
   absl::Status AddBytesOf(const StoredTensor& stored, base::Hasher& hasher) const;
   absl::Status ReadConfigs();
 
@@ -153,6 +149,7 @@ struct HuggingFaceFolder::Contents {
   std::vector<base::FileReader> files;
   std::map<std::string, StoredTensor, std::less<>> tensors;             // by name, without a prefix
   std::map<std::string, HuggingFaceParameter, std::less<>> parameters;  // by our name
+  std::map<std::string, BitsAndBytesMatrix, std::less<>> quantized;  // by the tensor of its codes
 };
 
 absl::StatusOr<HuggingFaceFolder> HuggingFaceFolder::Open(const std::string& path,
@@ -251,7 +248,7 @@ absl::Status HuggingFaceFolder::Contents::CheckTiedHead() const {
       " says tie_word_embeddings: set it to false there, or leave the tensor out"));
 }
 
-absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
+absl::Status HuggingFaceFolder::Contents::CheckParameters() {
   std::set<absl::string_view> known;
   for (const auto& [name, parameter] : parameters) {
     for (const HuggingFacePiece& piece : parameter.pieces) {
@@ -272,13 +269,17 @@ absl::Status HuggingFaceFolder::Contents::CheckParameters() const {
   return CheckTiedHead();
 }
 
-absl::Status HuggingFaceFolder::Contents::CheckPiece(const HuggingFacePiece& piece) const {
+absl::Status HuggingFaceFolder::Contents::CheckPiece(const HuggingFacePiece& piece) {
   const auto refuse = [&](const auto&... what) {
     return base::DataError(absl::StrCat("the tensor \"", piece.tensor, "\" ", what...));
   };
   if (BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) {
     if (piece.some_rows > 0) return refuse("is quantized and joins layers, which is not supported");
-    return OpenQuantized(piece).status();
+    ASSIGN_OR_RETURN(
+        BitsAndBytesMatrix matrix,
+        BitsAndBytesMatrix::Open(Finder(), piece.tensor, piece.rows(), piece.columns()));
+    quantized.emplace(piece.tensor, std::move(matrix));
+    return absl::OkStatus();
   }
   const SafetensorsEntry& entry = tensors.find(piece.tensor)->second.entry;
   const kernels::Shape expected(absl::MakeConstSpan(piece.shape));
@@ -296,11 +297,6 @@ TensorFinder HuggingFaceFolder::Contents::Finder() const {
     if (found == tensors.end()) return {};
     return {&files[found->second.file], found->second.entry};
   };
-}
-
-absl::StatusOr<BitsAndBytesMatrix> HuggingFaceFolder::Contents::OpenQuantized(
-    const HuggingFacePiece& piece) const {
-  return BitsAndBytesMatrix::Open(Finder(), piece.tensor, piece.rows(), piece.columns());
 }
 
 absl::Status HuggingFaceFolder::Contents::AddBytesOf(const StoredTensor& stored,
@@ -351,20 +347,20 @@ absl::StatusOr<bool> HuggingFaceFolder::Contents::ReadQuantized(
   if (found == parameters.end()) return false;
   const std::vector<HuggingFacePiece>& pieces = found->second.pieces;
   const kernels::QuantizedMatrix& matrix = *parameter.quantized;
-  std::vector<BitsAndBytesMatrix> opened;
+  std::vector<const BitsAndBytesMatrix*> theirs;
   std::vector<int64_t> parts;
   for (const HuggingFacePiece& piece : pieces) {
     // Outputs in another order are in other blocks of scales.
-    if (!piece.order.empty() || !BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) return false;
-    ASSIGN_OR_RETURN(BitsAndBytesMatrix own, OpenQuantized(piece));
-    if (own.kind() != matrix.kind) return false;
-    opened.push_back(std::move(own));
+    const auto own = quantized.find(piece.tensor);
+    if (!piece.order.empty() || own == quantized.end()) return false;
+    if (own->second.kind() != matrix.kind) return false;
+    theirs.push_back(&own->second);
     parts.push_back(piece.columns());
   }
   if (matrix.parts.empty() ? parts.size() > 1 : matrix.parts != parts) return false;
   std::fill(stored.begin(), stored.end(), std::byte{0});
-  for (size_t i = 0; i < opened.size(); ++i) {
-    absl::StatusOr<kernels::BitsAndBytesPart> part = opened[i].Read();
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    absl::StatusOr<kernels::BitsAndBytesPart> part = theirs[i]->Read();
     RETURN_IF_ERROR(base::Annotate(part.status(), path));
     StorePart(matrix, static_cast<int>(i), *part, stored);
   }
@@ -382,40 +378,14 @@ absl::Status HuggingFaceFolder::Contents::ReadValues(absl::string_view name,
   kernels::Tensor rest = values;  // from the beginning of a piece
   for (const HuggingFacePiece& piece : parameter->second.pieces) {
     STAGECOACH_CHECK(piece.rows() * columns == values.elements(), "another number of values");
-    RETURN_IF_ERROR(base::Annotate(ReadPiece(piece, rest, columns), path));
+    const StoredTensor& stored = tensors.find(piece.tensor)->second;
+    const auto matrix = quantized.find(piece.tensor);
+    const absl::Status read =
+        matrix == quantized.end()
+            ? ReadPiece(files[stored.file], stored.entry, piece, rest, columns)
+            : matrix->second.ReadValues(piece.order, rest, columns);
+    RETURN_IF_ERROR(base::Annotate(read, path));
     rest.data = static_cast<std::byte*>(rest.data) + piece.columns() * SizeOf(values.dtype);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status HuggingFaceFolder::Contents::ReadPiece(const HuggingFacePiece& piece,
-                                                    const kernels::Tensor& values,
-                                                    int64_t stride) const {
-  STAGECOACH_CHECK(piece.order.empty() || piece.is_transposed || piece.rows() == 1,
-                   "an order of what lies apart");
-  if (BitsAndBytesMatrix::IsOne(Finder(), piece.tensor)) {
-    ASSIGN_OR_RETURN(const BitsAndBytesMatrix quantized, OpenQuantized(piece));
-    return quantized.ReadValues(piece.order, values, stride);
-  }
-  const StoredTensor& stored = tensors.find(piece.tensor)->second;
-  for (int64_t first = 0, end = 0; first < piece.columns(); first = end) {
-    end = piece.EndOfRun(first);
-    StoredMatrix matrix = {.file = &files[stored.file],
-                           .type = *stored.entry.type,
-                           .begin = stored.entry.begin,
-                           .rows = piece.rows(),
-                           .columns = end - first};
-    // Theirs is a column of ours, or a part of a row.
-    if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
-    const int64_t before = piece.is_transposed ? first * matrix.columns : first;
-    matrix.begin += (piece.first_row * matrix.columns + before) * SizeOf(matrix.type);
-    kernels::Tensor to = values;
-    to.data = static_cast<std::byte*>(values.data) + piece.ColumnOf(first) * SizeOf(values.dtype);
-    ASSIGN_OR_RETURN(const std::optional<float> bad,
-                     ReadMatrix(matrix, piece.is_transposed, to, stride));
-    if (!bad.has_value()) continue;
-    return base::DataError(
-        absl::StrCat("the tensor \"", piece.tensor, "\" has a value that is not finite, ", *bad));
   }
   return absl::OkStatus();
 }

@@ -235,23 +235,8 @@ absl::Status PeftFolder::Read(const ModelParameter& parameter,
   }
   const auto& [piece, entry] = found->second;
   STAGECOACH_CHECK(piece.rows() * piece.columns() == values.elements(), "another number of values");
-  for (int64_t first = 0, end = 0; first < piece.columns(); first = end) {
-    end = piece.EndOfRun(first);
-    kernels::Tensor to = values;
-    to.data = static_cast<std::byte*>(values.data) + piece.ColumnOf(first) * SizeOf(values.dtype);
-    ASSIGN_OR_RETURN(const std::optional<float> bad,
-                     ReadMatrix({.file = &contents_->file,
-                                 .type = *entry.type,
-                                 .begin = entry.begin + first * piece.rows() * SizeOf(*entry.type),
-                                 .rows = end - first,
-                                 .columns = piece.rows()},
-                                /*transposes=*/true, to, piece.columns()));
-    if (bad.has_value()) {
-      return base::DataError(absl::StrCat(contents_->path, ": the tensor \"", entry.name,
-                                          "\" has a value that is not finite, ", *bad));
-    }
-  }
-  return absl::OkStatus();
+  return base::Annotate(ReadPiece(contents_->file, entry, piece, values, piece.columns()),
+                        contents_->path);
 }
 
 absl::StatusOr<std::string> PeftFolder::Fingerprint() const {

@@ -8,9 +8,12 @@
 #include <limits>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/check.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "kernels/bfloat16.h"
 
@@ -156,6 +159,33 @@ absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool t
   };
   if (values.dtype == DType::kBfloat16) return read(static_cast<Bfloat16*>(values.data));
   return read(values.f32());
+}
+
+absl::Status ReadPiece(const base::FileReader& file, const SafetensorsEntry& entry,
+                       const HuggingFacePiece& piece, const kernels::Tensor& values,
+                       int64_t stride) {
+  STAGECOACH_CHECK(piece.order.empty() || piece.is_transposed || piece.rows() == 1,
+                   "an order of what lies apart");
+  for (int64_t first = 0, end = 0; first < piece.columns(); first = end) {
+    end = piece.EndOfRun(first);
+    StoredMatrix matrix = {.file = &file,
+                           .type = *entry.type,
+                           .begin = entry.begin,
+                           .rows = piece.rows(),
+                           .columns = end - first};
+    // Theirs is a column of ours, or a part of a row.
+    if (piece.is_transposed) std::swap(matrix.rows, matrix.columns);
+    const int64_t before = piece.is_transposed ? first * matrix.columns : first;
+    matrix.begin += (piece.first_row * matrix.columns + before) * SizeOf(matrix.type);
+    kernels::Tensor to = values;
+    to.data = static_cast<std::byte*>(values.data) + piece.ColumnOf(first) * SizeOf(values.dtype);
+    ASSIGN_OR_RETURN(const std::optional<float> bad,
+                     ReadMatrix(matrix, piece.is_transposed, to, stride));
+    if (!bad.has_value()) continue;
+    return base::DataError(
+        absl::StrCat("the tensor \"", piece.tensor, "\" has a value that is not finite, ", *bad));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/system_calls.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/models/hugging_face.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -29,6 +31,12 @@ bool IsFloatingPoint(kernels::DType type);
 // infinite as a float32, if there is one; the rest may not have been read then. Errors of ReadAt.
 absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool transposes,
                                                 const kernels::Tensor& values, int64_t stride);
+
+// Reads the values of a piece from its tensor in a file, and writes them, in the order of ours,
+// into rows that are `stride` apart, as ReadMatrix does. DataError: one is NaN or infinite.
+absl::Status ReadPiece(const base::FileReader& file, const SafetensorsEntry& entry,
+                       const HuggingFacePiece& piece, const kernels::Tensor& values,
+                       int64_t stride);
 
 }  // namespace stagecoach::engine
 

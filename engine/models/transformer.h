@@ -35,7 +35,7 @@ struct Transformer {
   int64_t kv_heads = 12;  // key and value heads; divides heads
   int64_t head_size = 0;  // kLlama's; 0: width / heads
   int64_t hidden = 3072;  // hidden size of the MLP
-  // Of the MLP: kGelu in kGpt2, and unused in kLlama, which has SwiGLU.
+  // The MLP's: kGelu in kGpt2, and unused in kLlama, which has SwiGLU.
   kernels::Activation activation = kernels::Activation::kGelu;
   int64_t context = 1024;  // T, positions of a sample
   int64_t vocabulary = 50257;

@@ -108,9 +108,10 @@ void ParameterNames::AddPositions(const Transformer& model, absl::string_view te
   add("later_positions", before + model.context, later);
 }
 
-void ParameterNames::AddHead(const Transformer& model, absl::string_view tensor) {
+void ParameterNames::AddHead(const Transformer& model) {
   NextLayer();
-  if (!model.is_tied) AddPlain("weight", tensor, {model.vocabulary, model.width});
+  if (model.is_tied) return;
+  AddPlain("weight", HuggingFaceHead(model), {model.vocabulary, model.width});
 }
 
 }  // namespace stagecoach::engine

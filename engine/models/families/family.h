@@ -77,7 +77,7 @@ class ParameterNames {
   // Adds the table of positions, of which a sample has a part.
   void AddPositions(const Transformer& model, absl::string_view tensor);
   // Adds the last layer, whose weight is the embedding's table if it is tied.
-  void AddHead(const Transformer& model, absl::string_view tensor = "lm_head.weight");
+  void AddHead(const Transformer& model);
 
   std::vector<HuggingFaceParameter> Take() && { return std::move(parameters_); }
 

@@ -136,7 +136,7 @@ std::vector<HuggingFaceParameter> GptNeoXParameters(const Transformer& model) {
   for (int64_t block = 0; block < model.blocks; ++block) AddGptNeoXBlock(model, block, names);
   names.NextLayer();
   names.AddNorm("", "final_layer_norm", true);
-  names.AddHead(model, "embed_out.weight");
+  names.AddHead(model);
   return std::move(names).Take();
 }
 

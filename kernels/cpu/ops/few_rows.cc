@@ -92,6 +92,17 @@ void PackPanel(int64_t rows, int64_t columns, const T* w, int64_t ldw, float* pa
   }
 }
 
+// Returns n values in float32: those of x, which are converted to `scratch` if they are others.
+template <typename T>
+const float* Floats(const T* x, int64_t n, float* scratch) {
+  if constexpr (kIsFloat<T>) {
+    return x;
+  } else {
+    Convert(x, n, scratch);
+    return scratch;
+  }
+}
+
 }  // namespace
 
 template <typename T>
@@ -108,13 +119,7 @@ void RowsTimesWeights(int64_t rows, int64_t columns, int64_t inputs, const T* x,
     return AddRowTimesWeights(columns, inputs, x, w, ldw, z);
   }
   float* const panel = scratch;
-  const float* factors = nullptr;
-  if constexpr (kIsFloat<T>) {
-    factors = x;
-  } else {
-    Convert(x, rows * inputs, scratch + kPackedRows * kTileColumns);
-    factors = scratch + kPackedRows * kTileColumns;
-  }
+  const float* const factors = Floats(x, rows * inputs, panel + kPackedRows * kTileColumns);
   for (int64_t c = 0; c < columns; c += kTileColumns) {
     const int64_t own_columns = std::min(kTileColumns, columns - c);
     for (int64_t k = 0; k < inputs; k += kPackedRows) {
@@ -140,14 +145,11 @@ void RowsTimesQuantized(int64_t rows, int64_t columns, int64_t inputs, const T* 
   T* const piece = reinterpret_cast<T*>(scratch);
   float* const panel = scratch + kExpandedRows * columns;
   const float* factors = nullptr;
-  if constexpr (kIsFloat<T>) {
-    factors = x;
-  } else if (rows > 1) {
-    float* const floats = panel + kExpandedRows * kTileColumns;
-    Convert(x, rows * inputs, floats);
-    factors = floats;
+  if (rows == 1) {
+    std::fill_n(z, columns, 0.0F);
+  } else {
+    factors = Floats(x, rows * inputs, panel + kExpandedRows * kTileColumns);
   }
-  if (rows == 1) std::fill_n(z, columns, 0.0F);
   for (int64_t k = 0; k < inputs; k += kExpandedRows) {
     const int64_t own_inputs = std::min(kExpandedRows, inputs - k);
     w.Expand(stored, {k, own_inputs}, {first, columns}, piece, columns);
