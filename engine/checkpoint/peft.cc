@@ -125,16 +125,13 @@ std::string AdapterPlace::TensorOf(absl::string_view matrix) const {
 }
 
 std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOptions& lora) {
-  // Ours are of the parts of joined tensors.
-  Transformer parts = model;
-  parts.has_joined_tensors = false;
   std::vector<AdapterPlace> places;
-  for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(parts)) {
+  for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(model)) {
     absl::string_view layer = parameter.name;
     if (!absl::ConsumeSuffix(&layer, ".weight")) continue;
     int64_t first = 0;
     for (const HuggingFacePiece& piece : parameter.pieces) {
-      std::string module = HuggingFaceTensorName(parts, piece.tensor);
+      std::string module = HuggingFaceTensorName(model, piece.tensor);
       module.resize(module.size() - absl::string_view(".weight").size());
       const std::string name = module.substr(module.rfind('.') + 1);
       const int64_t begin = std::exchange(first, first + piece.columns());
@@ -258,14 +255,6 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
   ASSIGN_OR_RETURN(const auto adapted, AdaptedModelOf(checkpoint));
   const Transformer& model = adapted.first;
   const LoraOptions& lora = adapted.second;
-  // The folder may be gone, or be the name of a model.
-  const absl::StatusOr<Transformer> original = ReadHuggingFaceConfigFile(base_model);
-  if (original.ok() && original->has_joined_tensors) {
-    return base::DataError(
-        absl::StrCat(base_model, " has joined tensors, such as qkv_proj, where the adapters of ",
-                     checkpoint.path(), " are of their parts: --format hf merges them"),
-        absl::StatusCode::kFailedPrecondition);
-  }
   // This file is written last: a folder without it is that of a failed export.
   const std::string config_path = PathIn(folder, kConfig);
   if (base::Exists(config_path)) {

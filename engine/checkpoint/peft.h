@@ -68,8 +68,7 @@ class PeftFolder {
 // Exports the adapters of a checkpoint as such a folder. `base_model`: the name or folder of the
 // model that they belong to. AlreadyExists: the folder has an adapter_config.json.
 // FailedPrecondition: the checkpoint has no adapters, or is of a model that transformers does not
-// know, or whose files there join the tensors that adapters belong to. Errors of Checkpoint::Load,
-// and of the system.
+// know. Errors of Checkpoint::Load, and of the system.
 absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_model,
                           const std::string& folder);
 

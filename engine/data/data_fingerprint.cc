@@ -27,11 +27,17 @@ void AddRows(const Dataset& set, int64_t first, int64_t stride, base::Hasher& ha
   for (const TensorSpec& input : spec.inputs) {
     inputs.emplace_back(static_cast<size_t>(input.bytes()));
   }
+  std::vector<int32_t> documents(spec.has_documents ? static_cast<size_t>(set.features())
+                                                    : size_t{0});
   std::vector<std::byte> target(static_cast<size_t>(spec.target.bytes()));
   for (int64_t row = first; row < set.rows(); row += stride) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       set.CopyInput(static_cast<int>(i), row, absl::MakeSpan(inputs[i]));
       hasher.Update(absl::MakeConstSpan(inputs[i]));
+    }
+    if (!documents.empty()) {
+      set.CopyDocuments(row, absl::MakeSpan(documents));
+      for (const int32_t first_position : documents) hasher.UpdateValue(first_position);
     }
     if (target.empty()) continue;
     set.CopyTarget(row, absl::MakeSpan(target));

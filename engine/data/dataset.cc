@@ -93,6 +93,10 @@ class SomeRows final : public Dataset {
     whole_->CopyTarget(RowOf(row), absl::MakeSpan(out, static_cast<size_t>(spec().target.bytes())));
   }
 
+  void ReadDocuments(int64_t row, absl::Span<int32_t> out) const override {
+    whole_->CopyDocuments(RowOf(row), out);
+  }
+
   int64_t RowOf(int64_t row) const {
     if (which_ == Which::kFirst) return row;
     // Computes row * whole rows / rows_, without a product that could overflow.
@@ -155,6 +159,18 @@ void Dataset::CopyTarget(int64_t row, absl::Span<std::byte> out) const {
       static_cast<int64_t>(out.size()) == spec_.target.bytes(),
       absl::StrCat("room for ", out.size(), " bytes, expected ", spec_.target.bytes()));
   ReadTarget(row, out.data());
+}
+
+void Dataset::CopyDocuments(int64_t row, absl::Span<int32_t> out) const {
+  CheckRow(row);
+  STAGECOACH_CHECK(static_cast<int64_t>(out.size()) == features(),
+                   absl::StrCat("room for ", out.size(), " positions, expected ", features()));
+  if (spec_.has_documents) return ReadDocuments(row, out);
+  std::fill(out.begin(), out.end(), 0);
+}
+
+void Dataset::ReadDocuments(int64_t /*row*/, absl::Span<int32_t> /*out*/) const {
+  STAGECOACH_CHECK(false, "the data set does not say what its documents are");
 }
 
 void Dataset::CopyNumbers(int i, int64_t row, absl::Span<float> out) const {

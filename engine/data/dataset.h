@@ -38,6 +38,9 @@ class Dataset {
   // Write a row's input `i` of spec(), or its target, to `out` unchanged.
   void CopyInput(int i, int64_t row, absl::Span<std::byte> out) const;
   void CopyTarget(int64_t row, absl::Span<std::byte> out) const;
+  // Writes the first position of the document that each position of a row is in: 0 everywhere
+  // unless spec().has_documents. `out`: as many as the positions of input 0, which has ids.
+  void CopyDocuments(int64_t row, absl::Span<int32_t> out) const;
   // Writes a row's input `i`, which has numbers, as a stage is fed it.
   void CopyNumbers(int i, int64_t row, absl::Span<float> out) const;
 
@@ -58,6 +61,7 @@ class Dataset {
   // Read an existing row; `out` has room for what spec() says.
   virtual void ReadInput(int i, int64_t row, std::byte* out) const = 0;
   virtual void ReadTarget(int64_t row, std::byte* out) const = 0;
+  virtual void ReadDocuments(int64_t row, absl::Span<int32_t> out) const;  // with has_documents
 
   const SampleSpec spec_;
 };

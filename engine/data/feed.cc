@@ -58,6 +58,18 @@ absl::Status CheckIds(absl::Span<const int64_t> rows, int64_t count, int64_t voc
   return absl::OkStatus();
 }
 
+// Checks the first positions of a row's documents, as read from a data set.
+absl::Status CheckDocuments(int64_t row, absl::Span<const int32_t> first_positions) {
+  for (size_t t = 0; t < first_positions.size(); ++t) {
+    const int32_t at_least = t == 0 ? 0 : first_positions[t - 1];
+    if (first_positions[t] >= at_least && static_cast<size_t>(first_positions[t]) <= t) continue;
+    return absl::InvalidArgumentError(absl::StrCat("document of row ", row, ", position ", t,
+                                                   ", begins at ", first_positions[t],
+                                                   ", expected ", at_least, " to ", t));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_rows,
@@ -91,6 +103,10 @@ int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows) {
                                 static_cast<int64_t>(sizeof(LossTerms)));
 }
 
+int64_t BytesOfDocuments(int64_t positions, int64_t micro_batch_rows) {
+  return partition::AlignTensor(positions * micro_batch_rows * SizeOf(DType::kInt32));
+}
+
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
   Feed feed(device, options);
   // A device of the host has threads of its own, and a limit on them.
@@ -103,6 +119,8 @@ absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& option
   const int64_t places = 2 * int64_t{options.micro_batches};
   ASSIGN_OR_RETURN(feed.staged_features_, device.AllocateHost(places * feed.feature_bytes()));
   ASSIGN_OR_RETURN(feed.staged_loss_, device.AllocateHost(places * feed.loss_bytes()));
+  ASSIGN_OR_RETURN(feed.staged_documents_,
+                   device.AllocateHost(options.micro_batches * feed.document_bytes()));
   feed.prepared_rows_.reserve(
       static_cast<size_t>(options.micro_batches * options.micro_batch_rows));
   return feed;
@@ -120,8 +138,18 @@ int64_t Feed::loss_bytes() const {
   return options_.feeds_loss ? BytesOfTargets(options_.target, options_.micro_batch_rows) : 0;
 }
 
+int64_t Feed::document_bytes() const {
+  return BytesOfDocuments(options_.document_positions, options_.micro_batch_rows);
+}
+
 LossTerms* Feed::TermsIn(std::byte* place) const {
   return reinterpret_cast<LossTerms*>(place + loss_bytes()) - 1;
+}
+
+Tensor Feed::DocumentsOf(int micro_batch) const {
+  if (options_.document_positions == 0) return {};
+  return {documents_ + micro_batch * document_bytes(), DType::kInt32,
+          kernels::Shape{options_.micro_batch_rows, options_.document_positions}};
 }
 
 Tensor Feed::TargetsOf(int micro_batch) const {
@@ -202,6 +230,24 @@ absl::Status Feed::Loss(const Batch& batch, int micro_batch) {
   if (is_there) return absl::OkStatus();
   RETURN_IF_ERROR(WriteLoss(batch, micro_batch, place));
   return device_->stream().CopyFromHost(to, place, loss_bytes());
+}
+
+absl::Status Feed::Documents(const Batch& batch, int micro_batch) {
+  const Tensor documents = DocumentsOf(micro_batch);
+  if (documents.empty()) return absl::OkStatus();
+  const bool is_host = device_->memory_is_host();
+  std::byte* const place = is_host ? static_cast<std::byte*>(documents.data)
+                                   : staged_documents_.data() + micro_batch * document_bytes();
+  const auto positions = static_cast<size_t>(options_.document_positions);
+  auto* first_positions = reinterpret_cast<int32_t*>(place);
+  std::memset(place, 0, static_cast<size_t>(documents.bytes()));
+  for (const int64_t row : batch.RowsOf(micro_batch, options_.micro_batch_rows)) {
+    batch.data->CopyDocuments(row, absl::MakeSpan(first_positions, positions));
+    RETURN_IF_ERROR(CheckDocuments(row, absl::MakeConstSpan(first_positions, positions)));
+    first_positions += positions;
+  }
+  if (is_host) return absl::OkStatus();
+  return device_->stream().CopyFromHost(documents.data, place, documents.bytes());
 }
 
 absl::Status Feed::Release() {

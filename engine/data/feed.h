@@ -55,6 +55,10 @@ struct Batch {
 // AlignTensor.
 int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows);
 
+// Returns the bytes of what a micro-batch's positions are told of their documents, rounded up by
+// AlignTensor.
+int64_t BytesOfDocuments(int64_t positions, int64_t micro_batch_rows);
+
 // Brings the samples of a step to a device, with what a loss needs to know about them. If the host
 // cannot write the device's memory, each micro-batch has two places in host memory from which it is
 // copied in the stream's order, so that feeding never waits: one is for the current run of the
@@ -71,6 +75,7 @@ class Feed {
     int64_t vocabulary = 0;   // if positive, features are ids below it rather than numbers
     bool feeds_loss = false;  // targets, if there are any, and terms
     TargetSpec target;
+    int64_t document_positions = 0;  // T, if each is told its document (Dataset); otherwise 0
   };
   Feed() = default;  // feeds nothing
   static absl::StatusOr<Feed> Create(kernels::Device& device, const Options& options);
@@ -84,6 +89,9 @@ class Feed {
   // before everything below, if a loss is fed. Work that reads the targets and terms of a
   // micro-batch finds them at the same address in every run, so it can be recorded.
   void PlaceTargets(std::byte* place) { loss_ = place; }
+  // Likewise BytesOfDocuments for each micro-batch, if documents are fed.
+  void PlaceDocuments(std::byte* place) { documents_ = place; }
+  kernels::Tensor DocumentsOf(int micro_batch) const;  // (rows, T) int32; empty if none are fed
   kernels::Tensor TargetsOf(int micro_batch) const;  // (rows, shape of a target); empty with kNone
   const kernels::LossTerms* TermsOf(int micro_batch) const;
 
@@ -91,11 +99,14 @@ class Feed {
   // each once per run. Between two calls for the same micro-batch the stream must have finished.
   //   x (rows, features) of the activation type or, for ids, int32; padding is 0
   // Loss sets TargetsOf and TermsOf to those of the batch; targets of padding are undefined.
+  // Documents sets DocumentsOf, and does nothing if none are fed; a row of padding is one document.
   // InvalidArgument for an id outside the vocabulary, a label outside [0, classes) of the target,
-  // or a row with other than Dataset::AnswersOf labels: a data set may be a user's, and operations
+  // a document that begins after one of its positions or before the one ahead of it, or a row with
+  // other than Dataset::AnswersOf labels: a data set may be a user's, and operations
   // on a device check none of these.
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Loss(const Batch& batch, int micro_batch);
+  absl::Status Documents(const Batch& batch, int micro_batch);
   // Declares that everything that reads what a micro-batch was fed has been issued: to be called
   // once per run for each, if anything is fed. What comes next may overwrite it.
   absl::Status Release();
@@ -130,6 +141,7 @@ class Feed {
   // loss.
   int64_t loss_bytes() const;
   kernels::LossTerms* TermsIn(std::byte* place) const;
+  int64_t document_bytes() const;  // of a micro-batch
   bool has_ids() const { return options_.vocabulary > 0; }
   kernels::DType feature_type() const;
   bool rounds() const;  // numbers to the activation type
@@ -141,7 +153,10 @@ class Feed {
   int half_ = 0;                // the half of both that this run uses
   std::byte* ahead_ = nullptr;  // null if features are not copied ahead
   std::byte* loss_ = nullptr;   // null if no loss is fed
-  int released_ = 0;            // micro-batches of this run
+  // Documents are small, and are never copied ahead: a run needs them to its end.
+  kernels::HostBuffer staged_documents_;
+  std::byte* documents_ = nullptr;
+  int released_ = 0;  // micro-batches of this run
   const Dataset* prepared_data_ = nullptr;
   std::vector<int64_t> prepared_rows_;
   int threads_ = 1;          // that gather features

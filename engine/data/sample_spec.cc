@@ -66,7 +66,11 @@ SampleSpec TokenSpec(int64_t context, int64_t vocabulary) {
 }
 
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
-                       const TargetSpec& target, int64_t vocabulary) {
+                       const TargetSpec& target, int64_t vocabulary, bool takes_documents) {
+  if (data.has_documents && !takes_documents) {
+    return base::DataError(
+        "the samples of the data consist of several documents; the model takes them as one");
+  }
   if (data.inputs.size() != 1) {
     const std::string names = absl::StrJoin(
         data.inputs, ", ",

@@ -60,6 +60,9 @@ std::string Describe(const TargetSpec& target);
 struct SampleSpec {
   std::vector<TensorSpec> inputs;
   TargetSpec target;
+  // A sample's positions may belong to several documents, which a model treats as samples of their
+  // own (Dataset::CopyDocuments).
+  bool has_documents = false;
 };
 
 // Describes sequences of `context` ids, the targets of which are as many ids that follow them.
@@ -69,9 +72,11 @@ SampleSpec TokenSpec(int64_t context, int64_t vocabulary);
 // fed numbers, as many per sample as `input` has (and of that shape, if the data has one with as
 // many axes, as images do), or, with a `vocabulary`, ids of that shape. There is one input. The
 // vocabulary of ids is at most the model's; labels for a loss of kClasses have at most as many
-// classes as its outputs tell apart. InvalidArgument says what the data has and what was expected.
+// classes as its outputs tell apart; only a model that takes documents can be run on data that has
+// them. InvalidArgument says what the data has and what was expected.
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
-                       const TargetSpec& target, int64_t vocabulary = 0);
+                       const TargetSpec& target, int64_t vocabulary = 0,
+                       bool takes_documents = false);
 
 }  // namespace stagecoach::engine
 

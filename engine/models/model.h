@@ -30,6 +30,9 @@ struct Model {
   LossFactory loss = SoftmaxCrossEntropy();
   // All parameters keep their values, except for those of adapters (LayerContext::is_frozen).
   bool is_frozen = false;
+  // The documents in a sample of its data do not see each other (LayerContext::has_documents).
+  // Without it, data with documents is refused.
+  bool has_documents = false;
   // LayerContext::cached_positions. 0: a sample has all the positions that see each other.
   int64_t cached_positions = 0;
   int64_t cached_sequences = 1;  // LayerContext::cached_sequences

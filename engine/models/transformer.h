@@ -49,8 +49,8 @@ struct Transformer {
   bool qkv_bias = false;
   // A norm of each head of the queries and the keys in kLlama, as in Qwen 3.
   bool qk_norm = false;
-  // Hugging Face's files have queries, keys and values in one tensor, and gate and up in another,
-  // as those of Phi 3 do. Model files do not say so.
+  // kLlama's: Hugging Face's files have queries, keys and values in one tensor, and gate and up in
+  // another, as those of Phi 3 do; adapters belong to these.
   bool has_joined_tensors = false;
   // How the weights of linear layers are stored, the head's excepted; nothing: as others.
   std::optional<kernels::Quantization> quantization = std::nullopt;

@@ -58,7 +58,11 @@ struct PartNames {
   const char* up = "";
   const char* down = "";
 };
-PartNames PartNamesOf(TransformerFamily family) {
+PartNames PartNamesOf(const Transformer& model) {
+  const TransformerFamily family = model.family;
+  if (model.has_joined_tensors) {
+    return {.qkv = R"(, parts = ["qkv_proj"])", .up = R"(, parts = ["gate_up_proj"])"};
+  }
   if (family == TransformerFamily::kGptNeoX) {
     return {.qkv = R"(, parts = ["query_key_value"])",
             .attention = R"(, parts = ["dense"])",
@@ -85,7 +89,7 @@ std::string ResidualText(absl::Span<const std::string> layers, absl::string_view
 
 std::string BlockText(const Transformer& model) {
   const bool is_llama = model.family == TransformerFamily::kLlama;
-  const PartNames parts = PartNamesOf(model.family);
+  const PartNames parts = PartNamesOf(model);
   const int64_t head_size = model.size_of_head();
   const std::string norm = absl::StrCat("      { type = \"", NormType(model),
                                         "\", epsilon = ", Number(model.norm_epsilon), " }");
@@ -110,7 +114,7 @@ std::string BlockText(const Transformer& model) {
       {attention + " }", LinearLine(model.width, last, absl::StrCat(bias, parts.attention))});
   std::vector<std::string> second_layers = {norm};
   if (is_llama) {
-    second_layers.insert(second_layers.end(), {LinearLine(2 * model.hidden, kDeviation, bias),
+    second_layers.insert(second_layers.end(), {LinearLine(2 * model.hidden, kDeviation, absl::StrCat(bias, parts.up)),
                                                "      { type = \"swiglu\" }"});
   } else {
     second_layers.push_back(LinearLine(
@@ -202,6 +206,7 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     model.hidden /= 2;
     if (!integer(heads + "/kv_heads", model.kv_heads)) return std::nullopt;
     model.qkv_bias = at(attention + "/1/bias") == nullptr;
+    model.has_joined_tensors = at(attention + "/1/parts") != nullptr;
     int64_t of_heads = 0;
     if (!integer(attention + "/1/outputs", of_heads) || !HasHeads(model)) return std::nullopt;
     const int64_t head_size = of_heads / (model.heads + 2 * model.kv_heads);

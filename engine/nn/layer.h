@@ -144,6 +144,9 @@ struct LayerContext {
   // PrepareLayer says so in the spec. BackwardWeight and Backward of a layer without adapters are
   // then not called, and it should keep nothing for them.
   bool is_frozen = false;
+  // A sample may consist of several documents, whose positions do not see each other
+  // (LayerArgs::documents).
+  bool has_documents = false;
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
@@ -184,6 +187,9 @@ struct LayerArgs {
   // For a layer that takes a skip: what it receives besides x, in Forward only, and where its
   // gradient is to be written, in BackwardInput and Backward.
   Tensor skip, dskip;
+  // (rows, T) int32, with LayerContext::has_documents alone: the first position of the document
+  // that each of a sample's T positions is in. The same in all calls for a micro-batch.
+  Tensor documents = {};
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
   absl::Span<const Tensor> gradients;   // BackwardWeight only; empty for frozen parameters
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them

@@ -53,6 +53,7 @@ struct RunConfig {
   // Of conversations: TokenOptions.
   std::string chat_template;
   bool trains_on_all = false;
+  bool packs_examples = false;
 
   std::string model_file;  // or a name (ModelFileNamed); "": the default network
   std::string model_text;  // the text of a checkpoint's model; it replaces the file's

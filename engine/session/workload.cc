@@ -100,6 +100,7 @@ TokenOptions TokensOf(const RunConfig& options, const ModelTokens& model) {
   TokenOptions tokens = {.tokenizer = options.tokenizer,
                          .chat_template = options.chat_template,
                          .trains_on_all = options.trains_on_all,
+                         .packs_examples = options.packs_examples,
                          .context_is_limit = !options.context.has_value()};
   if (model.context > 0) tokens.context = model.context;
   if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
@@ -159,11 +160,13 @@ absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source
 }
 
 absl::Status CheckChatFlags(const RunConfig& options, const DataSource& source) {
-  const bool is_given = !options.chat_template.empty() || options.trains_on_all;
-  if (!is_given || HoldsChats(source.spec)) return absl::OkStatus();
+  const char* const given = !options.chat_template.empty() ? "--chat-template"
+                            : options.trains_on_all        ? "--train-on"
+                            : options.packs_examples       ? "--pack"
+                                                           : nullptr;
+  if (given == nullptr || HoldsChats(source.spec)) return absl::OkStatus();
   return base::UsageError(
-      absl::StrCat(options.chat_template.empty() ? "--train-on" : "--chat-template",
-                   " is for a .jsonl file, and ", source.spec, " is none"));
+      absl::StrCat(given, " is for a .jsonl file, and ", source.spec, " is none"));
 }
 
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
@@ -434,13 +437,14 @@ absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options) {
                                            ParseModelInput(workload.model_text)));
   ASSIGN_OR_RETURN(workload.model, MakeModel(options, workload.model_text,
                                              ModelData::Of(workload.data.train->spec())));
+  workload.model.has_documents = workload.data.train->spec().has_documents;
+  const auto check_fits = [&](const Dataset& data, const TargetSpec& target) {
+    return CheckFits(data.spec(), workload.model.input, target, workload.model.vocabulary,
+                     workload.model.has_documents);
+  };
+  RETURN_IF_ERROR(base::Annotate(check_fits(*workload.data.train, {}), DataOf(options)));
   RETURN_IF_ERROR(base::Annotate(
-      CheckFits(workload.data.train->spec(), workload.model.input, {}, workload.model.vocabulary),
-      DataOf(options)));
-  RETURN_IF_ERROR(
-      base::Annotate(CheckFits(workload.data.test->spec(), workload.model.input,
-                               workload.data.train->spec().target, workload.model.vocabulary),
-                     TestDataOf(options)));
+      check_fits(*workload.data.test, workload.data.train->spec().target), TestDataOf(options)));
   return workload;
 }
 

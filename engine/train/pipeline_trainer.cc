@@ -91,6 +91,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .trains = plan().trains(),
                          .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
                          .vocabulary = index == 0 ? run_.model.vocabulary : 0,
+                         .document_positions = DocumentPositions(run_.model),
                          .micro_batch_rows = plan().micro_batch_rows,
                          .micro_batches = plan().schedule.num_micro_batches,
                          .replication = plan().replication,
@@ -168,7 +169,7 @@ absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
     return absl::InvalidArgumentError("a model for generation has no loss");
   }
   return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target,
-                   run_.model.vocabulary);
+                   run_.model.vocabulary, run_.model.has_documents);
 }
 
 const Executor& PipelineTrainer::ExecutorOf(int replica) const {
@@ -322,7 +323,8 @@ absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const T
   }
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
   const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
-  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary));
+  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary,
+                            run_.model.has_documents));
   RETURN_IF_ERROR(PrepareOutputs());
   absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
   RETURN_IF_ERROR(group_->Agree(evaluation.status()));

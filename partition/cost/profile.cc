@@ -63,6 +63,7 @@ absl::Status CheckSize(const SizedLayers& size, const SizedLayers& first) {
         absl::StrCat(what, " takes ", bytes, " bytes, expected 0 to ", kMaxSizeBytes));
   };
   RETURN_IF_ERROR(check("the feed", size.feed_bytes_per_micro_batch));
+  RETURN_IF_ERROR(check("the feed of a stage", size.stage_bytes_per_micro_batch));
   RETURN_IF_ERROR(check("the loss", size.loss_workspace_bytes));
   return check("the loss", size.loss_bytes_per_micro_batch);
 }
@@ -208,6 +209,7 @@ SizedLayers LayersAt(const Profile& profile, int64_t rows) {
   at.feed_bytes_per_micro_batch = Scaled(at.feed_bytes_per_micro_batch, rows, from_rows);
   at.loss_workspace_bytes = Scaled(at.loss_workspace_bytes, rows, from_rows);
   at.loss_bytes_per_micro_batch = Scaled(at.loss_bytes_per_micro_batch, rows, from_rows);
+  at.stage_bytes_per_micro_batch = Scaled(at.stage_bytes_per_micro_batch, rows, from_rows);
   return at;
 }
 

@@ -18,14 +18,16 @@ namespace stagecoach::partition {
 struct SizedLayers {
   int64_t micro_batch_rows = 1;
   std::vector<LayerCost> layers;
-  int64_t feed_bytes_per_micro_batch = 0;  // its inputs, if they are copied ahead; else 0
-  int64_t loss_workspace_bytes = 0;        // scratch while the loss is computed
-  int64_t loss_bytes_per_micro_batch = 0;  // its targets and results, kept for the whole step
+  int64_t feed_bytes_per_micro_batch = 0;   // its inputs, if they are copied ahead; else 0
+  int64_t loss_workspace_bytes = 0;         // scratch while the loss is computed
+  int64_t loss_bytes_per_micro_batch = 0;   // its targets and results, kept for the whole step
+  int64_t stage_bytes_per_micro_batch = 0;  // what every stage is told of its samples, likewise
 
   EndMemory ends(int micro_batches) const {
     return {.feed_resident_bytes = AlignTensor(micro_batches * feed_bytes_per_micro_batch),
             .loss_workspace_bytes = loss_workspace_bytes,
-            .loss_resident_bytes = AlignTensor(micro_batches * loss_bytes_per_micro_batch)};
+            .loss_resident_bytes = AlignTensor(micro_batches * loss_bytes_per_micro_batch),
+            .stage_resident_bytes = AlignTensor(micro_batches * stage_bytes_per_micro_batch)};
   }
   friend bool operator==(const SizedLayers&, const SizedLayers&) = default;
 };

@@ -58,6 +58,7 @@ class Layout {
       stage.gradient_bytes = position_.replication.gradient_copies() * stage.parameter_bytes;
       stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position_.replication);
     }
+    stage.other_resident_bytes += ends_.stage_resident_bytes;
     if (position_.is_first) stage.other_resident_bytes += ends_.feed_resident_bytes;
     if (position_.is_last) {
       stage.workspace_bytes = std::max(stage.workspace_bytes, ends_.loss_workspace_bytes);

@@ -13,7 +13,8 @@
 
 namespace stagecoach::partition {
 
-// The additional memory of the stages at the two ends of a model.
+// The memory of stages besides that of their layers: for what they are fed, mostly at the two ends
+// of a model.
 struct EndMemory {
   // First stage: the inputs of a step's micro-batches, if they are copied ahead.
   int64_t feed_resident_bytes = 0;
@@ -21,6 +22,8 @@ struct EndMemory {
   // micro-batches.
   int64_t loss_workspace_bytes = 0;
   int64_t loss_resident_bytes = 0;
+  // Every stage: what it is told of the samples of a step's micro-batches.
+  int64_t stage_resident_bytes = 0;
 };
 
 struct StagePosition {

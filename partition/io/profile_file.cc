@@ -22,6 +22,7 @@
 #include "partition/io/profile_layer.h"
 #include "partition/io/sized_reader.h"
 #include "schedule/memory/memory_plan.h"
+#include "schedule/simulate/costs.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -88,8 +89,11 @@ absl::Status ReadFeed(const json& document, ObjectReader& reader, Profile& profi
   if (!object.has_value()) return absl::OkStatus();
   SizedReader feed(document["feed"], *std::move(object), profile.sizes.size());
   ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, feed.OptionalBytes("bytes_per_micro_batch"));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> stage_bytes,
+                   feed.OptionalBytes("stage_bytes_per_micro_batch"));
   for (size_t i = 0; i < profile.sizes.size(); ++i) {
     profile.sizes[i].feed_bytes_per_micro_batch = bytes[i];
+    profile.sizes[i].stage_bytes_per_micro_batch = stage_bytes[i];
   }
   return feed.reader().Finish();
 }
@@ -293,18 +297,24 @@ absl::StatusOr<Profile> ReadProfileFile(const std::string& path) {
 }
 
 std::string ToProfileJson(const Profile& profile) {
-  std::vector<int64_t> rows, feed, workspace, results;
+  std::vector<int64_t> rows, feed, stages, workspace, results;
   for (const SizedLayers& size : profile.sizes) {
     rows.push_back(size.micro_batch_rows);
     feed.push_back(size.feed_bytes_per_micro_batch);
+    stages.push_back(size.stage_bytes_per_micro_batch);
     workspace.push_back(size.loss_workspace_bytes);
     results.push_back(size.loss_bytes_per_micro_batch);
   }
   const ordered_json loss = {{"workspace_bytes", OneOrAll(workspace)},
                              {"bytes_per_micro_batch", OneOrAll(results)}};
   // Few models have one, so it is written only if there is one.
-  const bool feeds = std::any_of(feed.begin(), feed.end(), [](int64_t bytes) { return bytes > 0; });
-  const ordered_json feed_object = {{"bytes_per_micro_batch", OneOrAll(feed)}};
+  ordered_json feed_object;
+  const auto add_feed = [&](const char* key, const std::vector<int64_t>& bytes) {
+    const bool is_fed = std::any_of(bytes.begin(), bytes.end(), [](int64_t b) { return b > 0; });
+    if (is_fed) feed_object[key] = OneOrAll(bytes);
+  };
+  add_feed("bytes_per_micro_batch", feed);
+  add_feed("stage_bytes_per_micro_batch", stages);
   const int64_t norm_bytes = profile.collectives.norm_bytes;
   std::string text =
       absl::StrCat("{\n  \"format\": \"", kProfileFormat, "\",\n  \"version\": ", kProfileVersion,
@@ -314,7 +324,7 @@ std::string ToProfileJson(const Profile& profile) {
                    OverheadToJson("message_ms", profile.overheads.message_ns),
                    OverheadToJson("step_overhead_ms", profile.overheads.step_ns),
                    ",\n  \"micro_batch_rows\": ", Dump(rows),
-                   feeds ? absl::StrCat(",\n  \"feed\": ", Dump(feed_object)) : "",
+                   feed_object.empty() ? "" : absl::StrCat(",\n  \"feed\": ", Dump(feed_object)),
                    ",\n  \"loss\": ", Dump(loss), ",\n  \"layers\": [");
   std::vector<std::vector<std::string>> after(static_cast<size_t>(profile.num_layers()));
   for (const Edge& edge : profile.edges) {

@@ -22,7 +22,8 @@ namespace stagecoach::partition {
 // "updates_in_backward" (Profile) is false by default; the program writes true for its own models.
 // "norm_bytes" is what every device sends to the others of its gradients' norms
 // (Profile::collectives) if gradients are clipped; 0 by default. "feed" and "loss" are what the
-// first and the last stage keep in addition (EndMemory). Only "format", "version", and each layer's
+// first and the last stage keep in addition, and the feed's "stage_bytes_per_micro_batch" what each
+// stage does (EndMemory). Only "format", "version", and each layer's
 // "name", "forward_ms" and backward time are required. A number of a layer or the loss may be a
 // list, with one for each of the sizes in micro_batch_rows (default: [1]). Times are in
 // milliseconds, kept to the picosecond. Per layer:

@@ -62,7 +62,8 @@ inline std::vector<LayerCost> RandomLayers(std::mt19937& random, int count) {
 inline EndMemory RandomEnds(std::mt19937& random) {
   return {.feed_resident_bytes = static_cast<int64_t>(random() % 500),
           .loss_workspace_bytes = static_cast<int64_t>(random() % 5000),
-          .loss_resident_bytes = static_cast<int64_t>(random() % 500)};
+          .loss_resident_bytes = static_cast<int64_t>(random() % 500),
+          .stage_resident_bytes = static_cast<int64_t>(random() % 500)};
 }
 
 }  // namespace stagecoach::partition

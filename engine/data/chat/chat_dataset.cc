@@ -10,12 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/chat/chat_template.h"
+#include "engine/data/chat/packing.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "kernels/ops/loss_terms.h"
 
@@ -100,13 +102,42 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string
   return Tokenizer::Load(options.tokenizer);
 }
 
-// Returns the context that the longest example needs, rounded up, but not above the limit.
-int64_t ContextOf(const std::vector<ChatTokens>& examples, int64_t limit) {
-  int64_t longest = 1;
+// Returns the context that the longest example needs, rounded up, and at least `least`, but not
+// above the limit.
+int64_t ContextOf(const std::vector<ChatTokens>& examples, int64_t least, int64_t limit) {
+  int64_t longest = least;
   for (const ChatTokens& example : examples) {
     longest = std::max<int64_t>(longest, std::ssize(example.ids) - 1);
   }
   return std::min(limit, (longest + kContextGranule - 1) / kContextGranule * kContextGranule);
+}
+
+absl::Status CheckExample(const ChatTokens& example, size_t index, int64_t context,
+                          int64_t vocabulary) {
+  const int64_t learned = LearnedTokens(example);
+  if (std::ssize(example.ids) > context + 1 || learned == 0) {
+    return base::DataError(absl::StrCat("example ", index, " has ", example.ids.size(), " tokens, ",
+                                        learned, " of them to learn; expected at most ",
+                                        context + 1, " and at least one to learn"));
+  }
+  for (const int32_t id : example.ids) {
+    if (id >= 0 && id < vocabulary) continue;
+    return base::DataError(
+        absl::StrCat("example ", index, " has the token ", id, ", expected 0 to ", vocabulary - 1));
+  }
+  return absl::OkStatus();
+}
+
+// Returns the examples of each row.
+std::vector<std::vector<int64_t>> RowsOf(const std::vector<ChatTokens>& examples, int64_t context,
+                                         ExamplesInRow in_row) {
+  std::vector<int64_t> lengths;
+  std::vector<std::vector<int64_t>> rows;
+  for (const ChatTokens& example : examples) {
+    rows.push_back({std::ssize(lengths)});
+    lengths.push_back(std::ssize(example.ids) - 1);
+  }
+  return in_row == ExamplesInRow::kOne ? rows : PackIntoRows(lengths, context);
 }
 
 }  // namespace
@@ -128,7 +159,8 @@ int64_t LearnedTokens(const ChatTokens& example) {
 bool HoldsChats(const std::string& path) { return absl::EndsWith(path, ".jsonl"); }
 
 absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Create(
-    const std::vector<ChatTokens>& examples, int64_t context, int64_t vocabulary) {
+    const std::vector<ChatTokens>& examples, int64_t context, int64_t vocabulary,
+    ExamplesInRow in_row) {
   if (examples.empty()) return base::DataError("no example, expected at least one");
   if (context < 1) {
     return base::DataError(absl::StrCat("a context of ", context, " tokens, expected at least 1"));
@@ -137,43 +169,82 @@ absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Create(
     return base::DataError(
         absl::StrCat("a vocabulary of ", vocabulary, ", expected one of 2 to ", kMaxVocabulary));
   }
-  const std::shared_ptr<ChatDataset> data(new ChatDataset(TokenSpec(context, vocabulary)));
+  for (size_t i = 0; i < examples.size(); ++i) {
+    RETURN_IF_ERROR(CheckExample(examples[i], i, context, vocabulary));
+  }
+  SampleSpec spec = TokenSpec(context, vocabulary);
+  spec.has_documents = in_row == ExamplesInRow::kPacked;
+  const std::shared_ptr<ChatDataset> data(new ChatDataset(std::move(spec)));
   data->begins_.push_back(0);
-  for (const ChatTokens& example : examples) {
-    const int64_t learned = LearnedTokens(example);
-    if (std::ssize(example.ids) > context + 1 || learned == 0) {
-      return base::DataError(absl::StrCat(
-          "example ", data->rows(), " has ", example.ids.size(), " tokens, ", learned,
-          " of them to learn; expected at most ", context + 1, " and at least one to learn"));
+  data->row_begins_.push_back(0);
+  for (const std::vector<int64_t>& row : RowsOf(examples, context, in_row)) {
+    int64_t learned = 0;
+    for (const int64_t index : row) {
+      const ChatTokens& example = examples[static_cast<size_t>(index)];
+      data->ids_.insert(data->ids_.end(), example.ids.begin(), example.ids.end());
+      data->is_trained_.insert(data->is_trained_.end(), example.trained.begin(),
+                               example.trained.end());
+      data->begins_.push_back(data->ids_.size());
+      learned += LearnedTokens(example);
     }
-    for (const int32_t id : example.ids) {
-      if (id >= 0 && id < vocabulary) continue;
-      return base::DataError(absl::StrCat("example ", data->rows(), " has the token ", id,
-                                          ", expected 0 to ", vocabulary - 1));
-    }
-    data->ids_.insert(data->ids_.end(), example.ids.begin(), example.ids.end());
-    data->is_trained_.insert(data->is_trained_.end(), example.trained.begin(),
-                             example.trained.end());
-    data->begins_.push_back(data->ids_.size());
+    data->row_begins_.push_back(data->begins_.size() - 1);
     data->learned_.push_back(static_cast<int32_t>(learned));
   }
   return data;
 }
 
+ChatDataset::Example ChatDataset::ExampleAt(size_t index) const {
+  const size_t begin = begins_[index], count = begins_[index + 1] - begin;
+  return {absl::MakeConstSpan(ids_).subspan(begin, count),
+          absl::MakeConstSpan(is_trained_).subspan(begin, count)};
+}
+
+int64_t ChatDataset::PositionsOf(const Example& example) const {
+  const auto ids = std::ssize(example.ids);
+  return spec().has_documents ? ids - 1 : std::min(ids, features());
+}
+
+int64_t ChatDataset::ForEachExample(
+    int64_t row, absl::FunctionRef<void(const Example&, int64_t)> function) const {
+  int64_t position = 0;
+  const size_t end = row_begins_[static_cast<size_t>(row) + 1];
+  for (size_t i = row_begins_[static_cast<size_t>(row)]; i < end; ++i) {
+    const Example example = ExampleAt(i);
+    function(example, position);
+    position += PositionsOf(example);
+  }
+  return position;
+}
+
+double ChatDataset::fill() const {
+  int64_t positions = 0;
+  for (size_t i = 0; i + 1 < begins_.size(); ++i) positions += PositionsOf(ExampleAt(i));
+  return static_cast<double>(positions) / static_cast<double>(rows() * features());
+}
+
 void ChatDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
-  const auto context = static_cast<size_t>(features());
   auto* const ids = reinterpret_cast<int32_t*>(out);
-  const size_t count = std::min(BeginOf(row + 1) - BeginOf(row), context);
-  std::copy_n(ids_.data() + BeginOf(row), count, ids);
-  std::fill(ids + count, ids + context, 0);
+  const int64_t end = ForEachExample(row, [&](const Example& example, int64_t begin) {
+    std::copy_n(example.ids.data(), PositionsOf(example), ids + begin);
+  });
+  std::fill(ids + end, ids + features(), 0);
 }
 
 void ChatDataset::ReadTarget(int64_t row, std::byte* out) const {
   auto* const labels = reinterpret_cast<int32_t*>(out);
   std::fill_n(labels, features(), kernels::kNoLabel);
-  for (size_t i = BeginOf(row) + 1; i < BeginOf(row + 1); ++i) {
-    if (is_trained_[i] != 0) labels[i - 1 - BeginOf(row)] = ids_[i];
-  }
+  ForEachExample(row, [&](const Example& example, int64_t begin) {
+    for (size_t i = 1; i < example.ids.size(); ++i) {
+      if (example.is_trained[i] != 0) labels[begin + static_cast<int64_t>(i) - 1] = example.ids[i];
+    }
+  });
+}
+
+void ChatDataset::ReadDocuments(int64_t row, absl::Span<int32_t> out) const {
+  const int64_t end = ForEachExample(row, [&](const Example& example, int64_t begin) {
+    std::fill_n(out.begin() + begin, PositionsOf(example), static_cast<int32_t>(begin));
+  });
+  std::fill(out.begin() + end, out.end(), static_cast<int32_t>(end));
 }
 
 absl::StatusOr<TrainTest> LoadChats(const std::string& path, const TokenOptions& options,
@@ -185,12 +256,22 @@ absl::StatusOr<TrainTest> LoadChats(const std::string& path, const TokenOptions&
   data.encoding = {
       .vocabulary = options.vocabulary == 0 ? tokenizer->vocabulary() : options.vocabulary,
       .tokenizer = tokenizer->hash()};
+  const bool packs = options.packs_examples;
   const int64_t context =
-      options.context_is_limit ? ContextOf(examples, options.context) : options.context;
+      options.context_is_limit
+          ? ContextOf(examples, packs ? kLeastPackedContext : 1, options.context)
+          : options.context;
   const auto create = [&](const std::vector<ChatTokens>& part, const char* set) {
-    auto created = ChatDataset::Create(part, context, data.encoding.vocabulary);
+    auto created = ChatDataset::Create(part, context, data.encoding.vocabulary,
+                                       packs ? ExamplesInRow::kPacked : ExamplesInRow::kOne);
     const absl::Status status =
         base::Annotate(created.status(), absl::StrCat(path, ": ", set, " set"));
+    if (status.ok() && packs && on_notice) {
+      on_notice(absl::StrFormat(
+          "%s: the %s set's %s examples are packed into samples of %s tokens: %s, %.1f %% full", path,
+          set, base::FormatCount(std::ssize(part)), base::FormatCount(context),
+          base::FormatCount((*created)->rows()), 100.0 * (*created)->fill()));
+    }
     return status.ok() ? std::move(created) : status;
   };
   if (options.sets == Sets::kBoth && !examples.empty()) {

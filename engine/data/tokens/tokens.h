@@ -65,7 +65,8 @@ struct TokenOptions {
   // For conversations (engine/data/chat/chat_dataset.h): the name or the file of their template;
   // "": the tokenizer's own.
   std::string chat_template;
-  bool trains_on_all = false;  // and not on what the assistant says alone
+  bool trains_on_all = false;   // and not on what the assistant says alone
+  bool packs_examples = false;  // several into a row of `context` tokens (ChatDataset)
   // Of conversations, `context` is a limit: theirs is as long as the longest of them needs.
   bool context_is_limit = false;
 };

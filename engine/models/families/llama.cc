@@ -164,8 +164,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   return model;
 }
 
-// A Mistral within its window is a Llama, and written as one. So is what a Phi 3 becomes in a model
-// file, which does not say how its tensors were joined.
+// A Mistral within its window is a Llama, and written as one.
 nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   const char* const name = model.has_joined_tensors ? "Phi3"
                            : model.qk_norm          ? "Qwen3"
@@ -183,6 +182,8 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
                                    {"rms_norm_eps", model.norm_epsilon},
                                    {"rope_theta", model.rotary_base},
                                    {"hidden_act", "silu"}};
+  // Phi 3's is 32000 by default, whatever the vocabulary.
+  if (model.has_joined_tensors) config["pad_token_id"] = nullptr;
   if (model.head_size != 0 || model.qk_norm) config["head_dim"] = model.size_of_head();
   WriteScaling(model.rotary_scaling, config);
   return config;

@@ -44,7 +44,8 @@ class AttentionLayer final : public Layer {
     }
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::AttentionShape{
                               context.rows, positions, heads_, kv_heads_, head_size, rotary_base_,
-                              rotary_scaling_, rotary_size_}));
+                              rotary_scaling_, rotary_size_, /*window=*/0, /*scale=*/0.0F,
+                              /*score_cap=*/0.0F, context.has_documents}));
     statistics_ = Shape{context.rows, heads_, positions};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
@@ -59,13 +60,14 @@ class AttentionLayer final : public Layer {
       return cached_op_->Forward(args.stream, args.call.rows, args.x, args.cache, args.y,
                                  args.workspace);
     }
-    return op_->Forward(args.stream, args.x, Statistics(args), args.y, args.workspace);
+    return op_->Forward(args.stream, args.x, args.documents, Statistics(args), args.y,
+                        args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
     if (args.dx.empty()) return absl::OkStatus();
-    return op_->BackwardInput(args.stream, args.dy, args.x, args.y, Statistics(args), args.dx,
-                              args.workspace);
+    return op_->BackwardInput(args.stream, args.dy, args.x, args.documents, args.y,
+                              Statistics(args), args.dx, args.workspace);
   }
 
  private:

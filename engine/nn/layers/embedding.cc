@@ -28,6 +28,11 @@ class EmbeddingLayer final : public Layer {
       return absl::InvalidArgumentError(absl::StrCat(
           "embedding: one position after another, a sample is one id, not ", positions));
     }
+    if (context.has_documents && options_.positions) {
+      return absl::InvalidArgumentError(
+          "embedding: with learned positions, a sample cannot consist of several documents: each "
+          "would need positions of its own, as rotary ones are");
+    }
     const kernels::EmbeddingShape shape = {
         .rows = context.rows,
         .positions = positions,

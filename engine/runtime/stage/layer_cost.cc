@@ -34,6 +34,10 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTe
           .loss_resident_bytes = AlignTensor(micro_batches * BytesOfLoss(loss, micro_batch_rows))};
 }
 
+int64_t DocumentPositions(const Model& model) {
+  return model.has_documents ? model.input.elements() : 0;
+}
+
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
                                               const Optimizer& optimizer,
                                               schedule::ResultsPlace results) {

@@ -29,6 +29,9 @@ int64_t BytesOfFeed(const kernels::Device& device, const BoundaryTensors& input)
 partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTensors& input,
                                  const LossSpec& loss, int64_t micro_batch_rows, int micro_batches);
 
+// Returns the number of positions of a sample that every stage is told the documents of; 0: none.
+int64_t DocumentPositions(const Model& model);
+
 // Returns the bytes of collectives: if updates wait for the norm (Optimizer::waits_for_norm), the
 // squared norm of each parameter, in double; if results are shared, what the loss keeps of each
 // micro-batch.

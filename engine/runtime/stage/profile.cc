@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/data/feed.h"
 #include "engine/runtime/stage/layer_cost.h"
 #include "partition/cost/analytic.h"
 
@@ -56,7 +57,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                               .cached_positions = model.cached_positions,
                               .cached_sequences = model.cached_sequences,
                               .rows_are_sequences = pass.rows_are_sequences,
-                              .is_frozen = model.is_frozen};
+                              .is_frozen = model.is_frozen,
+                              .has_documents = model.has_documents};
       if (is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, context));
       return std::move(prepared.spec);
@@ -102,6 +104,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
       BytesOfEnds(device, fed, profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1)
           .loss_workspace_bytes;
   profile.loss_bytes_per_micro_batch = BytesOfLoss(profile.loss_spec, options.micro_batch_rows);
+  profile.stage_bytes_per_micro_batch =
+      BytesOfDocuments(DocumentPositions(model), options.micro_batch_rows);
   profile.collectives = BytesOfCollectives(profile.parameters, options.optimizer, options.results);
   return absl::OkStatus();
 }

@@ -50,7 +50,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
         .cached_positions = model.cached_positions,
         .cached_sequences = model.cached_sequences,
         .rows_are_sequences = pass.rows_are_sequences,
-        .is_frozen = model.is_frozen};
+        .is_frozen = model.is_frozen,
+        .has_documents = model.has_documents};
     if (options.is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
     return Sequential::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count), context,
                                options.first_layer, options.skips);
@@ -111,8 +112,14 @@ absl::Status Stage::PrepareFeed() {
                                     .features = options_.is_first ? options_.input.elements() : 0,
                                     .vocabulary = options_.vocabulary,
                                     .feeds_loss = has_loss(),
-                                    .target = loss_spec_.target}));
+                                    .target = loss_spec_.target,
+                                    .document_positions = options_.document_positions}));
   return absl::OkStatus();
+}
+
+int64_t Stage::document_bytes() const {
+  return options_.micro_batches *
+         BytesOfDocuments(options_.document_positions, options_.micro_batch_rows);
 }
 
 void Stage::LayOut() {
@@ -121,8 +128,9 @@ void Stage::LayOut() {
                                              .splits_backward = options_.splits_backward,
                                              .trains = options_.trains,
                                              .replication = options_.replication};
-  const partition::EndMemory ends =
+  partition::EndMemory ends =
       BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches);
+  ends.stage_resident_bytes = document_bytes();
   chain_.LayOut(position, ends, options_.recomputed);
   for (OtherChain& other : others_) {
     other.chain.LayOut(position, ends);
@@ -201,6 +209,8 @@ void Stage::PlaceParameters(std::byte* resident) {
     feed_.PlaceAhead(others);
     others += AlignTensor(options_.micro_batches * feed_.feature_bytes());
   }
+  feed_.PlaceDocuments(others);
+  others += document_bytes();
   if (!options_.is_last) return;
   feed_.PlaceTargets(others);
   others += options_.micro_batches * BytesOfTargets(loss_spec_.target, options_.micro_batch_rows);

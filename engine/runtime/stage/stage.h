@@ -37,12 +37,13 @@ struct LossResult {
 struct StageOptions {
   StageId id;
   int first_layer = 0, last_layer = 0;
-  bool is_first = false;         // its input is data
-  bool is_last = false;          // it computes the loss
-  bool splits_backward = false;  // B and W are called separately
-  bool trains = true;            // otherwise it has neither gradients nor states
-  Shape input;                   // of one sample
-  int64_t vocabulary = 0;        // of its input, if that has ids (Model::vocabulary)
+  bool is_first = false;           // its input is data
+  bool is_last = false;            // it computes the loss
+  bool splits_backward = false;    // B and W are called separately
+  bool trains = true;              // otherwise it has neither gradients nor states
+  Shape input;                     // of one sample
+  int64_t vocabulary = 0;          // of its input, if that has ids (Model::vocabulary)
+  int64_t document_positions = 0;  // DocumentPositions (layer_cost.h)
   int64_t micro_batch_rows = 1;
   int micro_batches = 1;  // of one replica
   partition::Replication replication;
@@ -186,6 +187,7 @@ class Stage {
         const StageOptions& options, Sequential chain);
   absl::Status PrepareLoss(const LossFactory& factory);
   absl::Status PrepareFeed();
+  int64_t document_bytes() const;  // of what it is told of a step's documents
   void LayOut();
   void PlaceParameters(std::byte* resident);
   absl::Status InitializeParameters(uint64_t seed, bool draws_all);
@@ -196,7 +198,7 @@ class Stage {
   absl::Status Finish();
   kernels::DType input_type() const { return InputType(device_, options_.vocabulary > 0); }
   size_t IndexOf(ParameterId id) const;  // Pre-condition: has(id)
-  LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
+  LayerArgs Args(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch) const;
   LayerLoss LossOf(MicroBatch micro_batch) const;  // without outputs; on the last stage
   // Runs a backward pass, with the loss in its arguments if a layer computes it.
   absl::Status WithLayerLoss(LayerArgs args, MicroBatch micro_batch,

@@ -12,13 +12,15 @@ namespace stagecoach::engine {
 
 using kernels::DType;
 
-LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call) const {
+LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call,
+                      MicroBatch micro_batch) const {
   return {.stream = device_.stream(),
           .call = call,
           .x = input_.At(0, blocks.input),
           .y = output_.At(0, blocks.output),
           .dx = input_.At(0, blocks.input_gradient),
           .dy = output_.At(0, blocks.output_gradient),
+          .documents = feed_.DocumentsOf(micro_batch.value()),
           .parameters = values_,
           .gradients = gradients_.front(),
           .stash = blocks.stash,
@@ -42,9 +44,10 @@ absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, 
   const auto rows = std::ssize(batch.RowsOf(micro_batch.value(), options_.micro_batch_rows));
   // Nobody reads what the padding of a micro-batch without rows gives.
   if (generates() && device_.memory_is_host() && rows == 0) return absl::OkStatus();
-  LayerArgs args = Args(blocks, call);
+  LayerArgs args = Args(blocks, call, micro_batch);
   const OtherChain* const other = OtherChainFor(rows, batch.rows_are_sequences);
   const Sequential& chain = other == nullptr ? chain_ : other->chain;
+  RETURN_IF_ERROR(feed_.Documents(batch, micro_batch.value()));
   if (options_.is_first && !batch.continues) {
     RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
   }
@@ -121,7 +124,7 @@ absl::Status Stage::ComputeLoss(const LayerArgs& args, MicroBatch micro_batch) {
 
 absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& call,
                                   MicroBatch micro_batch, kernels::Recording& recording) {
-  return WithLayerLoss(Args(blocks, call), micro_batch, [&](const LayerArgs& args) {
+  return WithLayerLoss(Args(blocks, call, micro_batch), micro_batch, [&](const LayerArgs& args) {
     return Replay(recording, [&] { return chain_.BackwardInput(args); });
   });
 }
@@ -129,7 +132,7 @@ absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& 
 absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext& call,
                                    MicroBatch micro_batch, const UpdateStep* update,
                                    kernels::Recording& recording) {
-  return RunBackward(Args(blocks, call), micro_batch, update, recording,
+  return RunBackward(Args(blocks, call, micro_batch), micro_batch, update, recording,
                      [&](const LayerArgs& args, Sequential::AfterLayer after_layer) {
                        return chain_.BackwardWeight(args, after_layer);
                      });
@@ -138,7 +141,7 @@ absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext&
 absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call,
                              MicroBatch micro_batch, const UpdateStep* update,
                              kernels::Recording& recording) {
-  return WithLayerLoss(Args(blocks, call), micro_batch, [&](const LayerArgs& args) {
+  return WithLayerLoss(Args(blocks, call, micro_batch), micro_batch, [&](const LayerArgs& args) {
     return RunBackward(args, micro_batch, update, recording,
                        [&](const LayerArgs& own, Sequential::AfterLayer after_layer) {
                          return chain_.Backward(own, after_layer);

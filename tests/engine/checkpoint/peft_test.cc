@@ -100,30 +100,37 @@ TEST(PeftFolder, IsOneWithAConfig) {
   EXPECT_TRUE(IsPeftFolder(LoraFixture("lora/gpt2").FolderOf("adapter_initial")));
 }
 
-// The places are in the whole weight, whichever parts have adapters; joined tensors of files have
-// none of their own.
+// The places are in the whole weight, whichever parts have adapters.
 TEST(AdapterPlaces, AreThoseOfTheTargetsInTheWholeWeight) {
-  const Transformer model = {.family = TransformerFamily::kLlama,
-                             .blocks = 1,
-                             .width = 8,
-                             .heads = 4,
-                             .kv_heads = 2,
-                             .hidden = 12,
-                             .rotary_base = 1e4,
-                             .has_joined_tensors = true};
-  std::vector<std::string> places;
-  for (const AdapterPlace& place :
-       AdapterPlacesOf(model, {.targets = {"v_proj", "up_proj", "down_proj"}})) {
-    places.push_back(absl::StrCat(place.ParameterOf("lora_A"), " ", place.TensorOf("lora_B"), " ",
-                                  place.inputs, " ", place.first, "+", place.outputs));
-  }
+  Transformer model = {.family = TransformerFamily::kLlama,
+                       .blocks = 1,
+                       .width = 8,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .hidden = 12,
+                       .rotary_base = 1e4};
+  const auto places_of = [&](const std::vector<std::string>& targets) {
+    std::vector<std::string> places;
+    for (const AdapterPlace& place : AdapterPlacesOf(model, {.targets = targets})) {
+      places.push_back(absl::StrCat(place.ParameterOf("lora_A"), " ", place.TensorOf("lora_B"), " ",
+                                    place.inputs, " ", place.first, "+", place.outputs));
+    }
+    return places;
+  };
   const std::string theirs = "base_model.model.model.layers.0.";
-  EXPECT_THAT(places, ElementsAre(absl::StrCat("layer 1: 1.v_proj.lora_A ", theirs,
-                                               "self_attn.v_proj.lora_B.weight 8 12+4"),
-                                  absl::StrCat("layer 2: 1.up_proj.lora_A ", theirs,
-                                               "mlp.up_proj.lora_B.weight 8 12+12"),
-                                  absl::StrCat("layer 2: 3.down_proj.lora_A ", theirs,
-                                               "mlp.down_proj.lora_B.weight 12 0+8")));
+  EXPECT_THAT(places_of({"v_proj", "up_proj", "down_proj"}),
+              ElementsAre(absl::StrCat("layer 1: 1.v_proj.lora_A ", theirs,
+                                       "self_attn.v_proj.lora_B.weight 8 12+4"),
+                          absl::StrCat("layer 2: 1.up_proj.lora_A ", theirs,
+                                       "mlp.up_proj.lora_B.weight 8 12+12"),
+                          absl::StrCat("layer 2: 3.down_proj.lora_A ", theirs,
+                                       "mlp.down_proj.lora_B.weight 12 0+8")));
+  model.has_joined_tensors = true;
+  EXPECT_THAT(places_of({"qkv_proj", "gate_up_proj"}),
+              ElementsAre(absl::StrCat("layer 1: 1.qkv_proj.lora_A ", theirs,
+                                       "self_attn.qkv_proj.lora_B.weight 8 0+16"),
+                          absl::StrCat("layer 2: 1.gate_up_proj.lora_A ", theirs,
+                                       "mlp.gate_up_proj.lora_B.weight 8 0+24")));
 }
 
 }  // namespace

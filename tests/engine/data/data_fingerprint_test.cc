@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/data/chat/chat_dataset.h"
 #include "gtest/gtest.h"
 
 namespace stagecoach::engine {
@@ -42,6 +43,19 @@ TEST(DataFingerprint, TellsApartWhatChangesTheResults) {
     EXPECT_TRUE(all.insert(Of(change, kBytes)).second);
     EXPECT_EQ(Of(change, kBytes), Of(change, kBytes + 1));  // the limit only affects larger sets
   }
+}
+
+// Packed alike, but for the place where one document ends and the next begins.
+TEST(DataFingerprint, TellsApartWhereDocumentsBegin) {
+  const auto of = [](const std::vector<ChatTokens>& examples) {
+    return FingerprintOf(
+               {.train = ChatDataset::Create(examples, 4, 10, ExamplesInRow::kPacked).value()},
+               kBytes)
+        .train;
+  };
+  const ChatTokens one = {{1, 1}, {0, 1}}, two = {{1, 1, 1}, {0, 1, 1}};
+  EXPECT_NE(of({one, two}), of({two, one}));
+  EXPECT_EQ(of({one, two}), of({one, two}));
 }
 
 // The fingerprint covers every fourth sample here, and all labels.

@@ -1,5 +1,6 @@
 #include "engine/data/feed.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -197,6 +198,68 @@ TEST(Feed, RefusesAnIdOutsideTheVocabulary) {
                 IsRefused(absl::StrCat("id of row 1, position 2, is ", id,
                                        ", expected 0 to 4: the vocabulary has 5 ids")));
   }
+}
+
+// Rows of three positions, with the first positions of their documents.
+class RowsOfDocuments final : public Dataset {
+ public:
+  explicit RowsOfDocuments(std::vector<int32_t> first_positions)
+      : Dataset({.inputs = {{.name = "ids", .type = DType::kInt32, .shape = Shape{3}}},
+                 .has_documents = true}),
+        first_positions_(std::move(first_positions)) {}
+
+  int64_t rows() const override { return std::ssize(first_positions_) / 3; }
+
+ private:
+  void ReadInput(int /*i*/, int64_t /*row*/, std::byte* /*out*/) const override {}
+  void ReadTarget(int64_t /*row*/, std::byte* /*out*/) const override {}
+  void ReadDocuments(int64_t row, absl::Span<int32_t> out) const override {
+    std::copy_n(first_positions_.begin() + 3 * row, 3, out.begin());
+  }
+
+  const std::vector<int32_t> first_positions_;
+};
+
+// Returns what the layers of two micro-batches of two rows are told, of a batch of all rows.
+absl::StatusOr<std::vector<int32_t>> DocumentsFedOf(const Dataset& data) {
+  const auto device = MakeDevice({}, 0).value();
+  Feed feed =
+      Feed::Create(*device, {.micro_batch_rows = 2, .micro_batches = 2, .document_positions = 3})
+          .value();
+  const kernels::Buffer place = device->Allocate(2 * BytesOfDocuments(3, 2)).value();
+  feed.PlaceDocuments(place.data());
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < data.rows(); ++row) rows.push_back(row);
+  std::vector<int32_t> given;
+  for (int i = 0; i < 2; ++i) {
+    const Tensor documents = feed.DocumentsOf(i);
+    std::fill_n(documents.i32(), documents.elements(), -1);
+    RETURN_IF_ERROR(feed.Documents({.data = &data, .rows = rows}, i));
+    given.insert(given.end(), documents.i32(), documents.i32() + documents.elements());
+  }
+  return given;
+}
+
+TEST(Feed, TellsTheDocumentsOfARow) {
+  EXPECT_EQ(DocumentsFedOf(RowsOfDocuments({0, 0, 2, 0, 1, 1, 0, 1, 2})).value(),
+            (std::vector<int32_t>{0, 0, 2, 0, 1, 1, 0, 1, 2, 0, 0, 0}));
+  // Rows without documents are one each.
+  EXPECT_EQ(DocumentsFedOf(RowsOfIds({1, 2, 3})).value(), std::vector<int32_t>(12, 0));
+  const auto device = MakeDevice({}, 0).value();
+  Feed none = Feed::Create(*device, {.micro_batch_rows = 2, .micro_batches = 2}).value();
+  EXPECT_TRUE(none.DocumentsOf(1).empty());
+  EXPECT_OK(none.Documents({}, 1));
+}
+
+TEST(Feed, RefusesDocumentsThatAreNone) {
+  EXPECT_THAT(DocumentsFedOf(RowsOfDocuments({0, 0, 2, 1, 1, 1})),
+              IsRefused("document of row 1, position 0, begins at 1, expected 0 to 0"));
+  EXPECT_THAT(DocumentsFedOf(RowsOfDocuments({0, -1, 2})),
+              IsRefused("row 0, position 1, begins at -1, expected 0 to 1"));
+  EXPECT_THAT(DocumentsFedOf(RowsOfDocuments({0, 1, 0})),
+              IsRefused("row 0, position 2, begins at 0, expected 1 to 2"));
+  EXPECT_THAT(DocumentsFedOf(RowsOfDocuments({0, 1, 3})),
+              IsRefused("row 0, position 2, begins at 3, expected 1 to 2"));
 }
 
 // Returns what a bfloat16 device is fed for one row.

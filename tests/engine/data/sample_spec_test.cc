@@ -49,6 +49,12 @@ TEST(CheckFits, TakesIdsOfTheModelsVocabularyOrLess) {
   const TargetSpec target = {.kind = kClasses, .shape = Shape{6}, .classes = 9};
   EXPECT_OK(CheckFits(Ids(6, 9), Shape{6}, target, /*vocabulary=*/9));
   EXPECT_OK(CheckFits(Ids(6, 5), Shape{6}, target, /*vocabulary=*/9));
+  SampleSpec packed = Ids(6, 9);
+  packed.has_documents = true;
+  EXPECT_OK(CheckFits(packed, Shape{6}, target, /*vocabulary=*/9, /*takes_documents=*/true));
+  EXPECT_OK(CheckFits(Ids(6, 9), Shape{6}, target, /*vocabulary=*/9, /*takes_documents=*/true));
+  EXPECT_THAT(CheckFits(packed, Shape{6}, target, /*vocabulary=*/9),
+              IsRefused("consist of several documents; the model takes them as one"));
   EXPECT_THAT(CheckFits(Ids(6, 9), Shape{6}, target, /*vocabulary=*/8),
               IsRefused("ids of a vocabulary of 9; the model takes ids of 8"));
 }

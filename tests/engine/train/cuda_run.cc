@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/data/chat/chat_dataset.h"
 #include "engine/data/tokens/tokens.h"
 #include "engine/models/model_file.h"
 #include "engine/models/transformer.h"
@@ -102,6 +103,14 @@ Model GptNeoXModel() {
       "gpt_neox:blocks=6,width=16,heads=2,hidden=12,context=5,vocabulary=37,rotary_size=4");
 }
 
+Model PackedModel() {
+  Model model = NamedModel(
+      "llama:blocks=2,width=8,heads=4,kv_heads=2,head_size=4,hidden=12,context=11,vocabulary=37,"
+      "tied=0");
+  model.has_documents = true;
+  return model;
+}
+
 Model LoraModel() { return NamedModel(kFrozenModel, kAdaptersOfIt); }
 
 Model QuantizedModel() {
@@ -111,10 +120,20 @@ Model QuantizedModel() {
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {
   if (model.vocabulary == 0) return SmallData(rows);
   const int64_t context = model.input.dim(0);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i <= rows * context; ++i) {
-    ids.push_back(static_cast<int32_t>(i * i % 997 % model.vocabulary));
+  const auto id_at = [&](int64_t i) { return static_cast<int32_t>(i * i % 997 % model.vocabulary); };
+  if (model.has_documents) {
+    // Three a row, of 6, 3 and 1 or 2 positions.
+    std::vector<ChatTokens> examples;
+    for (int64_t i = 0; i < 3 * rows; ++i) {
+      const int64_t length = i < rows ? 7 : i < 2 * rows ? 4 : 2 + i % 2;
+      ChatTokens& example = examples.emplace_back();
+      for (int64_t k = 0; k < length; ++k) example.ids.push_back(id_at(7 * i + k));
+      example.trained.assign(example.ids.size(), 1);
+    }
+    return ChatDataset::Create(examples, context, model.vocabulary, ExamplesInRow::kPacked).value();
   }
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i <= rows * context; ++i) ids.push_back(id_at(i));
   return TokenDataset::Create(TokenIds::Of(std::move(ids)).value(), context, model.vocabulary)
       .value();
 }

@@ -45,6 +45,9 @@ Model Gpt2Model();
 Model LlamaModel();
 Model GptNeoXModel();
 
+// Returns a Llama for samples of several documents.
+Model PackedModel();
+
 // Returns a frozen GPT-2 of five layers whose linear layers have adapters with dropout.
 Model LoraModel();
 // Returns the same with weights in 4 bits.

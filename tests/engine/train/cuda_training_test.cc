@@ -266,7 +266,7 @@ TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
 // The recomputed passes are graphs then, too.
 TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
   for (const Model& model : {TinyModel(), BlocksModel(), FeedForwardModel(), TokenModel(),
-                             LoraModel(), QuantizedModel()}) {
+                             LoraModel(), QuantizedModel(), PackedModel()}) {
     for (const char* schedule : {"1f1b", "zb-v"}) {
       for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
         const Place place = NumGpus() < 2 ? Place::kOneGpu : Place::kNccl;
@@ -291,7 +291,8 @@ TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
 // head computes the loss in B, whole or split from W, and is tied to the embedding, wherever that
 // is.
 TEST_F(CudaTraining, BlocksOfTransformersAndHeadsGiveTheSameAnswer) {
-  for (const Model& model : {FeedForwardModel(), TokenModel(), LoraModel(), QuantizedModel()}) {
+  for (const Model& model :
+       {FeedForwardModel(), TokenModel(), LoraModel(), QuantizedModel(), PackedModel()}) {
     for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
       SCOPED_TRACE(PrecisionName(precision));
       const auto answer = [&](int stages, const std::string& schedule) {

@@ -39,7 +39,8 @@ Profile TwoSizes() {
           .sizes = {{.micro_batch_rows = 8,
                      .layers = layers,
                      .feed_bytes_per_micro_batch = 20,
-                     .loss_workspace_bytes = 100},
+                     .loss_workspace_bytes = 100,
+                     .stage_bytes_per_micro_batch = 44},
                     {.micro_batch_rows = 32, .layers = layers, .loss_bytes_per_micro_batch = 16}}};
 }
 
@@ -76,6 +77,8 @@ TEST(PartitionProfile, RefusesWhatIsNoProfile) {
        "32 rows: 3 layers, expected the 4 of the first size"},
       {[](Profile& p) { p.sizes[0].feed_bytes_per_micro_batch = -1; },
        "8 rows: the feed takes -1 bytes"},
+      {[](Profile& p) { p.sizes[0].stage_bytes_per_micro_batch = -1; },
+       "8 rows: the feed of a stage takes -1 bytes"},
       {[](Profile& p) { p.sizes[0].loss_workspace_bytes = -1; }, "8 rows: the loss takes -1 bytes"},
   };
   ExpectRefusedChanges(TwoSizes(), CheckProfile, refusals);
@@ -155,6 +158,8 @@ TEST(PartitionProfile, OtherSizesAreScaledFromTheNearest) {
   const SizedLayers at = LayersAt(profile, 12);
   EXPECT_EQ(at.micro_batch_rows, 12);
   EXPECT_EQ(at.feed_bytes_per_micro_batch, 30);
+  EXPECT_EQ(at.stage_bytes_per_micro_batch, 66);
+  EXPECT_EQ(at.ends(2).stage_resident_bytes, 192);  // 132, rounded up
   EXPECT_EQ(at.loss_workspace_bytes, 150);
   EXPECT_EQ(at.layers[1].forward_ns, 15);
   EXPECT_EQ(at.layers[1].step_ns, 7);

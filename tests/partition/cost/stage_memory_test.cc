@@ -149,8 +149,10 @@ TEST(LayOutStage, KeepsNothingPastAForwardPassThatNothingFollows) {
 
 TEST(LayOutStagesFrom, GivesWhatLayOutStageDoes) {
   std::mt19937 random(5);
-  const EndMemory ends = {
-      .feed_resident_bytes = 640, .loss_workspace_bytes = 3000, .loss_resident_bytes = 320};
+  const EndMemory ends = {.feed_resident_bytes = 640,
+                          .loss_workspace_bytes = 3000,
+                          .loss_resident_bytes = 320,
+                          .stage_resident_bytes = 192};
   for (int round = 0; round < 200; ++round) {
     const std::vector<LayerMemory> layers = MemoryOf(RandomLayers(random, 1 + random() % 6));
     const StagePosition position = {.is_first = random() % 2 == 0,
@@ -271,6 +273,14 @@ TEST(LayOutStage, FeedCountsOnTheFirstStageOnly) {
   EXPECT_EQ(Aggregate({Layer(64, 64)}, {.is_first = true}, ends).other_resident_bytes, 24);
   EXPECT_EQ(Aggregate({Layer(64, 64)}, kMiddle, ends).other_resident_bytes, 0);
   EXPECT_EQ(Aggregate({Layer(64, 64)}, {.is_last = true}, ends).other_resident_bytes, 0);
+}
+
+TEST(LayOutStage, WhatEveryStageIsToldCountsOnEach) {
+  const EndMemory ends = {
+      .feed_resident_bytes = 24, .loss_resident_bytes = 8, .stage_resident_bytes = 100};
+  EXPECT_EQ(Aggregate({Layer(64, 64)}, {.is_first = true}, ends).other_resident_bytes, 124);
+  EXPECT_EQ(Aggregate({Layer(64, 64), Layer(64, 64)}, kMiddle, ends).other_resident_bytes, 100);
+  EXPECT_EQ(Aggregate({Layer(64, 64)}, {.is_last = true}, ends).other_resident_bytes, 108);
 }
 
 TEST(LayOutStage, LossCountsOnTheLastStageOnly) {

@@ -162,7 +162,8 @@ Profile RandomProfile(std::mt19937& random) {
                         .layers = RandomLayers(random, count),
                         .feed_bytes_per_micro_batch = static_cast<int64_t>(random() % 2 * 60),
                         .loss_workspace_bytes = static_cast<int64_t>(random() % 100),
-                        .loss_bytes_per_micro_batch = static_cast<int64_t>(random() % 100)};
+                        .loss_bytes_per_micro_batch = static_cast<int64_t>(random() % 100),
+                        .stage_bytes_per_micro_batch = static_cast<int64_t>(random() % 2 * 44)};
     for (int i = 0; i < count; ++i) {
       LayerCost& layer = size.layers[i];
       layer.name = absl::StrCat("layer \"", i, "\"");

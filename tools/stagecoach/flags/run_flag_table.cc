@@ -275,9 +275,14 @@ std::vector<RunFlag> DataFlags() {
       Flag("--train-on", "answers|all",
            Describe("Tokens of chats and completions to learn", "answers"),
            Reads(&O::trains_on_all, NamesOf<bool>({{"answers", false}, {"all", true}})),
-           {.in_effect = OfOptions(HoldsChats, [](const O& options) {
-              return options.trains_on_all ? "all" : "answers";
-            })})};
+           {.in_effect = OfOptions(
+                HoldsChats,
+                [](const O& options) { return options.trains_on_all ? "all" : "answers"; })}),
+      Flag("--pack", "", "Pack chats into samples of --context tokens; they do not see each other",
+           Switches(&O::packs_examples), {.in_effect = OfOptions([](const O& options) {
+                                            return options.packs_examples ? Effect("yes")
+                                                                          : std::nullopt;
+                                          })})};
 }
 
 std::vector<RunFlag> TestDataFlags() {
@@ -500,8 +505,8 @@ std::vector<RunFlag> OptimizerFlags() {
                              ? Effect(Text(run.prepared.optimizer.clip_norm))
                              : std::nullopt;
                 })}),
-          Flag("--on-nonfinite", "stop|skip",
-               "Stop or skip a step with NaN or infinite gradients [only check the loss]",
+          Flag("--on-nonfinite", "NAME",
+               "stop or skip a step with NaN or infinite gradients [only check the loss]",
                Reads(&O::on_nonfinite,
                      NamesOf<engine::OnNonFinite>({{"stop", engine::OnNonFinite::kStop},
                                                    {"skip", engine::OnNonFinite::kSkip}})))};

@@ -57,6 +57,52 @@ TEST(ChatDataset, PadsEachExampleAndLabelsWhatIsLearned) {
   EXPECT_EQ(CountAnswers(*data, {0, 1, 2}), 5);
 }
 
+std::vector<int32_t> DocumentsOf(const Dataset& data, int64_t row) {
+  std::vector<int32_t> documents(static_cast<size_t>(data.features()), -1);
+  data.CopyDocuments(row, absl::MakeSpan(documents));
+  return documents;
+}
+
+// Examples of 2, 4, 1 and 3 positions: each of the long ones has room for a short one.
+TEST(ChatDataset, PacksExamplesAsDocuments) {
+  const std::vector<ChatTokens> examples = {{{5, 6, 7}, {0, 0, 1}},
+                                            {{1, 2, 3, 4, 5}, {1, 1, 0, 1, 1}},
+                                            {{9, 8}, {0, 1}},
+                                            {{2, 3, 4, 5}, {1, 0, 1, 1}}};
+  ASSERT_OK_AND_ASSIGN(const auto data,
+                       ChatDataset::Create(examples, 6, 10, ExamplesInRow::kPacked));
+  EXPECT_TRUE(data->spec().has_documents);
+  ASSERT_EQ(data->rows(), 2);
+  EXPECT_THAT(InputOf(*data, 0), ElementsAre(5, 6, 1, 2, 3, 4));
+  EXPECT_THAT(LabelsOf(*data, 0), ElementsAre(kNoLabel, 7, 2, kNoLabel, 4, 5));
+  EXPECT_THAT(DocumentsOf(*data, 0), ElementsAre(0, 0, 2, 2, 2, 2));
+  EXPECT_EQ(data->AnswersOf(0), 4);
+  EXPECT_THAT(InputOf(*data, 1), ElementsAre(9, 2, 3, 4, 0, 0));
+  EXPECT_THAT(LabelsOf(*data, 1), ElementsAre(8, kNoLabel, 4, 5, kNoLabel, kNoLabel));
+  EXPECT_THAT(DocumentsOf(*data, 1), ElementsAre(0, 1, 1, 1, 4, 4));
+  EXPECT_EQ(data->AnswersOf(1), 3);
+  EXPECT_DOUBLE_EQ(data->fill(), 10.0 / 12.0);
+  ASSERT_OK_AND_ASSIGN(const auto second, SpreadSubset(data, 1));
+  EXPECT_THAT(DocumentsOf(*second, 0), ElementsAre(0, 0, 2, 2, 2, 2));
+  // Not packed, a row is one document.
+  ASSERT_OK_AND_ASSIGN(const auto apart, ChatDataset::Create(examples, 6, 10));
+  EXPECT_FALSE(apart->spec().has_documents);
+  EXPECT_THAT(DocumentsOf(*apart, 1), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_DOUBLE_EQ(apart->fill(), 14.0 / 24.0);
+}
+
+// The last id of an example takes no position, so that the longest one fits.
+TEST(ChatDataset, PacksTheLongestExample) {
+  ASSERT_OK_AND_ASSIGN(const auto data, ChatDataset::Create({{{1, 2, 3}, {0, 1, 1}}}, 2, 10,
+                                                            ExamplesInRow::kPacked));
+  EXPECT_THAT(InputOf(*data, 0), ElementsAre(1, 2));
+  EXPECT_THAT(LabelsOf(*data, 0), ElementsAre(2, 3));
+  EXPECT_THAT(DocumentsOf(*data, 0), ElementsAre(0, 0));
+  EXPECT_THAT(
+      ChatDataset::Create({{{1, 2, 3, 4}, {0, 1, 1, 1}}}, 2, 10, ExamplesInRow::kPacked),
+      IsRefused("example 0 has 4 tokens"));
+}
+
 TEST(ChatDataset, RefusesExamplesThatAreNone) {
   const auto create = [](const std::vector<ChatTokens>& examples, int64_t context = 2,
                          int64_t vocabulary = 10) {
@@ -178,6 +224,33 @@ TEST(LoadChats, TheContextIsThatOfTheLongestIfItIsALimit) {
   EXPECT_EQ(data.test->features(), 128);
   source.tokens.context_is_limit = false;
   EXPECT_EQ(LoadData(source)->train->features(), 1000);
+}
+
+TEST(LoadChats, PacksSetsThatStayApart) {
+  DataSource source = ChatSource(ChatsIn(TestDirectory(), 25));
+  source.tokens.packs_examples = true;
+  source.tokens.context_is_limit = true;
+  source.tokens.context = 5000;
+  std::vector<std::string> notices;
+  source.on_notice = [&](const std::string& line) { notices.push_back(line); };
+  ASSERT_OK_AND_ASSIGN(TrainTest data, LoadData(source));
+  EXPECT_EQ(data.train->features(), kLeastPackedContext);
+  EXPECT_EQ(data.test->features(), kLeastPackedContext);
+  EXPECT_EQ(data.train->rows(), 1);
+  EXPECT_EQ(data.test->rows(), 1);
+  EXPECT_THAT(
+      notices,
+      ::testing::UnorderedElementsAre(
+          HasSubstr("training set's 23 examples are packed into samples of 1,024 tokens: 1, "),
+          HasSubstr("test set's 2 examples are packed into samples of 1,024 tokens: 1, ")));
+  EXPECT_EQ(LearnedText(source, *data.test, 0), "answer 23<|im_end|>answer 24<|im_end|>");
+  source.tokens.context = 100;
+  ASSERT_OK_AND_ASSIGN(data, LoadData(source));
+  EXPECT_EQ(data.train->features(), 100);
+  EXPECT_GT(data.train->rows(), 5);
+  source.tokens.context = 200;
+  source.tokens.context_is_limit = false;
+  EXPECT_EQ(LoadData(source)->train->features(), 200);
 }
 
 TEST(LoadChats, WhatIsLeftOutIsToldOnce) {
