@@ -30,8 +30,8 @@ class EmbeddingLayer final : public Layer {
     }
     if (context.has_documents && options_.positions) {
       return absl::InvalidArgumentError(
-          "embedding: with learned positions, a sample cannot consist of several documents: each "
-          "would need positions of its own, as rotary ones are");
+          "embedding: learned positions count from the beginning of a sample, not of each document "
+          "in it: packed examples need a model with rotary positions");
     }
     const kernels::EmbeddingShape shape = {
         .rows = context.rows,

@@ -173,7 +173,7 @@ TEST(PackedTraining, NeedsAModelThatTellsDocumentsApart) {
   const Model learned = ModelNamed(
       "gpt2:blocks=1,width=16,heads=2,context=150,vocabulary=37", /*has_documents=*/true);
   EXPECT_THAT(PrepareRun(learned, {.plan = EvenPlan(PackedLlama(false), 1, "gpipe", 1, 1)}),
-              IsRefused("embedding: with learned positions, a sample cannot consist of several"));
+              IsRefused("packed examples need a model with rotary positions"));
 }
 
 // Such a model takes rows of one document, too, and computes the same of them.
