@@ -17,9 +17,11 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/data/chat/chat_dataset.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/load.h"
 #include "engine/session/machine.h"
+#include "engine/session/predict/scores.h"
 #include "engine/session/process_group.h"
 #include "engine/session/recorders.h"
 #include "engine/session/saved_run.h"
@@ -46,9 +48,19 @@ absl::Status CheckFitsModel(const std::string& name, const Dataset& data,
       absl::StrCat(name, ": the data has ", data.classes(), " classes; the model takes ", classes));
 }
 
-// What is to be predicted, without where to. Of a run's own data: what it tested itself with.
-absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Manifest& manifest) {
-  const DataSource source = {
+// Returns an error if the configuration asks for scores that the model or the data do not have.
+absl::Status CheckMayScore(const PredictConfig& config, const Manifest& manifest) {
+  if (config.scores.empty()) return absl::OkStatus();
+  if (manifest.encoding.vocabulary == 0) {
+    return base::UsageError("--scores is for language models, and the model takes no tokens");
+  }
+  if (config.has_data || !HoldsChats(TestDataOf(config.run))) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(
+      "--scores has a line for each of a file: name it, such as --data ", TestDataOf(config.run)));
+}
+
+DataSource SourceOf(const PredictConfig& options, const Manifest& manifest) {
+  return {
       .spec = DataOf(options.run),
       .test_spec = options.run.test_data,
       .test_fraction = options.run.test_fraction,
@@ -63,11 +75,16 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
                  .chat_template = options.run.chat_template,
                  .trains_on_all = options.run.trains_on_all},
       .on_notice = options.run.notices.on_notice};
+}
+
+// What is to be predicted, without where to. Of a run's own data: what it tested itself with.
+absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Manifest& manifest) {
+  const DataSource source = SourceOf(options, manifest);
   if (options.has_channels && !HoldsArrays(source.spec)) {
     return base::DataError(absl::StrCat(
         "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));
   }
-  PredictionTask task;
+  PredictionTask task{.wants_scores = !options.scores.empty()};
   const auto work = options.run.notices.BeginWork(DescribeReading(DataOf(options.run)));
   if (!options.has_data) {
     ASSIGN_OR_RETURN(TrainTest data, LoadData(source));
@@ -80,6 +97,12 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
                        " is not what the model was trained on: its columns, classes or "
                        "statistics differ; to predict all that is in it now, name it with --data"));
     }
+  } else if (task.wants_scores && HoldsChats(source.spec)) {
+    ASSIGN_OR_RETURN(ChatSamples samples,
+                     LoadChatLines(source.spec, source.tokens, manifest.encoding, nullptr));
+    task.data = std::move(samples.data);
+    task.lines = std::move(samples.lines);
+    task.encoding = manifest.encoding;
   } else {
     ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, ClassesOf(manifest)));
     task.encoding = manifest.encoding;
@@ -94,10 +117,11 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
 
 // OK if the plan fits the machine, with the outputs of all micro-batches in host memory: where the
 // last stages put them, and in order.
-absl::Status CheckFitsHere(const RunConfig& options, const PreparedRun& run,
+absl::Status CheckFitsHere(const PredictConfig& options, const PreparedRun& run,
                            const ModelProfile& profile) {
-  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
-  const int64_t values = run.plan.batch_rows() * profile.output.elements();
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options.run, run));
+  const int64_t rows = options.scores.empty() ? run.plan.batch_rows() : 0;
+  const int64_t values = rows * profile.output.elements();
   return CheckHasMemoryFor(run, {.output_bytes = 2 * values * int64_t{sizeof(float)}});
 }
 
@@ -141,7 +165,7 @@ absl::StatusOr<PreparedRun> PlanOver(PredictConfig& options, const Model& model,
   while (true) {
     absl::StatusOr<PreparedRun> prepared = PrepareRun(model, profile, plan);
     const absl::Status fits =
-        prepared.ok() ? CheckFitsHere(run, *prepared, profile) : prepared.status();
+        prepared.ok() ? CheckFitsHere(options, *prepared, profile) : prepared.status();
     if (fits.ok()) return prepared;
     if (count == 1 || !IsLackOfMemory(fits)) return fits;
     count = (count + 1) / 2;
@@ -190,7 +214,15 @@ absl::Status CheckFiles(const PredictConfig& options) {
     RETURN_IF_ERROR(PredictionFormat::Create(path, {}).status());
     RETURN_IF_ERROR(base::CheckWritable(path));
   }
-  return absl::OkStatus();
+  if (options.scores.empty()) return absl::OkStatus();
+  if (!options.outputs.empty() || !options.classes.empty()) {
+    return base::UsageError("--scores excludes --outputs and --classes");
+  }
+  if (options.micro_batch_rows.value_or(1) != 1) {
+    return base::UsageError("--scores takes each sample as a micro-batch: --microbatch-rows is 1");
+  }
+  RETURN_IF_ERROR(CheckScoresName(options.scores));
+  return base::CheckWritable(options.scores);
 }
 
 void AddFiles(const PredictConfig& options, PredictionTask& task) {
@@ -199,11 +231,17 @@ void AddFiles(const PredictConfig& options, PredictionTask& task) {
                                       std::pair(&options.classes, Content::kClasses)}) {
     if (!path->empty()) task.files.push_back({*path, content});
   }
+  task.scores = options.scores;
 }
 
 // Returns an error if the configuration asks for what the model does not have.
 absl::Status CheckWanted(const PredictConfig& config, const PredictHooks& hooks,
                          const Manifest& manifest, const PredictionTask& task) {
+  if (task.wants_scores) {
+    return task.has_labels() ? absl::OkStatus()
+                             : base::DataError(absl::StrCat(
+                                   DataOf(config.run), " has no targets, which --scores needs"));
+  }
   if (manifest.output.rank() > 1 && !config.classes.empty()) {
     return base::UsageError(
         absl::StrCat("--classes: the model gives outputs of shape ", manifest.output.ToString(),
@@ -227,6 +265,7 @@ absl::StatusOr<Prediction> PredictOnDevices(const PredictConfig& config, const P
                                             const ProcessGroup& group) {
   Rendezvous* const rendezvous = group.rendezvous.get();
   const Manifest& manifest = checkpoint.manifest();
+  RETURN_IF_ERROR(CheckMayScore(config, manifest));
   ASSIGN_OR_RETURN(PredictionTask task, LoadTask(config, manifest));
   PredictionObserver* const observer =
       rendezvous == nullptr || rendezvous->rank() == 0 ? hooks.observer : nullptr;
@@ -246,6 +285,11 @@ absl::StatusOr<Prediction> PredictOnDevices(const PredictConfig& config, const P
         on_device.run.device = device;
         return PlanForward(std::move(on_device), model, rows);
       }));
+  if (const LossSpec& loss = prepared.profile.loss_spec;
+      task.wants_scores && !loss.is_log_likelihood) {
+    return base::UsageError(absl::StrCat("--scores: the loss of the model is ", loss.description,
+                                         ", and no log-likelihood"));
+  }
   if (hooks.on_planned != nullptr) hooks.on_planned();
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                    CreateTrainer(config, std::move(prepared), rows, group));
@@ -258,7 +302,8 @@ absl::StatusOr<Prediction> PredictOnDevices(const PredictConfig& config, const P
   task.is_stopped = [&] {
     return config.run.wants_stop != nullptr && config.run.wants_stop() != 0;
   };
-  absl::StatusOr<Prediction> prediction = PredictAll(*trainer, task);
+  absl::StatusOr<Prediction> prediction =
+      task.wants_scores ? ScoreAll(*trainer, task) : PredictAll(*trainer, task);
   // Before the trainer is destroyed, which parts from ranks that may still wait for this one.
   if (!prediction.ok() && rendezvous != nullptr) {
     rendezvous->Fail(prediction.status(),
@@ -278,7 +323,7 @@ absl::StatusOr<Checkpoint> FindModel(const PredictHooks& hooks, PredictConfig& c
   if (hooks.complete != nullptr) RETURN_IF_ERROR(hooks.complete(manifest, config));
   config.run.model_text = manifest.model_source;
   if (!config.micro_batch_rows.has_value()) {
-    config.micro_batch_rows = manifest.plan.plan.micro_batch_rows;
+    config.micro_batch_rows = config.scores.empty() ? manifest.plan.plan.micro_batch_rows : 1;
   }
   return checkpoint;
 }

@@ -28,6 +28,10 @@ struct PredictConfig {
   std::optional<int64_t> micro_batch_rows;       // unset: those of the run
   bool has_threads = false;      // otherwise each device gets its share of the processors
   std::string outputs, classes;  // files; "": none
+  // A file for the log-likelihood of each sample (ScoreAll), which then is a micro-batch of its
+  // own;
+  // "": none. It excludes the others.
+  std::string scores;
 };
 
 // Hears how a prediction goes, in the process of rank 0.

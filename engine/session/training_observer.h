@@ -31,6 +31,14 @@ struct TrainingStart {
   bool is_evaluated = false;  // after that step
 };
 
+// What a model that is trained says to a test sample.
+struct SampledAnswer {
+  std::string prompt;        // with the marks of its template
+  std::string text;          // without what ends it
+  std::string expected;      // what the data say
+  bool is_complete = false;  // or it has the most tokens, or the context is full
+};
+
 // Hears how a run goes. All calls come from the thread that trains.
 class TrainingObserver {
  public:
@@ -48,6 +56,9 @@ class TrainingObserver {
   virtual void Epoch(const EpochResult& /*result*/) {}
   // The evaluation is within an epoch.
   virtual void Evaluation(const EpochResult& /*result*/) {}
+  // Comes after each evaluation, if answers are sampled (RunConfig::sampled_answers).
+  virtual void Answers(const EpochResult& /*result*/,
+                       const std::vector<SampledAnswer>& /*answers*/) {}
   // The run resumes from a checkpoint.
   virtual void Resumed(const RestoredCheckpoint& /*checkpoint*/) {}
   // The run continues with the state of other replicas, after a process was lost.

@@ -203,6 +203,9 @@ absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
   }
   NoteClassesOnlyTested(run_->data, options.notices);
+  if (options.sampled_answers > 0) {
+    ASSIGN_OR_RETURN(sampler_, AnswerSampler::Create(options, *run_));
+  }
   return observer_->Start(options, *run_);
 }
 
@@ -255,6 +258,17 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(const RunConfig& options
                 *observer_);
 }
 
+void TrainingProcess::SampleAnswers(const RunConfig& options, const EpochResult& result) {
+  if (sampler_ == nullptr) return;
+  const absl::StatusOr<std::vector<SampledAnswer>> answers = sampler_->Answer(*trainer_);
+  if (answers.ok()) {
+    observer_->Answers(result, *answers);
+  } else if (!IsOfAnotherRank(answers.status())) {
+    options.notices.Tell(absl::StrCat("no answers are sampled after step ", result.step, ": ",
+                                      answers.status().message()));
+  }
+}
+
 absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& options,
                                                                int restarts, bool goes_on) {
   Vote stop(rendezvous_.get(),
@@ -274,6 +288,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
     options.notices.Tell(absl::StrCat("the run continues, but was not saved after step ", save.step,
                                       ": ", save.path.status().message()));
   };
+  if (sampler_ != nullptr) sampler_->ForgetFrozen();
   const absl::Time begin = absl::Now();
   TrainingOutcome outcome = {.stop_when = options.stop_when};
   absl::StatusOr<FitResult> fit =
@@ -292,8 +307,16 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                },
            .patience = options.patience,
            .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
-           .on_epoch = [&](const EpochResult& result) { observer_->Epoch(result); },
-           .on_evaluation = [&](const EpochResult& result) { observer_->Evaluation(result); },
+           .on_epoch =
+               [&](const EpochResult& result) {
+                 observer_->Epoch(result);
+                 SampleAnswers(options, result);
+               },
+           .on_evaluation =
+               [&](const EpochResult& result) {
+                 observer_->Evaluation(result);
+                 SampleAnswers(options, result);
+               },
            .position = &position_});
   // This must precede the trainer's end, which takes leave of ranks that may still wait for this
   // one.

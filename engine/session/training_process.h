@@ -12,6 +12,7 @@
 #include "engine/checkpoint/peft.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/supervisor.h"
+#include "engine/session/answer_sampler.h"
 #include "engine/session/process_group.h"
 #include "engine/session/run_config.h"
 #include "engine/session/training_hooks.h"
@@ -49,6 +50,8 @@ class TrainingProcess {
   // Of a new trainer, which then has the state of that position.
   absl::StatusOr<DataPosition> FindStart(const RunConfig& options, bool goes_on,
                                          const InitialValues& initial, Trainer& trainer);
+  // Called after an evaluation. An error is told, and the run continues.
+  void SampleAnswers(const RunConfig& options, const EpochResult& result);
   absl::StatusOr<TrainingOutcome> TrainToTheEnd(const RunConfig& options, int restarts,
                                                 bool goes_on);
 
@@ -59,6 +62,7 @@ class TrainingProcess {
   std::optional<base::FileLock> lock_;
   Supervisor* const supervisor_;
   std::optional<TrainingRun> run_;
+  std::unique_ptr<AnswerSampler> sampler_;  // null: no answers are asked for
   std::shared_ptr<Rendezvous> rendezvous_;  // outlives the trainer
   std::unique_ptr<Trainer> trainer_;
   DataPosition position_;                  // of the trainer

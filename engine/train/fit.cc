@@ -234,7 +234,9 @@ class TrainingLoop {
     Show();
     const int64_t steps = position_.rows / batch_;
     row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);
+    const Stopwatch watch;
     if (options_.on_evaluation) options_.on_evaluation(row);
+    all_evaluations_seconds_ += watch.Seconds();
     row.share = 1.0;
     return absl::OkStatus();
   }

@@ -402,6 +402,45 @@ absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
   return WithMeanLoss(evaluation, data);
 }
 
+absl::StatusOr<Evaluation> PipelineTrainer::EvaluateRows(const Dataset& data,
+                                                         const TakeEvaluations& take) {
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckData(data));
+  if (plan().micro_batch_rows != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a micro-batch has ", plan().micro_batch_rows,
+                     " rows; to be evaluated one by one, each needs its own"));
+  }
+  absl::StatusOr<Evaluation> evaluation = EvaluateAllRows(data, take);
+  RETURN_IF_ERROR(group_->Agree(evaluation.status()));
+  return evaluation;
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::EvaluateAllRows(const Dataset& data,
+                                                            const TakeEvaluations& take) {
+  const int micro_batches = plan().schedule.num_micro_batches;
+  Evaluation sums;
+  std::vector<Evaluation> rows;
+  while (sums.rows < data.rows()) {
+    const int64_t begin = sums.rows;
+    RETURN_IF_ERROR(RunForward(data, {.loss = true}, sums).status());
+    rows.clear();
+    for (int64_t row = begin; row < sums.rows; ++row) {
+      const auto index = static_cast<int>(row - begin);  // of its micro-batch, over all replicas
+      const int replica = index / micro_batches;
+      const LossResult result =
+          ExecutorOf(replica).Result(replica, MicroBatch(index % micro_batches));
+      rows.push_back(WithMeanLoss({.loss = result.loss,
+                                   .correct = result.correct,
+                                   .rows = 1,
+                                   .answers = data.AnswersOf(row)},
+                                  data));
+    }
+    RETURN_IF_ERROR(take(rows));
+  }
+  return WithMeanLoss(sums, data);
+}
+
 Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {
   Batch own = batch;
   own.first_micro_batch = group_->mesh().replica_of(device) * plan().schedule.num_micro_batches;

@@ -37,6 +37,8 @@ class PipelineTrainer final : public Trainer {
                                   absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
   absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) override;
+  absl::StatusOr<Evaluation> EvaluateRows(const Dataset& data,
+                                          const TakeEvaluations& take) override;
   absl::StatusOr<std::vector<float>> Pass(const Dataset& sequences,
                                           const PassedRows& passed) override;
   absl::StatusOr<bool> PrepareChoice(int64_t ids) override;
@@ -95,6 +97,7 @@ class PipelineTrainer final : public Trainer {
   // Before the first forward pass with outputs.
   absl::Status PrepareOutputs();
   absl::StatusOr<Evaluation> PredictAll(const Dataset& data, const TakeOutputs& take);
+  absl::StatusOr<Evaluation> EvaluateAllRows(const Dataset& data, const TakeEvaluations& take);
   // The only one of a process.
   Executor& own_executor() const;
   // Completes the updates of a step that has failed, on all devices here.

@@ -105,6 +105,10 @@ struct Outputs {
 // Receives outputs. Its error ends the call that produces them.
 using TakeOutputs = std::function<absl::Status(const Outputs&)>;
 
+// Receives the evaluations of consecutive rows of a data set, each of it alone. Its error ends the
+// call that produces them.
+using TakeEvaluations = std::function<absl::Status(absl::Span<const Evaluation> rows)>;
+
 // For Trainer::Pass. A micro-batch has consecutive positions of one sequence or, where
 // are_sequences, one position each of several, at most OutputRows
 // (engine/runtime/stage/layer_cost.h).
@@ -187,6 +191,15 @@ class Trainer {
   // all. The result is that of Evaluate if the data has targets; else it has rows alone.
   // InvalidArgument: a model of ModelForGeneration.
   virtual absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) = 0;
+  // Hands the evaluation of each row of `data` on to `take`, in order, a batch at a time; changes
+  // nothing. It is that of Evaluate with a data set of this row alone, and has the same bits
+  // whatever the other rows and the plan. Among processes all are given all, and an error of `take`
+  // in one is one for all. The result is that of Evaluate. InvalidArgument: the micro-batches of
+  // the plan have several rows.
+  virtual absl::StatusOr<Evaluation> EvaluateRows(const Dataset& /*data*/,
+                                                  const TakeEvaluations& /*take*/) {
+    return absl::UnimplementedError("the trainer does not evaluate single rows");
+  }
   // For a model of ModelForGeneration, whose caches then have these positions: passes rows of
   // `sequences` through the stages, of which row s T + t is position t of the sequence s, if each
   // has at most T. Returns the outputs of the model, if they are wanted: (rows, output).

@@ -43,31 +43,39 @@ class ChatReader {
 
   absl::StatusOr<std::vector<ChatTokens>> Read(const Notice& on_notice) {
     RETURN_IF_ERROR(ReadChatFile(
-        path_, [&](int64_t /*line*/, const ChatExample& example) { return Add(example); }));
+        path_, [&](int64_t line, const ChatExample& example) { return Add(line, example); }));
     const int64_t read = std::ssize(examples_) + too_long_ + without_answers_;
     const auto tell = [&](int64_t count, const std::string& why) {
       if (count == 0 || !on_notice) return;
       on_notice(absl::StrCat(path_, ": ", base::FormatCount(count), " of ", base::FormatCount(read),
                              " examples ", count == 1 ? "is" : "are", " left out: ", why));
     };
-    tell(too_long_, absl::StrCat("longer than the context of ", options_.context,
-                                 " tokens; --context sets it"));
-    tell(without_answers_, "no token to train on");
+    tell(too_long_, absl::StrCat(TooLong(), "; --context sets it"));
+    tell(without_answers_, kWithoutAnswers);
     return std::move(examples_);
   }
+  std::vector<ChatLine> TakeLines() { return std::move(lines_); }
 
  private:
-  absl::Status Add(const ChatExample& example) {
+  static constexpr char kWithoutAnswers[] = "no token to train on";
+  std::string TooLong() const {
+    return absl::StrCat("longer than the context of ", options_.context, " tokens");
+  }
+
+  absl::Status Add(int64_t line, const ChatExample& example) {
     RETURN_IF_ERROR(ChooseTemplate(example));
     ASSIGN_OR_RETURN(
         ChatTokens tokens,
         TokenizeChat(tokenizer_, template_.has_value() ? &*template_ : nullptr, example,
                      options_.trains_on_all ? TrainOn::kAll : TrainOn::kAnswers));
     Trim(tokens);
+    ChatLine& own = lines_.emplace_back(ChatLine{.line = line});
     if (LearnedTokens(tokens) == 0) {
       ++without_answers_;
+      own.left_out = kWithoutAnswers;
     } else if (std::ssize(tokens.ids) > options_.context + 1) {
       ++too_long_;
+      own.left_out = TooLong();
     } else {
       examples_.push_back(std::move(tokens));
     }
@@ -88,6 +96,7 @@ class ChatReader {
   const Tokenizer& tokenizer_;
   std::optional<ChatTemplate> template_;
   std::vector<ChatTokens> examples_;
+  std::vector<ChatLine> lines_;
   int64_t too_long_ = 0, without_answers_ = 0;
 };
 
@@ -289,6 +298,12 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadChatSamples(const std::string
                                                                const TokenOptions& options,
                                                                const DataEncoding& encoding,
                                                                const Notice& on_notice) {
+  ASSIGN_OR_RETURN(ChatSamples samples, LoadChatLines(path, options, encoding, on_notice));
+  return std::move(samples.data);
+}
+
+absl::StatusOr<ChatSamples> LoadChatLines(const std::string& path, const TokenOptions& options,
+                                          const DataEncoding& encoding, const Notice& on_notice) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer, LoadTokenizer(path, options));
   if (encoding.tokenizer != tokenizer->hash()) {
     return base::DataError(absl::StrCat("the model was not trained on tokens of ",
@@ -296,11 +311,16 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadChatSamples(const std::string
                                         ", by which the examples of ", path, " become tokens"),
                            absl::StatusCode::kFailedPrecondition);
   }
-  ASSIGN_OR_RETURN(const std::vector<ChatTokens> examples,
-                   ChatReader(path, options, *tokenizer).Read(on_notice));
+  ChatReader reader(path, options, *tokenizer);
+  ASSIGN_OR_RETURN(const std::vector<ChatTokens> examples, reader.Read(on_notice));
+  std::vector<ChatLine> lines = reader.TakeLines();
+  if (examples.empty()) {
+    return base::DataError(
+        absl::StrCat(path, ": every example is left out, the first one: ", lines.front().left_out));
+  }
   auto created = ChatDataset::Create(examples, options.context, encoding.vocabulary);
   RETURN_IF_ERROR(base::Annotate(created.status(), path));
-  return *std::move(created);
+  return ChatSamples{*std::move(created), std::move(lines)};
 }
 
 }  // namespace stagecoach::engine

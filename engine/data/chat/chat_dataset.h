@@ -105,6 +105,21 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadChatSamples(
     const std::string& path, const TokenOptions& options, const DataEncoding& encoding,
     const std::function<void(const std::string&)>& on_notice);
 
+// What became of an example of a file.
+struct ChatLine {
+  int64_t line = 0;      // in the file, from 1
+  std::string left_out;  // why it is no row of the data; "": it is the next one
+};
+struct ChatSamples {
+  std::shared_ptr<const Dataset> data;
+  std::vector<ChatLine> lines;  // one for each example, in the order of the file
+};
+
+// Does the same, and says what became of every example.
+absl::StatusOr<ChatSamples> LoadChatLines(const std::string& path, const TokenOptions& options,
+                                          const DataEncoding& encoding,
+                                          const std::function<void(const std::string&)>& on_notice);
+
 }  // namespace stagecoach::engine
 
 #endif  // STAGECOACH_ENGINE_DATA_CHAT_CHAT_DATASET_H_

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "engine/data/chat/chat_dataset.h"
 #include "engine/data/dataset.h"
 #include "engine/data/encoding.h"
 #include "engine/session/predict/confusion.h"
@@ -26,6 +27,9 @@ struct PredictionTask {
     PredictionLayout::Content content = PredictionLayout::Content::kOutputs;
   };
   std::vector<File> files;
+  bool wants_scores = false;    // log-likelihoods (ScoreAll), and no outputs
+  std::string scores;           // the file for them; "": none
+  std::vector<ChatLine> lines;  // of a file of examples, for scores; empty: of other data
   std::function<void(const Outputs&)> on_outputs;  // hears of the outputs, in order of rows
   std::function<void(int64_t rows)> on_rows;       // hears of the number of rows done
   std::function<bool()> is_stopped;                // null: it is not
@@ -42,6 +46,7 @@ struct Prediction {
   Confusion confusion;       // if the classes are counted
   int64_t not_finite = 0;    // the number of outputs that are NaN or infinity
   std::string outputs_hash;  // of all outputs, in order of rows: equal for equal bits
+                             // (with wants_scores, both are those of the losses of rows)
   absl::Duration elapsed;
 };
 

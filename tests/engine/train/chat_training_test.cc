@@ -24,6 +24,7 @@ namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::StatusIs;
 
 constexpr int64_t kChatWords = 13;
 constexpr int64_t kChatContext = 7;
@@ -105,6 +106,59 @@ TEST(ChatTraining, HasTheSameBitsForEveryPartitionAndSchedule) {
                 ChatAnswerOf(model, EvenPlan(model, 1, "gpipe", 4, 3, 0, halves)))
         << has_head;
   }
+}
+
+std::vector<Evaluation> RowsEvaluated(Trainer& trainer, const Dataset& data) {
+  std::vector<Evaluation> all;
+  const auto take = [&](absl::Span<const Evaluation> rows) {
+    all.insert(all.end(), rows.begin(), rows.end());
+    return absl::OkStatus();
+  };
+  EXPECT_OK(trainer.EvaluateRows(data, take));
+  return all;
+}
+
+// Whatever its neighbours are, and wherever it is computed.
+TEST(ChatRows, EachHasTheBitsOfItsOwnEvaluation) {
+  const std::vector<ChatTokens> examples = UnequalChats(kChatBatchRows + 5);
+  const auto data = DataOf(examples);
+  for (const bool has_head : {true, false}) {
+    const Model model = ChatModel(has_head);
+    const auto alone = MakeTrainer(model, EvenPlan(model, 1, "gpipe", 1, 1), {});
+    std::vector<double> losses;
+    for (const ChatTokens& example : examples) {
+      losses.push_back(alone->Evaluate(*DataOf({example})).value().loss);
+    }
+    const std::vector<partition::Plan> plans = {EvenPlan(model, 1, "gpipe", 4, 1),
+                                                EvenPlan(model, 3, "1f1b", 4, 1),
+                                                EvenPlan(model, 2, "1f1b", 6, 1, 0, {2, 2})};
+    for (const partition::Plan& plan : plans) {
+      const auto trainer = MakeTrainer(model, plan, {});
+      const std::vector<Evaluation> rows = RowsEvaluated(*trainer, *data);
+      ASSERT_EQ(rows.size(), examples.size());
+      Evaluation sums;
+      for (size_t row = 0; row < rows.size(); ++row) {
+        EXPECT_EQ(rows[row].loss, losses[row]) << row;
+        EXPECT_EQ(rows[row].answers, LearnedTokens(examples[row])) << row;
+        EXPECT_EQ(rows[row].rows, 1);
+        sums.loss += rows[row].loss * static_cast<double>(rows[row].answers);
+        sums.correct += rows[row].correct;
+        sums.answers += rows[row].answers;
+      }
+      const Evaluation all = trainer->Evaluate(*data).value();
+      EXPECT_EQ(all.correct, sums.correct);
+      EXPECT_EQ(all.answers, sums.answers);
+      EXPECT_NEAR(all.loss, sums.loss / static_cast<double>(sums.answers), 1e-12);
+    }
+  }
+}
+
+TEST(ChatRows, AreMicroBatches) {
+  const Model model = ChatModel(true);
+  const auto trainer = MakeTrainer(model, EvenPlan(model, 1, "gpipe", 2, 2), {});
+  const auto take = [](absl::Span<const Evaluation>) { return absl::OkStatus(); };
+  EXPECT_THAT(trainer->EvaluateRows(*DataOf(UnequalChats(4)), take),
+              StatusIs(absl::StatusCode::kInvalidArgument, "a micro-batch has 2 rows"));
 }
 
 // The sums are the same, however a batch is cut, except for their rounding. A mean of the means of

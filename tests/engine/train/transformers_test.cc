@@ -184,6 +184,51 @@ TEST_P(Transformers, HaveTheLogitsAndTheLoss) {
   EXPECT_NEAR(evaluation.loss, loss, ToleranceOf(precision()) * loss);
 }
 
+// Returns the sum of the log-likelihoods of a row's targets by its logits, (positions, vocabulary).
+double LogLikelihoodBy(absl::Span<const float> logits, const TokenDataset& data, int64_t row) {
+  std::vector<int32_t> labels(static_cast<size_t>(data.context()));
+  data.CopyTarget(row, absl::MakeSpan(reinterpret_cast<std::byte*>(labels.data()),
+                                      labels.size() * sizeof(int32_t)));
+  const auto V = static_cast<size_t>(data.vocabulary());
+  double likelihood = 0.0;
+  for (size_t t = 0; t < labels.size(); ++t) {
+    const absl::Span<const float> own = logits.subspan(t * V, V);
+    double sum = 0.0;
+    for (const float logit : own) sum += std::exp(static_cast<double>(logit));
+    likelihood += static_cast<double>(own[static_cast<size_t>(labels[t])]) - std::log(sum);
+  }
+  return likelihood;
+}
+
+// The log-likelihood of a position is off by twice the error of its logits at most.
+TEST_P(Transformers, HaveTheLogLikelihoodOfEachSample) {
+  const TensorFile expected(Fixture(fixture()) + "/expected.safetensors");
+  const FixtureRun run = RunOf(fixture(), 2, "1f1b", Optimizer::Sgd(0.9F), 0.0F, precision());
+  const std::vector<float> logits = expected.Values<float>("logits");
+  const size_t of_row = logits.size() / static_cast<size_t>(run.data->rows());
+  double largest = 0.0;
+  for (const float logit : logits) largest = std::max(largest, std::fabs(double{logit}));
+  std::vector<double> ours;
+  const auto take = [&](absl::Span<const Evaluation> rows) {
+    for (const Evaluation& row : rows) {
+      EXPECT_EQ(row.answers, run.data->context());
+      ours.push_back(-row.loss * static_cast<double>(row.answers));
+    }
+    return absl::OkStatus();
+  };
+  ASSERT_OK_AND_ASSIGN(const Evaluation all, run.trainer->EvaluateRows(*run.data, take));
+  ASSERT_EQ(std::ssize(ours), run.data->rows());
+  for (size_t row = 0; row < ours.size(); ++row) {
+    const double theirs = LogLikelihoodBy(absl::MakeConstSpan(logits).subspan(row * of_row, of_row),
+                                          *run.data, static_cast<int64_t>(row));
+    EXPECT_NEAR(ours[row], theirs,
+                static_cast<double>(run.data->context()) * 2 * ToleranceOf(precision()) * largest)
+        << row;
+  }
+  const double loss = expected.Values<double>("loss").front();
+  EXPECT_NEAR(all.loss, loss, ToleranceOf(precision()) * loss);
+}
+
 // The first step of SGD leaves the gradient in its state.
 TEST_P(Transformers, HaveTheGradients) {
   const TensorFile expected(Fixture(fixture()) + "/expected.safetensors");

@@ -16,6 +16,7 @@
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/linear.h"
 #include "engine/session/predict/prediction.h"
+#include "engine/session/predict/scores.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
@@ -186,6 +187,57 @@ TEST(TokenPrediction, WritesTheOutputsOfEveryPosition) {
       EXPECT_EQ(outputs[t * kWords + word], follows ? 2.0F : 0.0F) << t << ", " << word;
     }
   }
+}
+
+// The likelihood of a position is e^2 / (e^2 + 6), or not a number.
+TEST(TokenPrediction, ScoresEveryRow) {
+  const engine::Model model = TableRun().prepared.model;
+  const auto trainer =
+      engine::Trainer::Create(
+          PrepareRun(model, engine::PlanOptions{.micro_batches = 3, .micro_batch_rows = 1}).value(),
+          {})
+          .value();
+  engine::PredictionTask task = {.data = CountedWords(),
+                                 .wants_scores = true,
+                                 .scores = engine::TestDirectory() + "/scores.jsonl"};
+  const auto scored_as = [&](float value) {
+    std::vector<float> table(kWords * kWords);
+    for (int64_t id = 0; id < kWords; ++id) {
+      table[static_cast<size_t>(id * kWords + (id + 1) % kWords)] = value;
+    }
+    EXPECT_OK(trainer->SetParameter("layer 0: tokens", table));
+    const engine::Prediction prediction = engine::ScoreAll(*trainer, task).value();
+    EXPECT_EQ(prediction.not_finite, std::isfinite(value) ? 0 : kRows);
+    const std::string text = base::ReadFile(task.scores, 1 << 20).value();
+    std::vector<nlohmann::json> lines;
+    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
+    return lines;
+  };
+  const std::vector<nlohmann::json> lines = scored_as(2.0F);
+  ASSERT_EQ(std::ssize(lines), kRows);
+  const double log_likelihood = 2.0 - std::log(std::exp(2.0) + 6.0);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const nlohmann::json& line = lines[static_cast<size_t>(row)];
+    EXPECT_EQ(line["row"], row);
+    EXPECT_EQ(line["tokens"], kContext);
+    EXPECT_EQ(line["correct"], kContext);
+    EXPECT_NEAR(line["log_likelihood"].get<double>(), kContext * log_likelihood, 1e-5);
+    EXPECT_NEAR(line["perplexity"].get<double>(), std::exp(-log_likelihood), 1e-5);
+  }
+  const std::vector<nlohmann::json> unknown = scored_as(std::nanf(""));
+  EXPECT_TRUE(unknown.front()["log_likelihood"].is_null());
+  EXPECT_TRUE(unknown.front()["perplexity"].is_null());
+
+  task.lines = {{.line = 2, .left_out = "of no use"}};
+  for (int64_t row = 0; row < kRows; ++row) task.lines.push_back({.line = 10 + row});
+  task.lines.push_back({.line = 90, .left_out = "too long"});
+  const std::vector<nlohmann::json> numbered = scored_as(2.0F);
+  ASSERT_EQ(std::ssize(numbered), kRows + 2);
+  EXPECT_EQ(numbered.front(), (nlohmann::json{{"line", 2}, {"left_out", "of no use"}}));
+  EXPECT_EQ(numbered[1]["line"], 10);
+  EXPECT_EQ(numbered.back(), (nlohmann::json{{"line", 90}, {"left_out", "too long"}}));
 }
 
 // They are saved with a run, like everything else compared here, so that a resumed run has the same

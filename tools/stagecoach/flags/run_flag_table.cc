@@ -32,6 +32,7 @@ namespace stagecoach::tools {
 namespace {
 
 constexpr int kMaxGpu = 1023;
+constexpr int64_t kMostSampled = 1000;
 constexpr int64_t kMostCount = std::numeric_limits<int64_t>::max();
 
 absl::StatusOr<std::string> ParseText(const std::string& text) { return text; }
@@ -581,6 +582,9 @@ std::vector<RunFlag> LengthFlags() {
            Reads(&O::stop_when, ParseStopWhen)),
       Flag("--patience", "N", "Stop after N evaluations in a row without a lower test loss [never]",
            Reads(&O::patience, OrWord<int64_t>("never", 0, CountIn(1, kMostCount)))),
+      Flag("--sample-answers", "N",
+           "Print answers to N test prompts of chats at each evaluation [0]",
+           Reads(&O::sampled_answers, CountIn(0, kMostSampled))),
       Flag("--log-every", "STEPS", "Print loss, learning rate and speed every N steps [never]",
            Reads(&O::log_every_steps, CountIn(1, kMaxSteps))),
       Flag("--explain", "", "First print the shapes of every layer for one batch",

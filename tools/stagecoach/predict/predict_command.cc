@@ -63,7 +63,7 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   options.has_data = IsGiven(flags, "--data");
   options.has_label = IsGiven(flags, "--label");
   options.has_channels = IsGiven(flags, "--channels");
-  for (const std::string& path : {options.outputs, options.classes}) {
+  for (const std::string& path : {options.outputs, options.classes, options.scores}) {
     if (!IsSameFile(path, DataOf(options.run))) continue;
     return base::UsageError(absl::StrCat(path, " is what is to be predicted: name another file"));
   }
@@ -108,12 +108,17 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options) {
               {{"--data", "As in train, or a file of IDX images [the run's test set]", own},
                {"--label", "Label column of a .csv file, if it has one [the run's]", own},
                {"--channels", "Position of the channel axis in arrays of images [the run's]", own},
-               {"--tokenizer", "The run's tokenizer, if it has moved [where it was]", own}});
+               {"--tokenizer", "The run's tokenizer, if it has moved [where it was]", own},
+               {"--chat-template", DescribeChatTemplate("Chats", "the run's"), own},
+               {"--train-on", "Tokens of chats and completions that count [the run's]", own}});
   AddFlag(app, "--outputs", "FILE", options.outputs,
           "Write the model's output for each sample: .csv, .jsonl or .npy", ParseFile)
       ->type_name(kOutputFile);
   AddFlag(app, "--classes", "FILE", options.classes,
           "Write the predicted class of each sample, in the same formats", ParseFile)
+      ->type_name(kOutputFile);
+  AddFlag(app, "--scores", "FILE", options.scores,
+          "Write the log-likelihood of each sample's tokens: .jsonl or .csv", ParseFile)
       ->type_name(kOutputFile);
   AddRunFlags(app, options.run,
               {{"--devices", "Devices to split the model over [the fewest with enough memory]"},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "engine/session/predict/scores.h"
 #include "tools/stagecoach/predict/confusion_table.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/terminal.h"
@@ -28,6 +30,15 @@ std::string CountedAs(int64_t count, const char* one) {
 double RowsPerSecond(const engine::Prediction& prediction) {
   const double seconds = std::max(absl::ToDoubleSeconds(prediction.elapsed), 1e-9);
   return static_cast<double>(prediction.evaluation.rows) / seconds;
+}
+
+// Returns the number of samples that are left out for each reason.
+std::map<std::string, int64_t> LeftOut(const engine::PredictionTask& task) {
+  std::map<std::string, int64_t> counts;
+  for (const engine::ChatLine& line : task.lines) {
+    if (!line.left_out.empty()) ++counts[line.left_out];
+  }
+  return counts;
 }
 
 class PredictionText final : public engine::PredictionObserver {
@@ -63,6 +74,7 @@ class PredictionText final : public engine::PredictionObserver {
   void End(const engine::PredictionTask& task, const engine::Prediction& prediction,
            const std::vector<engine::DeviceReport>& devices) override {
     RedrawLine("");
+    const bool is_scored = task.wants_scores;
     for (const engine::DeviceReport& device : devices) {
       absl::PrintF("       %s took %s of memory, %s predicted\n", device.device,
                    base::FormatBytes(device.measured_peak_bytes),
@@ -74,7 +86,11 @@ class PredictionText final : public engine::PredictionObserver {
       if (task.counts_classes()) {
         absl::PrintF("\n%s\n", ConfusionTable(prediction.confusion, task.encoding, columns));
       }
-      absl::PrintF("loss %.4f", evaluation.loss);
+      if (is_scored) {
+        absl::PrintF("log-likelihood %.4f per token", -evaluation.loss);
+      } else {
+        absl::PrintF("loss %.4f", evaluation.loss);
+      }
       if (measures_.has_perplexity) absl::PrintF(", perplexity %.2f", std::exp(evaluation.loss));
       if (measures_.has_rmse()) {
         absl::PrintF(", rmse %.6g\n", measures_.Rmse(evaluation.loss));
@@ -83,18 +99,23 @@ class PredictionText final : public engine::PredictionObserver {
                      base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers));
       }
     }
-    absl::PrintF("predicted %s in %s: %s a second\n", CountedAs(evaluation.rows, "row"),
-                 base::FormatDuration(prediction.elapsed),
+    absl::PrintF("%s %s in %s: %s a second\n", is_scored ? "scored" : "predicted",
+                 CountedAs(evaluation.rows, "row"), base::FormatDuration(prediction.elapsed),
                  base::FormatCount(std::llround(RowsPerSecond(prediction))));
-    if (prediction.not_finite > 0) {
-      absl::PrintF("%s not finite\n",
-                   prediction.not_finite == 1
-                       ? "1 output is"
-                       : base::FormatCount(prediction.not_finite) + " outputs are");
+    for (const auto& [why, count] : LeftOut(task)) {
+      absl::PrintF("%s left out: %s\n", count == 1 ? "1 is" : base::FormatCount(count) + " are",
+                   why);
     }
+    if (prediction.not_finite > 0) {
+      absl::PrintF("%s %s not finite\n",
+                   CountedAs(prediction.not_finite, is_scored ? "score" : "output"),
+                   prediction.not_finite == 1 ? "is" : "are");
+    }
+    if (!task.scores.empty()) absl::PrintF("wrote %s\n", task.scores);
     for (const engine::PredictionTask::File& file : task.files)
       absl::PrintF("wrote %s\n", file.path);
-    absl::PrintF("fingerprint of the outputs  %s\n", prediction.outputs_hash);
+    absl::PrintF("fingerprint of the %s  %s\n", is_scored ? "scores" : "outputs",
+                 prediction.outputs_hash);
     std::fflush(stdout);
   }
 
@@ -130,9 +151,16 @@ class PredictionJson final : public engine::PredictionObserver {
     ordered_json event = {{"event", "end"},
                           {"rows", evaluation.rows},
                           {"seconds", absl::ToDoubleSeconds(prediction.elapsed)},
-                          {"samples_per_second", RowsPerSecond(prediction)},
-                          {"outputs_hash", prediction.outputs_hash},
-                          {"outputs_not_finite", prediction.not_finite}};
+                          {"samples_per_second", RowsPerSecond(prediction)}};
+    const std::string hashed = task.wants_scores ? "scores" : "outputs";
+    event[hashed + "_hash"] = prediction.outputs_hash;
+    event[hashed + "_not_finite"] = prediction.not_finite;
+    if (task.wants_scores) {
+      event["log_likelihood"] = engine::LogLikelihoodOf(evaluation);
+      event["tokens"] = evaluation.answers;
+      ordered_json& left_out = event["left_out"] = ordered_json::object();
+      for (const auto& [why, count] : LeftOut(task)) left_out[why] = count;
+    }
     if (measures_.tokens > 0) {
       event["tokens_per_second"] =
           RowsPerSecond(prediction) * static_cast<double>(measures_.tokens);
@@ -149,6 +177,7 @@ class PredictionJson final : public engine::PredictionObserver {
     }
     ordered_json& files = event["files"] = ordered_json::array();
     for (const engine::PredictionTask::File& file : task.files) files.push_back(file.path);
+    if (!task.scores.empty()) files.push_back(task.scores);
     PrintJsonLine(event);
   }
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "tools/stagecoach/terminal/explanation.h"
@@ -157,6 +158,11 @@ class JsonReport final : public engine::TrainingObserver {
   }
   void Evaluation(const engine::EpochResult& result) override {
     PrintJsonLine(EvaluationEvent("evaluation", result, measures_));
+  }
+
+  void Answers(const engine::EpochResult& result,
+               const std::vector<engine::SampledAnswer>& answers) override {
+    for (size_t i = 0; i < answers.size(); ++i) PrintJsonLine(AnswerEvent(result, i, answers[i]));
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {

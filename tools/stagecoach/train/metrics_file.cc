@@ -67,6 +67,11 @@ void MetricsFile::Evaluation(const engine::EpochResult& result) {
   Add(EvaluationEvent("evaluation", result, options_.measures));
 }
 
+void MetricsFile::Answers(const engine::EpochResult& result,
+                          const std::vector<engine::SampledAnswer>& answers) {
+  for (size_t i = 0; i < answers.size(); ++i) Add(AnswerEvent(result, i, answers[i]));
+}
+
 void MetricsFile::Add(const nlohmann::ordered_json& event) {
   file_.Write(absl::StrCat(event.dump(), "\n"));
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,8 @@ class MetricsFile final : public RunLog {
   void Step(const engine::FitProgress& progress) override;
   void Epoch(const engine::EpochResult& result) override;
   void Evaluation(const engine::EpochResult& result) override;
+  void Answers(const engine::EpochResult& result,
+               const std::vector<engine::SampledAnswer>& answers) override;
   const absl::Status& status() const override { return file_.status(); }
 
  private:

@@ -45,4 +45,12 @@ nlohmann::ordered_json EvaluationEvent(const char* name, const engine::EpochResu
   return event;
 }
 
+nlohmann::ordered_json AnswerEvent(const engine::EpochResult& result, size_t index,
+                                   const engine::SampledAnswer& answer) {
+  return {{"event", "answer"},           {"epoch", result.epoch},
+          {"step", result.step},         {"sample", index},
+          {"prompt", answer.prompt},     {"answer", answer.text},
+          {"expected", answer.expected}, {"complete", answer.is_complete}};
+}
+
 }  // namespace stagecoach::tools

@@ -1,8 +1,10 @@
 #ifndef STAGECOACH_TOOLS_STAGECOACH_TRAIN_RUN_EVENTS_H_
 #define STAGECOACH_TOOLS_STAGECOACH_TRAIN_RUN_EVENTS_H_
 
+#include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 
+#include "engine/session/training_observer.h"
 #include "engine/train/fit.h"
 #include "tools/stagecoach/train/report.h"
 
@@ -18,6 +20,11 @@ nlohmann::ordered_json StepEvent(const engine::FitProgress& progress, const Meas
 // infinity become null.
 nlohmann::ordered_json EvaluationEvent(const char* name, const engine::EpochResult& result,
                                        const Measures& measures);
+
+// Returns the event of an answer that was sampled after an evaluation. `index`: among those of the
+// evaluation, from 0.
+nlohmann::ordered_json AnswerEvent(const engine::EpochResult& result, size_t index,
+                                   const engine::SampledAnswer& answer);
 
 }  // namespace stagecoach::tools
 

@@ -6,10 +6,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/session/training_observer.h"
 #include "engine/train/fit.h"
 #include "tools/stagecoach/train/report.h"
 
@@ -33,6 +35,8 @@ class RunLog {
   virtual void Step(const engine::FitProgress& progress) = 0;
   virtual void Epoch(const engine::EpochResult& result) = 0;
   virtual void Evaluation(const engine::EpochResult& result) = 0;
+  virtual void Answers(const engine::EpochResult& /*result*/,
+                       const std::vector<engine::SampledAnswer>& /*answers*/) {}
   virtual const absl::Status& status() const = 0;
 };
 

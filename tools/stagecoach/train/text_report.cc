@@ -240,6 +240,17 @@ class TextReport final : public engine::TrainingObserver {
     PrintRow(absl::StrFormat("%.2f", result.epoch - 1 + result.share), result);
   }
 
+  void Answers(const engine::EpochResult& /*result*/,
+               const std::vector<engine::SampledAnswer>& answers) override {
+    RedrawLine("");
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const engine::SampledAnswer& answer = answers[i];
+      absl::PrintF("       answer %d: %s%s\n", i + 1, base::EscapeControls(answer.text),
+                   answer.is_complete ? "" : " ...");
+    }
+    std::fflush(stdout);
+  }
+
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
     RedrawLine("");
     const engine::DataPosition& position = checkpoint.manifest.position;

@@ -69,6 +69,12 @@ void TrainingOutput::Evaluation(const engine::EpochResult& result) {
   for (const auto& log : logs_) log->Evaluation(result);
 }
 
+void TrainingOutput::Answers(const engine::EpochResult& result,
+                             const std::vector<engine::SampledAnswer>& answers) {
+  report_->Answers(result, answers);
+  for (const auto& log : logs_) log->Answers(result, answers);
+}
+
 void TrainingOutput::Resumed(const engine::RestoredCheckpoint& checkpoint) {
   report_->Resumed(checkpoint);
 }

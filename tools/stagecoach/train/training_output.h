@@ -21,6 +21,8 @@ class TrainingOutput final : public engine::TrainingObserver {
   void Step(const engine::FitProgress& progress) override;
   void Epoch(const engine::EpochResult& result) override;
   void Evaluation(const engine::EpochResult& result) override;
+  void Answers(const engine::EpochResult& result,
+               const std::vector<engine::SampledAnswer>& answers) override;
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override;
   void OnRecovered(int64_t steps, int epoch) override;
   void Saved(const engine::SaveReport& save) override;
