@@ -64,6 +64,7 @@ absl::StatusOr<Model> ModelForGeneration(Model model, int64_t sequences) {
   }
   model.cached_positions = std::exchange(model.input, Shape{1}).dim(0);
   model.cached_sequences = sequences;
+  model.has_documents = false;
   return model;
 }
 
