@@ -200,7 +200,7 @@ absl::StatusOr<TrainTest> LoadSynthetic(const DataSource& source) {
 }  // namespace
 
 const DataFormat kSyntheticFormat = {
-    .name = "synthetic:ROWSxFEATURESxCLASSES",
+    .name = "synthetic:NxFxC",
     .form = "\"synthetic:ROWSxFEATURESxCLASSES\"",
     .matches = [](const DataSource& source) { return absl::StartsWith(source.spec, kSynthetic); },
     .load = [](const DataSource& source, Sets /*sets*/) { return LoadSynthetic(source); },
