@@ -19,6 +19,7 @@
 #include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/attention_cudnn.h"
 #include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/cuda/ops/attention_shape.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/handles.h"
@@ -141,27 +142,12 @@ OurSteps PlainSteps(ElementType type) {
           .backward = {step("attention backward", LaunchPlainAttentionBackward, BackwardResults)}};
 }
 
-ScoreFactors FactorsOfShape(const AttentionShape& shape) {
-  const double scale =
-      shape.scale > 0.0F ? shape.scale : 1.0 / std::sqrt(static_cast<double>(shape.head_size));
-  return FactorsOf(scale, shape.score_cap);
-}
-
-// Returns the part of a key and of a report that tells restricted shapes from others. Scales take
-// the same time.
-std::string TextOfRestrictions(const AttentionShape& shape) {
-  const int window = WindowOf(shape);
-  return absl::StrCat(window > 0 ? absl::StrCat(", window ", window) : "",
-                      shape.has_documents ? ", documents" : "",
-                      shape.score_cap > 0.0F ? ", capped" : "");
-}
-
 class CudaAttention final : public AttentionOp {
  public:
   // `shared_bytes` is the most shared memory that a block of threads may have.
   CudaAttention(const AttentionShape& shape, DType type, int64_t shared_bytes)
       : shape_(shape),
-        factors_(FactorsOfShape(shape)),
+        factors_(FactorsOf(shape)),
         type_(ElementTypeOf(type)),
         element_bytes_(SizeOf(type)),
         // The choice depends on type and head size alone: null addresses and strides of 0 stand for
@@ -397,10 +383,7 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
 absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
   const std::vector<Candidate>& candidates = step.candidates;
   if (candidates.size() == 1 && !step.may_be_others) return absl::OkStatus();
-  const std::string work =
-      absl::StrCat(step.name, " bf16 ", shape_.samples, "x", shape_.positions, ", ", shape_.heads,
-                   " of ", shape_.kv_heads, " heads x ", shape_.head_size,
-                   turns() ? ", rotary" : "", TextOfRestrictions(shape_));
+  const std::string work = absl::StrCat(step.name, " bf16 ", TextOf(shape_));
   if (tuner.measures() && candidates.size() > 1) {
     const auto place_of = [&](const Choice& choice) {
       const auto found =

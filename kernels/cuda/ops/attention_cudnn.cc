@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/cudnn/library.h"
 #include "kernels/cuda/device/scratch.h"
+#include "kernels/cuda/ops/attention_shape.h"
 #include "kernels/cuda/runtime/handles.h"
 
 namespace stagecoach::kernels {

@@ -38,9 +38,8 @@ inline ScoreFactors FactorsOf(double scale, double cap) {
   if (cap > 0.0) factors.tanh_scale = static_cast<float>(scale / cap);
   return factors;
 }
-// Returns the factors without a cap if scores are scaled by 1 / sqrt(D).
-inline ScoreFactors DefaultFactors(int64_t head_size) {
-  return FactorsOf(1.0 / std::sqrt(static_cast<double>(head_size)), 0.0);
+inline double DefaultScale(int64_t head_size) {
+  return 1.0 / std::sqrt(static_cast<double>(head_size));
 }
 
 struct AttentionArguments {

@@ -78,8 +78,8 @@ struct BlockMemory {
 };
 
 // A block has part blockIdx.x of the positions, kv head blockIdx.y, and tile blockIdx.z of its
-// queries.
-template <typename T, int N, int kQueries>
+// queries. Windows and caps are known if kRestricted.
+template <typename T, int N, int kQueries, bool kRestricted>
 class PartBlock {
  public:
   __device__ PartBlock(const CachedAttentionArguments& a, int64_t part_positions)
@@ -91,8 +91,8 @@ class PartBlock {
         first_(*a.first_position),
         first_query_(static_cast<int64_t>(blockIdx.z) * kQueries),
         first_row_(first_query_ / group_),
-        part_begin_(FirstSeenBy(a, first_) + blockIdx.x * part_positions),
-        begin_(max(part_begin_, FirstSeenBy(a, first_ + first_row_))),
+        part_begin_(FirstSeen(0) + blockIdx.x * part_positions),
+        begin_(max(part_begin_, FirstSeen(first_row_))),
         keys_(static_cast<T*>(a.cache) + blockIdx.y * a.positions * D_),
         values_(keys_ + a.kv_heads * a.positions * D_) {
     const int64_t last_row = min((first_query_ + kQueries - 1) / group_, a.rows - 1);
@@ -126,6 +126,9 @@ class PartBlock {
   }
 
  private:
+  __device__ int64_t FirstSeen(int64_t row) const {
+    return kRestricted ? FirstSeenBy(a_, first_ + row) : 0;
+  }
   __device__ int64_t RowOf(int q) const { return (first_query_ + q) / group_; }
   __device__ int64_t HeadOf(int q) const {
     return static_cast<int64_t>(blockIdx.y) * group_ + (first_query_ + q) % group_;
@@ -248,11 +251,11 @@ class PartBlock {
           score += FromLane(score, distance);
         }
         const int u = team + k * kTeams;
-        bool is_seen = u < count && tile + u <= memory_.last[q];
-        if (a_.window > 0) is_seen = is_seen && tile + u + a_.window > memory_.last[q];
-        if (lane != q % kTeam) continue;
-        if (a_.score_cap > 0.0F) score = Capped(a_, score);
-        memory_.weights[q * kTile + u] = is_seen ? score : -INFINITY;
+        const bool is_before_window =
+            kRestricted && a_.window > 0 && tile + u + a_.window <= memory_.last[q];
+        const bool is_seen = u < count && tile + u <= memory_.last[q] && !is_before_window;
+        if (kRestricted && a_.score_cap > 0.0F) score = Capped(a_, score);
+        if (lane == q % kTeam) memory_.weights[q * kTile + u] = is_seen ? score : -INFINITY;
       }
     }
   }
@@ -383,10 +386,10 @@ class PartBlock {
   int64_t end_;  // of the same
 };
 
-template <typename T, int N, int kQueries>
+template <typename T, int N, int kQueries, bool kRestricted>
 __global__ void __launch_bounds__(kThreads)
     CachedAttentionPartKernel(const CachedAttentionArguments a, int64_t part_positions) {
-  PartBlock<T, N, kQueries> block(a, part_positions);
+  PartBlock<T, N, kQueries, kRestricted> block(a, part_positions);
   if (block.has_positions()) block.Run();
 }
 
@@ -415,8 +418,10 @@ cudaError_t LaunchPlainParts(cudaStream_t stream, ElementType type,
       constexpr int kQueries = decltype(queries)::value;
       const dim3 grid(static_cast<unsigned>(parts.count), static_cast<unsigned>(a.kv_heads),
                       static_cast<unsigned>(parts.query_tiles));
-      return Launch(CachedAttentionPartKernel<T, N, kQueries>, grid, dim3(kThreads),
-                    BlockMemory<N, kQueries>::Bytes(a.head_size), stream, a, parts.positions);
+      return Launch(a.is_restricted() ? CachedAttentionPartKernel<T, N, kQueries, true>
+                                      : CachedAttentionPartKernel<T, N, kQueries, false>,
+                    grid, dim3(kThreads), BlockMemory<N, kQueries>::Bytes(a.head_size), stream, a,
+                    parts.positions);
     });
   });
 }

@@ -41,6 +41,8 @@ struct CachedAttentionArguments {
   float* workspace = nullptr;  // CachedAttentionWorkspaceBytes
   bool starts_early = false;   // whether the kernel for few rows is launched by LaunchEarly
 
+  // Returns whether kernels are needed that know windows and caps.
+  bool is_restricted() const { return window > 0 || score_cap > 0.0F; }
   // Returns the most positions that the rows of a call see.
   int64_t seen_positions() const {
     return window > 0 && window < positions - rows ? window + rows - 1 : positions;

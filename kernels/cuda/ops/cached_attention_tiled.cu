@@ -473,10 +473,9 @@ cudaError_t LaunchTiles(cudaStream_t stream, const CachedAttentionArguments& a,
                         const CachedAttentionParts& parts) {
   const dim3 grid(static_cast<unsigned>(parts.count), static_cast<unsigned>(a.kv_heads),
                   static_cast<unsigned>(parts.query_tiles));
-  const bool is_restricted = a.window > 0 || a.score_cap > 0.0F;
   return LaunchEarly(a.starts_early,
-                     is_restricted ? CachedAttentionTilesKernel<kChunks, true>
-                                   : CachedAttentionTilesKernel<kChunks, false>,
+                     a.is_restricted() ? CachedAttentionTilesKernel<kChunks, true>
+                                       : CachedAttentionTilesKernel<kChunks, false>,
                      grid, dim3(Tiles<kChunks>::kThreads), TileMemory<kChunks>::Bytes(a), stream, a,
                      static_cast<int>(parts.positions));
 }

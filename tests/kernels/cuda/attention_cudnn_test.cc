@@ -231,7 +231,7 @@ class Memory {
                                           .heads = H,
                                           .kv_heads = G,
                                           .head_size = D,
-                                          .factors = DefaultFactors(D),
+                                          .factors = FactorsOf(DefaultScale(D), 0.0),
                                           .q = read(0),
                                           .k = read(H),
                                           .v = read(H + G),

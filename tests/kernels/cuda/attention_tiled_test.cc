@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/cuda/ops/attention_shape.h"
 #include "kernels/ops/attention.h"
 #include "tests/kernels/attention_bounds.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
@@ -81,11 +82,8 @@ struct Problem {
             .heads = shape.heads,
             .kv_heads = shape.kv_heads,
             .head_size = shape.head_size,
-            .factors = FactorsOf(shape.scale > 0.0F
-                                     ? shape.scale
-                                     : 1.0 / std::sqrt(static_cast<double>(shape.head_size)),
-                                 shape.score_cap),
-            .window = static_cast<int>(shape.window),
+            .factors = FactorsOf(shape),
+            .window = WindowOf(shape),
             .documents = documents.empty() ? nullptr : gpu.Upload<int32_t>(documents),
             .q = {operand.bf16(), packed()},
             .k = {operand.bf16() + first_key(), packed()},
@@ -359,7 +357,7 @@ void PrintTimes(const AttentionShape& shape, int launches) {
                                   .heads = shape.heads,
                                   .kv_heads = shape.kv_heads,
                                   .head_size = D,
-                                  .factors = DefaultFactors(D),
+                                  .factors = FactorsOf(DefaultScale(D), 0.0),
                                   .q = {qkv, packed},
                                   .k = {qkv + queries, packed},
                                   .v = {qkv + packed - shape.kv_heads * D, packed},
