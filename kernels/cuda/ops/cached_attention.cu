@@ -92,7 +92,7 @@ class PartBlock {
         first_query_(static_cast<int64_t>(blockIdx.z) * kQueries),
         first_row_(first_query_ / group_),
         part_begin_(FirstSeen(0) + blockIdx.x * part_positions),
-        begin_(max(part_begin_, FirstSeen(first_row_))),
+        begin_(kRestricted ? max(part_begin_, FirstSeen(first_row_)) : part_begin_),
         keys_(static_cast<T*>(a.cache) + blockIdx.y * a.positions * D_),
         values_(keys_ + a.kv_heads * a.positions * D_) {
     const int64_t last_row = min((first_query_ + kQueries - 1) / group_, a.rows - 1);
