@@ -282,11 +282,10 @@ class CpuAttention final : public AttentionOp {
     });
   }
 
-  // Computes the scores of n keys; those that a query does not see become kNoScore.
-  void Scores(int64_t n, const SeenKeys& seen, const FloatRows& keys,
-              const Scratch& scratch) const {
+  // Computes scores; those of keys that a query does not see become kNoScore.
+  void Scores(const SeenKeys& seen, const FloatRows& keys, const Scratch& scratch) const {
     TimesQueries(seen, keys, scratch.queries_transposed, scratch.scores);
-    CapScores(cap_, n, seen, scratch.scores, M_);
+    CapScores(cap_, seen, scratch.scores, M_);
     seen.Hide(scratch.scores, M_);
   }
 
@@ -299,10 +298,9 @@ class CpuAttention final : public AttentionOp {
     std::fill_n(scratch.total, m, 0.0F);
     const int first_tile = FirstTile(tile, first_seen);
     for (int j = first_tile; j <= tile; ++j) {
-      const int64_t n = tiles_.length(j);
       const SeenKeys seen = Seen(j, tile, first_seen);
-      Scores(n, seen, LoadKeys(j, k, scratch), scratch);
-      OnlineSoftmax(n, m, seen, scratch.scores, M_,
+      Scores(seen, LoadKeys(j, k, scratch), scratch);
+      OnlineSoftmax(m, seen, scratch.scores, M_,
                     {scratch.largest, scratch.correction, scratch.total});
       if (j > first_tile) {
         for (int64_t c = 0; c < m; ++c) {
@@ -333,21 +331,21 @@ class CpuAttention final : public AttentionOp {
     Transpose(head.dy.row(begin), head.dy.stride, m, D_, scratch.dy_transposed, M_);
   }
 
-  // Turns the scores of n keys into weights, and the gradients of weights into those of scores.
+  // Turns scores into weights, and the gradients of weights into those of scores.
   // slope(score) is the derivative of what capped it.
   template <typename Slope>
-  void Weigh(int64_t n, const SeenKeys& seen, const float* statistics, Slope slope,
-             const Scratch& scratch) const {
-    for (int64_t r = 0; r < n; ++r) {
+  void Weigh(const SeenKeys& seen, const float* statistics, const Scratch& scratch,
+             Slope slope) const {
+    const float* const dy_times_y = scratch.dy_times_y;
+    seen.ForEachKey([&](int64_t r, SeenKeys::Range queries) {
       float* __restrict const weight = scratch.scores + r * M_;
       float* __restrict const gradient = scratch.gradients + r * M_;
-      const SeenKeys::Range queries = seen.QueriesOf(r);
       for (int64_t c = queries.begin; c < queries.end; ++c) {
         const float of_score = slope(weight[c]);
         weight[c] = SoftmaxWeight(weight[c] - statistics[c]);
-        gradient[c] = weight[c] * (gradient[c] - scratch.dy_times_y[c]) * of_score;
+        gradient[c] = weight[c] * (gradient[c] - dy_times_y[c]) * of_score;
       }
-    }
+    });
   }
 
   void BackwardTile(int tile, const BackwardHead& head, const Scratch& scratch) const {
@@ -359,18 +357,15 @@ class CpuAttention final : public AttentionOp {
     const FloatRows dy = Load(tile, head.dy, scratch.dy);
     const int first_tile = FirstTile(tile, head.first_seen);
     for (int j = first_tile; j <= tile; ++j) {
-      const int64_t n = tiles_.length(j);
       const int64_t first_key = tiles_.begin(j);
       const SeenKeys seen = Seen(j, tile, head.first_seen);
       const FloatRows keys = LoadKeys(j, head.k, scratch);
-      Scores(n, seen, keys, scratch);
+      Scores(seen, keys, scratch);
       TimesQueries(seen, Load(j, head.v, scratch.values), scratch.dy_transposed, scratch.gradients);
       if (cap_) {
-        Weigh(
-            n, seen, statistics, [cap = cap_](float score) { return cap.Slope(score); }, scratch);
+        Weigh(seen, statistics, scratch, [cap = cap_](float score) { return cap.Slope(score); });
       } else {
-        Weigh(
-            n, seen, statistics, [](float) { return 1.0F; }, scratch);
+        Weigh(seen, statistics, scratch, [](float) { return 1.0F; });
       }
       AddOverQueries(seen, scratch.scores, dy, head.dv.from(first_key));
       AddOverQueries(seen, scratch.gradients, {scratch.queries, D_}, head.dk.from(first_key));

@@ -77,6 +77,13 @@ class SeenKeys {
       if (!queries.empty()) body(r, std::min(block, n_ - r), queries);
     }
   }
+  // Calls body(key, queries) for each key of these blocks.
+  template <typename Body>
+  void ForEachKey(Body body) const {
+    ForEachKeyBlock([&](int64_t first, int64_t count, Range queries) {
+      for (int64_t r = first; r < first + count; ++r) body(r, queries);
+    });
+  }
   // Calls body(query, count, keys) for all queries; the keys that they see may be none.
   template <typename Body>
   void ForEachQueryBlock(Body body) const {
@@ -84,25 +91,16 @@ class SeenKeys {
     for (int64_t c = 0; c < m_; c += block) body(c, std::min(block, m_ - c), KeysOf(c));
   }
 
-  // Returns the queries whose scores of a key are computed.
-  Range QueriesOf(int64_t key) const {
-    if (SeesAll()) return {0, m_};
-    const int64_t r = RoundedDown(key), last = std::min(r + kSeenBlock, n_) - 1;
-    return {RoundedDown(std::max<int64_t>(ahead_ + r, 0)),
-            std::min(RoundedDown(End(last) + kSeenBlock - 1), m_)};
-  }
-
   // Sets what was computed of keys that a query does not see to kNoScore.
   void Hide(float* scores, int64_t stride) const {
     if (SeesAll()) return;
-    for (int64_t r = 0; r < n_; ++r) {
-      const Range queries = QueriesOf(r);
-      if (queries.empty()) continue;
+    ForEachKey([&](int64_t r, Range queries) {
       float* const row = scores + r * stride;
       std::fill(row + queries.begin, row + std::clamp(ahead_ + r, queries.begin, queries.end),
                 kNoScore);
+      if (!begins_late_) return;
       std::fill(row + std::clamp(End(r), queries.begin, queries.end), row + queries.end, kNoScore);
-    }
+    });
   }
 
  private:
@@ -110,6 +108,13 @@ class SeenKeys {
   bool SeesAll() const { return !begins_late_ && ahead_ + n_ <= 1; }
   // Returns the first query for which a key is too early.
   int64_t End(int64_t key) const { return begins_late_ ? end_[static_cast<size_t>(key)] : m_; }
+  // Take the first key, or query, of a block.
+  Range QueriesOf(int64_t r) const {
+    if (SeesAll()) return {0, m_};
+    const int64_t last = std::min(r + kSeenBlock, n_) - 1;
+    return {RoundedDown(std::max<int64_t>(ahead_ + r, 0)),
+            std::min(RoundedDown(End(last) + kSeenBlock - 1), m_)};
+  }
   Range KeysOf(int64_t c) const {
     if (SeesAll()) return {0, n_};
     const int64_t begin = begins_late_ ? begin_[static_cast<size_t>(c)] : 0;
@@ -124,14 +129,12 @@ class SeenKeys {
   std::array<int64_t, kPositionTile> end_;
 };
 
-// Caps the scores of n keys.
-inline void CapScores(ScoreCap cap, int64_t n, const SeenKeys& seen, float* scores,
-                      int64_t stride) {
-  for (int64_t r = 0; cap && r < n; ++r) {
-    const SeenKeys::Range queries = seen.QueriesOf(r);
+inline void CapScores(ScoreCap cap, const SeenKeys& seen, float* scores, int64_t stride) {
+  if (!cap) return;
+  seen.ForEachKey([&, cap](int64_t r, SeenKeys::Range queries) {
     float* const row = scores + r * stride;
     for (int64_t c = queries.begin; c < queries.end; ++c) row[c] = cap(row[c]);
-  }
+  });
 }
 
 // The sums of each query of a tile, over the keys so far.
@@ -141,35 +144,33 @@ struct SoftmaxSums {
   float* total;
 };
 
-// Computes the online softmax (Milakov & Gimelshein 2018): scores (n keys, m queries), whose rows
+// Computes the online softmax (Milakov & Gimelshein 2018): scores (keys, m queries), whose rows
 // are `stride` apart, become weights relative to the largest of this tile and those before; `total`
 // becomes their sum, and `correction` the factor that accounts for a new largest score. Before the
 // first tile, `largest` is kLowestScore and `total` 0.
-inline void OnlineSoftmax(int64_t n, int64_t m, const SeenKeys& seen, float* scores, int64_t stride,
+inline void OnlineSoftmax(int64_t m, const SeenKeys& seen, float* scores, int64_t stride,
                           const SoftmaxSums& sums) {
   float* __restrict const largest = sums.largest;
   float* __restrict const correction = sums.correction;
   float* __restrict const total = sums.total;
   std::copy_n(largest, m, correction);
-  for (int64_t r = 0; r < n; ++r) {
+  seen.ForEachKey([=](int64_t r, SeenKeys::Range queries) {
     const float* __restrict const row = scores + r * stride;
-    const SeenKeys::Range queries = seen.QueriesOf(r);
     for (int64_t c = queries.begin; c < queries.end; ++c) {
       largest[c] = largest[c] < row[c] ? row[c] : largest[c];
     }
-  }
+  });
   for (int64_t c = 0; c < m; ++c) {
     correction[c] = SoftmaxWeight(correction[c] - largest[c]);
     total[c] *= correction[c];
   }
-  for (int64_t r = 0; r < n; ++r) {
+  seen.ForEachKey([=](int64_t r, SeenKeys::Range queries) {
     float* __restrict const row = scores + r * stride;
-    const SeenKeys::Range queries = seen.QueriesOf(r);
     for (int64_t c = queries.begin; c < queries.end; ++c) {
       row[c] = SoftmaxWeight(row[c] - largest[c]);
       total[c] += row[c];
     }
-  }
+  });
 }
 
 }  // namespace stagecoach::kernels

@@ -172,9 +172,9 @@ class CpuCachedAttention final : public CachedAttentionOp {
                     {transposed + columns.begin, M_}, /*accumulate=*/false,
                     scores + r * M_ + columns.begin, M_);
       });
-      CapScores(cap_, n, seen, scores, M_);
+      CapScores(cap_, seen, scores, M_);
       seen.Hide(scores, M_);
-      OnlineSoftmax(n, m, seen, scores, M_, softmax);
+      OnlineSoftmax(m, seen, scores, M_, softmax);
       for (int64_t c = 0; c < m; ++c) {
         float* const sum = sums + c * D_;
         for (int64_t d = 0; accumulate && d < D_; ++d) sum[d] *= softmax.correction[c];
