@@ -91,13 +91,14 @@ class PartBlock {
         first_(*a.first_position),
         first_query_(static_cast<int64_t>(blockIdx.z) * kQueries),
         first_row_(first_query_ / group_),
-        part_begin_(FirstSeen(0) + blockIdx.x * part_positions),
-        begin_(max(part_begin_, FirstSeen(first_row_))),
+        begin_(blockIdx.x * part_positions),
         keys_(static_cast<T*>(a.cache) + blockIdx.y * a.positions * D_),
         values_(keys_ + a.kv_heads * a.positions * D_) {
     const int64_t last_row = min((first_query_ + kQueries - 1) / group_, a.rows - 1);
     rows_ = static_cast<int>(last_row - first_row_) + 1;
-    end_ = min(part_begin_ + part_positions, min(first_ + last_row + 1, a.positions));
+    if constexpr (kRestricted) begin_ += FirstSeen(0);
+    end_ = min(begin_ + part_positions, min(first_ + last_row + 1, a.positions));
+    if constexpr (kRestricted) begin_ = max(begin_, FirstSeen(first_row_));
   }
 
   __device__ bool has_positions() const { return begin_ < end_; }
@@ -127,7 +128,7 @@ class PartBlock {
 
  private:
   __device__ int64_t FirstSeen(int64_t row) const {
-    return kRestricted ? FirstSeenBy(a_, first_ + row) : 0;
+    return FirstSeenBy(a_, first_ + row);
   }
   __device__ int64_t RowOf(int q) const { return (first_query_ + q) / group_; }
   __device__ int64_t HeadOf(int q) const {
@@ -378,8 +379,7 @@ class PartBlock {
   const int D_, vectors_, group_;
   const int64_t first_;  // position
   const int64_t first_query_, first_row_;
-  const int64_t part_begin_;
-  const int64_t begin_;  // of the positions of the part that its queries see
+  int64_t begin_;  // of the positions of the part that its queries see
   T* const keys_;
   T* const values_;
   int rows_;     // of the block's queries

@@ -95,7 +95,7 @@ class TileBlock {
         first_(static_cast<int>(min(*a.first_position, a.positions))),
         first_query_(static_cast<int>(blockIdx.z) * kQueries),
         part_begin_(FirstSeen(0) + static_cast<int>(blockIdx.x) * part_positions),
-        begin_(max(part_begin_, FirstSeen(RowOf(0)))),
+        begin_(kRestricted ? max(part_begin_, FirstSeen(RowOf(0))) : part_begin_),
         keys_(static_cast<__nv_bfloat16*>(a.cache) + blockIdx.y * a.positions * D_),
         values_(keys_ + a.kv_heads * a.positions * D_) {
     last_row_ = min(RowOf(kQueries - 1), static_cast<int>(a.rows) - 1);
@@ -310,16 +310,20 @@ class TileBlock {
     for (int i = 0; i < 2; ++i) scores[i] = position + i <= last_ ? sums[i] * a_.scale : -INFINITY;
   }
 
-  // Caps the scores of query g, and removes those of positions before its window.
-  __device__ void Restrict(int base, float (&scores)[kKeys / 8][2]) const {
+  // Caps the scores of query g, removes those of positions before its window, and returns the
+  // largest of them.
+  __device__ float Restrict(int base, float (&scores)[kKeys / 8][2]) const {
     const int first = FirstSeen(RowOf(G()));
+    float largest = -FLT_MAX;
 #pragma unroll
     for (int i = 0; i < kKeys / 4; ++i) {
       const int position = base + 8 * (i / 2) + 2 * M() + i % 2;
       float& score = scores[i / 2][i % 2];
       if (a_.score_cap > 0.0F) score = Capped(a_, score);
       if (position < first || position > last_) score = -INFINITY;
+      largest = fmaxf(largest, score);
     }
+    return largest;
   }
 
   __device__ void AddPositions(int base, const uint4 (&keys)[kKeys / 8][kChunks],
@@ -328,12 +332,9 @@ class TileBlock {
 #pragma unroll
     for (int tile = 0; tile < kKeys / 8; ++tile) {
       FormScores(base + 8 * tile + 2 * M(), keys[tile], scores[tile]);
+      if (!kRestricted) largest = fmaxf(largest, fmaxf(scores[tile][0], scores[tile][1]));
     }
-    if (kRestricted) Restrict(base, scores);
-#pragma unroll
-    for (int tile = 0; tile < kKeys / 8; ++tile) {
-      largest = fmaxf(largest, fmaxf(scores[tile][0], scores[tile][1]));
-    }
+    if (kRestricted) largest = fmaxf(largest, Restrict(base, scores));
     largest = fmaxf(largest, FromLane(largest, 1));
     largest = fmaxf(largest, FromLane(largest, 2));
     const float factor = __expf(largest_ - largest);
