@@ -308,16 +308,16 @@ void BM_Attention(benchmark::State& state) {
                           B, T, H, G, D, state.range(4) != 0 ? 10000.0F : 0.0F}))
                 .value();
   const double scores = static_cast<double>(B * H) * static_cast<double>(T * (T + 1)) / 2.0;
-  OnDevice(state, o, scores * 2.0 * static_cast<double>(D) * (is_backward ? 5.0 : 2.0), 0,
-           [&](int) {
-             kernels::Stream& stream = o.device->stream();
-             if (is_backward) {
-               STAGECOACH_CHECK_OK(
-                   op->BackwardInput(stream, o.w[0], o.w[1], o.w[2], o.w[3], o.w[4], o.workspace));
-             } else {
-               STAGECOACH_CHECK_OK(op->Forward(stream, o.w[1], o.w[3], o.w[2], o.workspace));
-             }
-           });
+  OnDevice(
+      state, o, scores * 2.0 * static_cast<double>(D) * (is_backward ? 5.0 : 2.0), 0, [&](int) {
+        kernels::Stream& stream = o.device->stream();
+        if (is_backward) {
+          STAGECOACH_CHECK_OK(
+              op->BackwardInput(stream, o.w[0], o.w[1], {}, o.w[2], o.w[3], o.w[4], o.workspace));
+        } else {
+          STAGECOACH_CHECK_OK(op->Forward(stream, o.w[1], {}, o.w[3], o.w[2], o.workspace));
+        }
+      });
 }
 
 // The convolutions of a ResNet-18 for images of 32 x 32, at 32 samples: inputs, side, outputs,

@@ -20,6 +20,9 @@ bool AreAttentionExtents(const AttentionShape& shape, int64_t max_extent) {
          is_extent(all_heads * D) && is_extent(T * D);
 }
 
+// Returns whether the value is that of an option that is positive, or 0 for none.
+bool IsPositiveOrNone(float value) { return value >= 0.0F && !std::isinf(value); }
+
 }  // namespace
 
 absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
@@ -34,7 +37,7 @@ absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention: ", shape.kv_heads, " kv heads do not divide ", shape.heads, " heads"));
   }
-  if (!(shape.rotary_base >= 0.0F) || std::isinf(shape.rotary_base)) {
+  if (!IsPositiveOrNone(shape.rotary_base)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention: the rotary base must be positive, or 0 for none, not ", shape.rotary_base));
   }
@@ -53,6 +56,20 @@ absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
                                                    scaling.factor, " between ", scaling.low_turns,
                                                    " and ", scaling.high_turns, " turns in ",
                                                    scaling.original_positions, " positions"));
+  }
+  if (shape.window < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: the window must be positive, or 0 for none, not ", shape.window));
+  }
+  if (!IsPositiveOrNone(shape.scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: the scale of scores must be positive, or 0 for that of the head "
+                     "size, not ",
+                     shape.scale));
+  }
+  if (!IsPositiveOrNone(shape.score_cap)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention: the cap of scores must be positive, or 0 for none, not ", shape.score_cap));
   }
   return absl::OkStatus();
 }

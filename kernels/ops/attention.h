@@ -27,13 +27,22 @@ struct AttentionShape {
   float rotary_base = 0.0F;  // 0: queries and keys are not rotated
   RotaryScaling rotary_scaling = {};
   int64_t rotary_size = 0;  // R, of the numbers of a head; 0: all
+  int64_t window = 0;       // W: the most positions that one sees, itself included; 0: any number
+  float scale = 0.0F;       // a, of scores; 0: 1 / sqrt(D)
+  float score_cap = 0.0F;   // c: scores stay between -c and c; 0: they are not capped
+  bool has_documents = false;  // a sample consists of documents that do not see each other
 };
 
 // Causal attention of several heads (Vaswani et al. 2017), which may share keys and values in
 // groups (grouped queries, Ainslie et al. 2023): head h reads those of kv head h / (H / G). For
-// each sample, head and position t:
-//   y_t = sum over u <= t of p_tu v_u,  p_tu = exp(s_tu - l_t),  s_tu = q_t k_u / sqrt(D),
-//   l_t = log of the sum over u <= t of exp(s_tu).
+// each sample, head and position t, with sums over the positions u that t sees:
+//   y_t = sum of p_tu v_u,  p_tu = exp(s_tu - l_t),  s_tu = a q_t k_u,
+//   l_t = log of the sum of exp(s_tu).
+// Position t sees itself and earlier positions u <= t; with a window those above t - W alone
+// (Beltagy et al. 2020, Mistral), with documents those from the first one of its document on. With
+// a cap, s_tu = c tanh(a q_t k_u / c) (Gemma 2).
+//   documents (B, T) int32, on the device: the first position of the document that position t is
+//   in, from 0 to t, and no less than that of t - 1; read with has_documents alone
 //   qkv, dqkv (B, T, (H + 2 G) D): at each position the queries of all heads, then the keys of the
 //   G kv heads, then their values
 //   y, dy (B, T, H D)   statistics (B, H, T): l
@@ -46,10 +55,10 @@ struct AttentionShape {
 // matrix grows with the square of T beyond a fixed size. Any number of threads computes the same
 // bits.
 //
-// InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
-// is negative, infinite or NaN, a rotary base with an odd D, an R that is odd, negative or above D,
-// a scaling that is none (IsRotaryScaling). On CUDA devices some head sizes need addresses that are
-// multiples of 16; calls then return InvalidArgument for others.
+// InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base, scale
+// or cap that is negative, infinite or NaN, a negative window, a rotary base with an odd D, an R
+// that is odd, negative or above D, a scaling that is none (IsRotaryScaling). On CUDA devices some
+// head sizes need addresses that are multiples of 16; calls then return InvalidArgument for others.
 class AttentionOp : public Operation {
  public:
   // Returns the size of the scratch for any of the calls below; its contents need not be kept
@@ -58,15 +67,16 @@ class AttentionOp : public Operation {
   // shape and the type alone.
   virtual int64_t workspace_bytes() const = 0;
 
-  virtual absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics,
-                               const Tensor& y, std::byte* workspace) = 0;
+  virtual absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& documents,
+                               const Tensor& statistics, const Tensor& y, std::byte* workspace) = 0;
 
-  // Computes, with g_tu = p_tu (dy_t v_u - dy_t y_t):
-  //   dq_t = sum over u of g_tu k_u / sqrt(D)   dk_u = sum over t of g_tu q_t / sqrt(D)
-  //   dv_u = sum over t of p_tu dy_t            (dk and dv also over the heads of a group)
+  // Computes, with g_tu = p_tu (dy_t v_u - dy_t y_t), times 1 - (s_tu / c)^2 with a cap:
+  //   dq_t = a times the sum over u of g_tu k_u   dk_u = a times the sum over t of g_tu q_t
+  //   dv_u = the sum over t of p_tu dy_t          (dk and dv also over the heads of a group)
   // `dqkv` may not overlap the others.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv,
-                                     const Tensor& y, const Tensor& statistics, const Tensor& dqkv,
+                                     const Tensor& documents, const Tensor& y,
+                                     const Tensor& statistics, const Tensor& dqkv,
                                      std::byte* workspace) = 0;
 };
 

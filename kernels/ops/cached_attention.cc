@@ -13,7 +13,10 @@ absl::Status CheckCachedAttention(const CachedAttentionShape& shape, int64_t max
                                     .head_size = shape.head_size,
                                     .rotary_base = shape.rotary_base,
                                     .rotary_scaling = shape.rotary_scaling,
-                                    .rotary_size = shape.rotary_size},
+                                    .rotary_size = shape.rotary_size,
+                                    .window = shape.window,
+                                    .scale = shape.scale,
+                                    .score_cap = shape.score_cap},
                                    max_extent));
   }
   return absl::OkStatus();

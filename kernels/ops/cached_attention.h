@@ -31,7 +31,11 @@ struct CachedAttentionShape {
   // Of each the cache has its own. More than one, and rows of them, are for CPU devices.
   int64_t sequences = 1;
   bool rows_are_sequences = false;  // each row is a position of another sequence, instead
-  int64_t rotary_size = 0;          // as in AttentionShape
+  // As in AttentionShape.
+  int64_t rotary_size = 0;
+  int64_t window = 0;
+  float scale = 0.0F;
+  float score_cap = 0.0F;
 };
 
 // Computes what AttentionOp::Forward (attention.h) does for one sequence whose positions come in

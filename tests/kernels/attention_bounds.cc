@@ -13,6 +13,7 @@ namespace {
 using reference::AttentionOutput;
 using reference::Values;
 using reference::Vector;
+using ::stagecoach::testing::ActivationBound;
 using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::PrecisionOf;
 
@@ -20,6 +21,8 @@ using ::stagecoach::testing::PrecisionOf;
 constexpr int64_t kTurning = 4;
 // Roundings of the scale 1 / sqrt(D) and the product with it.
 constexpr int64_t kScaling = 3;
+// Roundings of a score's quotient by the cap: of 1 / c, and the product with it.
+constexpr int64_t kDividing = 3;
 // Relative error of an exponential, in units.
 constexpr int64_t kExponential = 4;
 // Error of a number that becomes an exponent to the base 2, or was one: a factor that is rounded,
@@ -39,6 +42,8 @@ struct Magnitudes {
         H(shape.heads),
         G(shape.kv_heads),
         D(shape.head_size),
+        scale(shape.scale == 0.0F ? 1.0 / std::sqrt(static_cast<double>(D)) : shape.scale),
+        cap(shape.score_cap),
         stored(type == DType::kFloat32 ? 1.0 : 1.0 + PrecisionOf(type).unit_roundoff),
         turned(shape.rotary_base > 0.0F ? stored : 1.0),
         per_term(type == DType::kFloat32 ? 1 : 2),
@@ -64,19 +69,33 @@ struct Magnitudes {
   size_t Output(size_t b, size_t h, size_t t) const { return ((b * T + t) * H + h) * D; }
   size_t Statistic(size_t b, size_t h, size_t t) const { return (b * H + h) * T + t; }
 
-  double Score(size_t b, size_t h, size_t t, size_t u) const {
+  struct ScoreBound {
+    double magnitude, error;
+  };
+  // Returns the most that the score of a pair, and its error, can be. Both grow with the
+  // magnitude of what is summed.
+  ScoreBound Score(size_t b, size_t h, size_t t, size_t u) const {
     double sum = 0;
     for (size_t d = 0; d < D; ++d) sum += x[Query(b, h, t) + d] * x[Key(b, h, u) + d];
-    return sum / std::sqrt(static_cast<double>(D));
-  }
-  double ScoreError(double score) const {
+    const double product = scale * sum;
     const double sums = 1.0 + Gamma(Sum(D) + 2 * kTurning + kScaling);
-    return (sums * turned * turned - 1.0) * score;
+    const double error = (sums * turned * turned - 1.0) * product;
+    if (cap == 0.0) return {product, error};
+    const double quotient = product / cap;
+    const double capped = cap * std::tanh(quotient);
+    const double tanh_error =
+        ActivationBound(Activation::kTanh, quotient, QuotientError({product, error}));
+    return {capped, (1.0 + Unit()) * cap * tanh_error + Unit() * capped};
+  }
+  // Returns the error of a score that was divided by the cap.
+  double QuotientError(const ScoreBound& score) const {
+    return (score.error + Gamma(kDividing) * (score.magnitude + score.error)) / cap;
   }
   // Returns the roundings that each term of a sum undergoes.
   int64_t Sum(size_t terms) const { return per_term * static_cast<int64_t>(terms); }
 
   size_t B, T, H, G, D;
+  double scale, cap;
   // Factors by which an operand of a product may have grown that is rounded to the activation type,
   // if that is not float32: any operand, and a rotated query or key.
   double stored, turned;
@@ -97,25 +116,32 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
   const Magnitudes m(shape, qkv, type);
   AttentionForwardBounds bounds{Vector(exact.statistics.size()), Vector(exact.y.size())};
   const auto of_query = [&](size_t b, size_t h, size_t t) {
-    double largest = 0;
-    for (size_t u = 0; u <= t; ++u) largest = std::max(largest, m.Score(b, h, t, u));
+    const size_t first = exact.first[b * m.T + t];
+    double largest = 0, score_error = 0;
+    for (size_t u = first; u <= t; ++u) {
+      const auto score = m.Score(b, h, t, u);
+      largest = std::max(largest, score.magnitude);
+      score_error = std::max(score_error, score.error);
+    }
     // An exponent is the difference of two scores, and weights are adjusted to another largest
     // score once for each tile: a difference, an exponential and a product each.
-    const auto tiles = static_cast<int64_t>(t / kFewestKeysOfATile) + 1;
+    const auto tiles =
+        static_cast<int64_t>(t / kFewestKeysOfATile - first / kFewestKeysOfATile) + 1;
     const double differences = static_cast<double>(tiles + 1) * 2.0 * Unit() * largest;
-    const double sums = RelativeError(m.ScoreError(largest) + differences,
+    const double sums = RelativeError(score_error + differences,
                                       (kExponential + 1) * (tiles + 1) + m.Sum(m.T) + tiles + 1);
     const size_t statistic = m.Statistic(b, h, t);
     // The largest score may come as an exponent to the base 2.
-    bounds.statistics[statistic] = -std::log1p(-sums) + kOfBaseTwo * Unit() * largest +
-                                   static_cast<double>(kExponential) * Unit() * std::log(t + 1.0) +
-                                   Unit() * std::fabs(exact.statistics[statistic]);
+    bounds.statistics[statistic] =
+        -std::log1p(-sums) + kOfBaseTwo * Unit() * largest +
+        static_cast<double>(kExponential) * Unit() * std::log(t - first + 1.0) +
+        Unit() * std::fabs(exact.statistics[statistic]);
     // The result is a quotient of two such sums; weights are operands of one.
     const double relative =
         (1.0 + sums) / (1.0 - sums) * (1.0 + Gamma(kExponential + 1)) * m.stored - 1.0;
     for (size_t d = 0; d < m.D; ++d) {
       double sum_abs = 0, lost = 0;
-      for (size_t u = 0; u <= t; ++u) {
+      for (size_t u = first; u <= t; ++u) {
         const double value = m.x[m.Value(b, h, u) + d];
         sum_abs += exact.weights[statistic * m.T + u] * value;
         lost += Underflow() * (value + 1.0);
@@ -134,24 +160,31 @@ AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv
 Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values qkv,
                                  const AttentionOutput& exact, DType type) {
   const Magnitudes m(shape, qkv, type);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(m.D));
   // Terms of a sum, then the operations on its result.
   const auto keys = m.Sum(m.T) + kTurning + 2 * kScaling + kTurning;
   const auto queries = m.Sum(m.T * m.H / m.G) + kTurning + kScaling + kTurning;
   // dy v and dy y, of which the latter may be summed in 32 lanes and has a rounded y; then their
-  // difference and the product with a weight.
-  const int64_t gradient_roundings = m.Sum(m.D) + 32 + 3;
+  // difference and the product with a weight, and with the slope of the cap.
+  const int64_t gradient_roundings = m.Sum(m.D) + 32 + (m.cap == 0.0 ? 3 : 4);
   Vector bounds(qkv.size());
   const auto of_pair = [&](size_t b, size_t h, size_t t, size_t u) {
     const size_t q = m.Query(b, h, t), k = m.Key(b, h, u), v = m.Value(b, h, u);
     const size_t y = m.Output(b, h, t), statistic = m.Statistic(b, h, t);
     const double weight = exact.weights[statistic * m.T + u];
-    const double score = m.Score(b, h, t, u);
+    const auto score = m.Score(b, h, t, u);
     // The statistic is rounded, and so is the difference.
     const double weight_error = RelativeError(
-        m.ScoreError(score) +
-            Unit() * ((2.0 + kOfBaseTwo) * std::fabs(exact.statistics[statistic]) + score),
+        score.error + Unit() * ((2.0 + kOfBaseTwo) * std::fabs(exact.statistics[statistic]) +
+                                score.magnitude),
         kExponential);
+    // The slope of the cap, 1 - (s / c)^2, has an error that is not relative to it.
+    double slope = 1.0, slope_error = 0.0;
+    if (m.cap != 0.0) {
+      const double share = exact.scores[statistic * m.T + u] / m.cap;
+      const double share_error = m.QuotientError(score);
+      slope = 1.0 - share * share;
+      slope_error = (2.0 * std::fabs(share) + share_error) * share_error + 2.0 * Unit();
+    }
     double terms = 0;
     for (size_t d = 0; d < m.D; ++d) {
       terms += std::fabs(dy[y + d]) * (m.x[v + d] + std::fabs(exact.y[y + d]));
@@ -168,11 +201,13 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
     };
     // The sums of each head of a group may be stored.
     const double of_heads = m.H > m.G ? m.stored : 1.0;
-    const double to_query =
-        (weight * off(of_turned(gradient_error), keys) + Underflow()) * terms * scale;
+    const auto of_score = [&](double relative) {
+      const double error = slope * relative + slope_error * (1.0 + relative);
+      return (weight * error + Underflow()) * terms * m.scale;
+    };
+    const double to_query = of_score(off(of_turned(gradient_error), keys));
     const double to_key =
-        (weight * off((1.0 + of_turned(gradient_error)) * of_heads - 1.0, queries) + Underflow()) *
-        terms * scale;
+        of_score(off((1.0 + of_turned(gradient_error)) * of_heads - 1.0, queries));
     const double to_value =
         weight * off((1.0 + weight_error) * m.stored * of_heads - 1.0, queries) + Underflow();
     for (size_t d = 0; d < m.D; ++d) {
@@ -184,7 +219,7 @@ Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values 
   for (size_t b = 0; b < m.B; ++b) {
     for (size_t h = 0; h < m.H; ++h) {
       for (size_t t = 0; t < m.T; ++t) {
-        for (size_t u = 0; u <= t; ++u) of_pair(b, h, t, u);
+        for (size_t u = exact.first[b * m.T + t]; u <= t; ++u) of_pair(b, h, t, u);
       }
     }
   }

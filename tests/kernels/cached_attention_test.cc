@@ -38,7 +38,10 @@ struct SequenceCase {
             .head_size = shape.head_size,
             .rotary_base = shape.rotary_base,
             .rotary_scaling = shape.rotary_scaling,
-            .rotary_size = shape.rotary_size};
+            .rotary_size = shape.rotary_size,
+            .window = shape.window,
+            .scale = shape.scale,
+            .score_cap = shape.score_cap};
   }
   int64_t inputs() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_size; }
   int64_t outputs() const { return shape.heads * shape.head_size; }
@@ -51,8 +54,10 @@ struct SequenceCase {
 
 std::string NameOf(const SequenceCase& test) {
   const CachedAttentionShape& shape = test.shape;
-  return absl::StrCat(shape.rows, "of", shape.positions, "_", shape.heads, "of", shape.kv_heads,
-                      "x", shape.head_size);
+  return absl::StrCat(
+      shape.rows, "of", shape.positions, "_", shape.heads, "of", shape.kv_heads, "x",
+      shape.head_size, shape.window == 0 ? "" : absl::StrCat("_window", shape.window),
+      shape.scale != 0.0F ? "_scale" : "", shape.score_cap != 0.0F ? "_capped" : "");
 }
 
 class CachedAttention : public OpTest<SequenceCase> {
@@ -98,24 +103,48 @@ TEST_P(CachedAttention, GivesWhatAttentionOfTheWholeSequenceDoes) {
   EXPECT_THAT(y, Near(exact.y, BoundsOfAttention(whole, ToDouble(qkv), exact, type()).y));
 }
 
-INSTANTIATE_OP_TEST(CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}},
-                    SequenceCase{{1, 5, 4, 2, 6, 10000.0F}}, SequenceCase{{3, 17, 2, 2, 3}},
-                    SequenceCase{{1, 70, 6, 2, 64, 10000.0F}},
-                    SequenceCase{{4, 33, 3, 1, 10, 100.0F}}, SequenceCase{{8, 6, 2, 1, 40}},
-                    // Rows that begin and end within a warp's share; several warps, and rounds of
-                    // them; queries of a kv head in more than one block.
-                    SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
-                    SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
-                    SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
-                    SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}}},
-                    SequenceCase{{3, 25, 2, 2, 16, 100.0F, {}, 1, false, 4}},
-                    SequenceCase{{7, 70, 3, 3, 64, 100.0F, {}, 1, false, 16}},
-                    // Tiles of queries that begin anywhere among those of keys.
-                    SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
-                    // Enough work for several tiles of positions in a part.
-                    SequenceCase{{520, 518, 1, 1, 2}},
-                    // Scores of several hundred, whose exponentials exceed the range of a float.
-                    SequenceCase{{1, 40, 2, 1, 16}, 16.0F});
+constexpr CachedAttentionShape With(CachedAttentionShape shape, int64_t window, float scale = 0.0F,
+                                    float score_cap = 0.0F) {
+  shape.window = window;
+  shape.scale = scale;
+  shape.score_cap = score_cap;
+  return shape;
+}
+
+INSTANTIATE_OP_TEST(
+    CachedAttention, NameOf, SequenceCase{{1, 1, 1, 1, 1}}, SequenceCase{{1, 5, 4, 2, 6, 10000.0F}},
+    SequenceCase{{3, 17, 2, 2, 3}}, SequenceCase{{1, 70, 6, 2, 64, 10000.0F}},
+    SequenceCase{{4, 33, 3, 1, 10, 100.0F}}, SequenceCase{{8, 6, 2, 1, 40}},
+    // Rows that begin and end within a warp's share; several warps, and rounds of
+    // them; queries of a kv head in more than one block.
+    SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
+    SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
+    SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
+    SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}}},
+    SequenceCase{{3, 25, 2, 2, 16, 100.0F, {}, 1, false, 4}},
+    SequenceCase{{7, 70, 3, 3, 64, 100.0F, {}, 1, false, 16}},
+    // Tiles of queries that begin anywhere among those of keys.
+    SequenceCase{{100, 230, 2, 1, 8, 100.0F}},
+    // Enough work for several tiles of positions in a part.
+    SequenceCase{{520, 518, 1, 1, 2}},
+    // Scores of several hundred, whose exponentials exceed the range of a float.
+    SequenceCase{{1, 40, 2, 1, 16}, 16.0F},
+    // A window of one position; of fewer than the rows of a call, a tile and a
+    // part; of more than one of them, and of more than there are.
+    SequenceCase{With({1, 9, 2, 1, 8}, 1)}, SequenceCase{With({4, 9, 2, 2, 8}, 1)},
+    SequenceCase{With({8, 77, 2, 2, 64}, 5)}, SequenceCase{With({1, 70, 6, 2, 64, 10000.0F}, 20)},
+    SequenceCase{With({7, 70, 6, 1, 80, 10000.0F}, 64)},
+    SequenceCase{With({8, 270, 1, 1, 128, 10000.0F}, 100)},
+    SequenceCase{With({8, 530, 1, 1, 8}, 16)}, SequenceCase{With({8, 530, 1, 1, 8}, 257)},
+    SequenceCase{With({100, 230, 2, 1, 8, 100.0F}, 30)},
+    SequenceCase{With({100, 230, 2, 1, 8, 100.0F}, 130)}, SequenceCase{With({3, 17, 2, 2, 3}, 18)},
+    SequenceCase{With({3, 17, 2, 2, 3}, std::numeric_limits<int64_t>::max())},
+    // Another scale; a cap that many scores exceed; all of them.
+    SequenceCase{With({4, 33, 3, 1, 10, 100.0F}, 0, 0.5F)},
+    SequenceCase{With({1, 40, 2, 1, 16}, 0, 0.0F, 2.0F)},
+    SequenceCase{With({5, 40, 2, 1, 64}, 0, 0.0F, 30.0F), 16.0F},
+    SequenceCase{With({100, 230, 2, 1, 8, 100.0F}, 70, 0.25F, 5.0F)},
+    SequenceCase{With({7, 70, 3, 3, 64, 100.0F}, 33, 0.25F, 5.0F)});
 
 TEST(CachedAttentionRefusal, IsAttentions) {
   ExpectInvalid<CachedAttentionShape>({{.rows = 0},
@@ -123,7 +152,10 @@ TEST(CachedAttentionRefusal, IsAttentions) {
                                        {.heads = 3, .kv_heads = 2, .head_size = 2},
                                        {.head_size = 3, .rotary_base = 10.0F},
                                        {.head_size = 2, .rotary_base = -1.0F},
-                                       {.rotary_scaling = {.factor = 0.5}}});
+                                       {.rotary_scaling = {.factor = 0.5}},
+                                       {.window = -1},
+                                       {.scale = -1.0F},
+                                       {.score_cap = -1.0F}});
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ class IndependentRows : public ::testing::TestWithParam<Precision> {
           << "row " << r << ", column " << o;
     }
   }
+  static void ExpectOfAttention(const CachedAttentionShape& shape);
   // Expects the same of all rows at once as of one row at a time.
   void ExpectAlike(const std::string& what, int64_t rows, int64_t inputs,
                    const std::vector<float>& x,
@@ -205,16 +206,10 @@ TEST_P(IndependentRows, OfAHead) {
   }
 }
 
-// Sequences that begin one after the other, in rows that they change, with padding between them.
-TEST_P(IndependentRows, OfAttentionWithACacheForEach) {
-  constexpr int64_t kSequences = 3, kPositions = 6;
-  const CachedAttentionShape shape = {.positions = kPositions,
-                                      .heads = 4,
-                                      .kv_heads = 2,
-                                      .head_size = 6,
-                                      .rotary_base = 100.0F,
-                                      .rows_are_sequences = true};
-  constexpr int64_t kInputs = 8 * 6, kOutputs = 4 * 6;
+// Expects what they do alone of sequences that begin one after the other, in rows that they change,
+// with padding between them.
+void IndependentRows::ExpectOfAttention(const CachedAttentionShape& shape) {
+  constexpr int64_t kSequences = 3, kPositions = 6, kInputs = 8 * 6, kOutputs = 4 * 6;
   const std::vector<float> qkv = Numbers(kSequences * kPositions * kInputs, 1);
   const auto qkv_of = [&](const CachedRow& row) {
     return absl::MakeConstSpan(qkv).subspan(
@@ -272,6 +267,21 @@ TEST_P(IndependentRows, OfAttentionWithACacheForEach) {
     }
   }
   EXPECT_EQ(given(kSequences, steps), expected);
+}
+
+TEST_P(IndependentRows, OfAttentionWithACacheForEach) {
+  CachedAttentionShape shape = {.positions = 6,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_size = 6,
+                                .rotary_base = 100.0F,
+                                .rows_are_sequences = true};
+  ExpectOfAttention(shape);
+  shape.window = 3;
+  ExpectOfAttention(shape);
+  shape.scale = 0.5F;
+  shape.score_cap = 2.0F;
+  ExpectOfAttention(shape);
 }
 
 INSTANTIATE_TEST_SUITE_P(OnCpu, IndependentRows,

@@ -138,6 +138,54 @@ TEST(AttentionReference, InputGradientIsTheDerivative) {
   }
 }
 
+TEST(AttentionReference, InputGradientOfAllOptionsIsTheDerivative) {
+  const AttentionShape shape{.samples = 2,
+                             .positions = 6,
+                             .heads = 2,
+                             .kv_heads = 1,
+                             .head_size = 4,
+                             .rotary_base = 100.0F,
+                             .window = 3,
+                             .scale = 0.75F,
+                             .score_cap = 1.5F,
+                             .has_documents = true};
+  const std::vector<int32_t> documents = {0, 0, 0, 0, 4, 4, 0, 1, 1, 1, 1, 1};
+  const Vector qkv = Random(192, 1);
+  const Vector dy = Random(96, 2);
+  const auto objective = [&](const Vector& x) {
+    return Dot(AttentionForward(shape, x, documents).y, dy);
+  };
+  EXPECT_THAT(AttentionBackwardInput(shape, dy, qkv, documents),
+              CloseTo(CentralDifferences(objective, qkv), kDifferenceError));
+}
+
+TEST(AttentionReferenceByHand, SeesPositionsOfItsWindowAndDocument) {
+  AttentionShape shape{.positions = 4,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .head_size = 1,
+                       .window = 3,
+                       .has_documents = true};
+  // Queries are 0, so that y is the mean of the values that are seen.
+  const Vector qkv = {0, 1, 1, 0, 1, 3, 0, 1, 5, 0, 1, 13};
+  const auto y = [&](const std::vector<int32_t>& documents) {
+    return AttentionForward(shape, qkv, documents).y;
+  };
+  EXPECT_THAT(y({0, 0, 0, 0}), CloseTo(Vector{1, 2, 3, 7}, 1e-14));
+  EXPECT_THAT(y({0, 0, 2, 2}), CloseTo(Vector{1, 2, 5, 9}, 1e-14));
+  EXPECT_THAT(y({0, 1, 1, 3}), CloseTo(Vector{1, 3, 4, 13}, 1e-14));
+}
+
+TEST(AttentionReferenceByHand, ScalesAndCapsScores) {
+  const AttentionShape shape{.heads = 1, .kv_heads = 1, .head_size = 4, .scale = 3.0F};
+  const Vector qkv = {1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0};
+  EXPECT_THAT(AttentionForward(shape, qkv).statistics, ElementsAre(6));
+  AttentionShape capped = shape;
+  capped.score_cap = 4.0F;
+  EXPECT_THAT(AttentionForward(capped, qkv).statistics,
+              CloseTo(Vector{4.0 * std::tanh(1.5)}, 1e-14));
+}
+
 TEST(AttentionReferenceByHand, WeighsValuesByTheirScores) {
   const AttentionShape shape{.positions = 2, .heads = 1, .kv_heads = 1, .head_size = 1};
   const double log3 = std::log(3.0);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -20,7 +22,9 @@ struct AttentionPlaces {
         D(shape.head_size),
         R(shape.rotary_size == 0 ? D : static_cast<size_t>(shape.rotary_size)),
         base(shape.rotary_base),
-        scaling(shape.rotary_scaling) {}
+        scaling(shape.rotary_scaling),
+        scale(shape.scale == 0.0F ? 1.0 / std::sqrt(static_cast<double>(D)) : shape.scale),
+        cap(shape.score_cap) {}
 
   size_t Row(size_t b, size_t t) const { return (b * T + t) * (H + 2 * G) * D; }
   size_t Query(size_t b, size_t h, size_t t) const { return Row(b, t) + h * D; }
@@ -41,7 +45,23 @@ struct AttentionPlaces {
   size_t B, T, H, G, D, R;
   double base;
   RotaryScaling scaling;
+  double scale, cap;
 };
+
+// Returns the first position that each one sees.
+std::vector<size_t> FirstSeen(const AttentionShape& shape, absl::Span<const int32_t> documents) {
+  const auto B = static_cast<size_t>(shape.samples), T = static_cast<size_t>(shape.positions);
+  const auto window = static_cast<size_t>(shape.window);
+  STAGECOACH_CHECK(documents.size() == (shape.has_documents ? B * T : 0),
+                   absl::StrCat(documents.size(), " positions have a document"));
+  std::vector<size_t> first(B * T);
+  for (size_t i = 0; i < B * T; ++i) {
+    const size_t t = i % T;
+    if (window > 0 && t >= window) first[i] = t - window + 1;
+    if (shape.has_documents) first[i] = std::max(first[i], static_cast<size_t>(documents[i]));
+  }
+  return first;
+}
 
 // Returns the frequency of pair i of a head, as the library transformers computes it: by wave
 // lengths.
@@ -87,22 +107,26 @@ double DotOf(const double* a, const double* b, size_t n) {
 
 }  // namespace
 
-AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv) {
+AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv,
+                                 absl::Span<const int32_t> documents) {
   const AttentionPlaces at(shape);
   STAGECOACH_CHECK(qkv.size() == at.Row(at.B, 0), absl::StrCat(qkv.size(), " values"));
   const Vector x = Turned(at, qkv, 1.0);
-  AttentionOutput out{Vector(at.B * at.H * at.T * at.T), Vector(at.B * at.H * at.T),
+  AttentionOutput out{FirstSeen(shape, documents), Vector(at.B * at.H * at.T * at.T),
+                      Vector(at.B * at.H * at.T * at.T), Vector(at.B * at.H * at.T),
                       Vector(at.B * at.T * at.H * at.D)};
   at.ForEachQuery([&](size_t b, size_t h, size_t t) {
-    Vector scores;
-    for (size_t u = 0; u <= t; ++u) {
-      scores.push_back(DotOf(&x[at.Query(b, h, t)], &x[at.Key(b, h, u)], at.D) /
-                       std::sqrt(static_cast<double>(at.D)));
+    const size_t first = out.first[b * at.T + t];
+    const absl::Span<double> scores =
+        absl::MakeSpan(out.scores).subspan(at.Weight(b, h, t, 0), at.T);
+    for (size_t u = first; u <= t; ++u) {
+      scores[u] = at.scale * DotOf(&x[at.Query(b, h, t)], &x[at.Key(b, h, u)], at.D);
+      if (at.cap > 0.0) scores[u] = at.cap * std::tanh(scores[u] / at.cap);
     }
-    const double largest = *std::max_element(scores.begin(), scores.end());
+    const double largest = *std::max_element(&scores[first], &scores[t] + 1);
     double sum = 0;
-    for (double score : scores) sum += std::exp(score - largest);
-    for (size_t u = 0; u <= t; ++u) {
+    for (size_t u = first; u <= t; ++u) sum += std::exp(scores[u] - largest);
+    for (size_t u = first; u <= t; ++u) {
       const double weight = std::exp(scores[u] - largest) / sum;
       out.weights[at.Weight(b, h, t, u)] = weight;
       for (size_t d = 0; d < at.D; ++d) {
@@ -114,24 +138,28 @@ AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv) {
   return out;
 }
 
-Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv) {
+Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv,
+                              absl::Span<const int32_t> documents) {
   const AttentionPlaces at(shape);
-  const AttentionOutput forward = AttentionForward(shape, qkv);
+  const AttentionOutput forward = AttentionForward(shape, qkv, documents);
   STAGECOACH_CHECK(dy.size() == forward.y.size(), absl::StrCat(dy.size(), " values"));
   const Vector x = Turned(at, qkv, 1.0);
   Vector dx(qkv.size());
-  const double scale = 1.0 / std::sqrt(static_cast<double>(at.D));
   at.ForEachQuery([&](size_t b, size_t h, size_t t) {
     const size_t q = at.Query(b, h, t);
     const double* const dy_t = &dy[at.Output(b, h, t)];
     const double mean = DotOf(dy_t, &forward.y[at.Output(b, h, t)], at.D);
-    for (size_t u = 0; u <= t; ++u) {
+    for (size_t u = forward.first[b * at.T + t]; u <= t; ++u) {
       const size_t k = at.Key(b, h, u), v = at.Value(b, h, u);
       const double weight = forward.weights[at.Weight(b, h, t, u)];
-      const double gradient = weight * (DotOf(dy_t, &x[v], at.D) - mean);
+      double gradient = weight * (DotOf(dy_t, &x[v], at.D) - mean);
+      if (at.cap > 0.0) {
+        const double share = forward.scores[at.Weight(b, h, t, u)] / at.cap;
+        gradient *= 1.0 - share * share;
+      }
       for (size_t d = 0; d < at.D; ++d) {
-        dx[q + d] += scale * gradient * x[k + d];
-        dx[k + d] += scale * gradient * x[q + d];
+        dx[q + d] += at.scale * gradient * x[k + d];
+        dx[k + d] += at.scale * gradient * x[q + d];
         dx[v + d] += weight * dy_t[d];
       }
     }

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TESTS_TESTING_REFERENCE_H_
 #define STAGECOACH_TESTS_TESTING_REFERENCE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -80,13 +81,18 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
                                                 Values statistics);
 
 struct AttentionOutput {
-  Vector weights;  // (B, H, T, T): p, 0 for positions that are not seen
+  std::vector<size_t> first;  // (B, T): the first position that one sees
+  Vector scores;              // (B, H, T, T): s, and p; both 0 for positions that are not seen
+  Vector weights;
   Vector statistics;
   Vector y;
 };
-AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv);
+// `documents` is empty without documents.
+AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv,
+                                 absl::Span<const int32_t> documents = {});
 // Returns dqkv. Weights and y are those of AttentionForward.
-Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv);
+Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv,
+                              absl::Span<const int32_t> documents = {});
 
 // `b` is empty without a bias, and then `db` is, too.
 Vector ConvolutionForward(const ConvolutionShape& shape, Values x, Values w, Values b);

@@ -60,13 +60,14 @@ class AttentionLayer final : public Layer {
       return cached_op_->Forward(args.stream, args.call.rows, args.x, args.cache, args.y,
                                  args.workspace);
     }
-    return op_->Forward(args.stream, args.x, Statistics(args), args.y, args.workspace);
+    return op_->Forward(args.stream, args.x, /*documents=*/Tensor{}, Statistics(args), args.y,
+                        args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
     if (args.dx.empty()) return absl::OkStatus();
-    return op_->BackwardInput(args.stream, args.dy, args.x, args.y, Statistics(args), args.dx,
-                              args.workspace);
+    return op_->BackwardInput(args.stream, args.dy, args.x, /*documents=*/Tensor{}, args.y,
+                              Statistics(args), args.dx, args.workspace);
   }
 
  private:

@@ -19,9 +19,6 @@
 namespace stagecoach::kernels {
 namespace {
 
-// The number of queries, and of keys, in a tile.
-constexpr int64_t kPositionTile = 64;
-
 // Rows of a head at consecutive positions.
 template <typename Element>
 struct HeadRows {
@@ -50,8 +47,11 @@ class CpuAttention final : public AttentionOp {
         H_(shape.heads),
         G_(shape.kv_heads),
         D_(shape.head_size),
+        W_(shape.window),
+        has_documents_(shape.has_documents),
         slots_(slots),
-        scale_(1.0F / std::sqrt(static_cast<float>(D_))),
+        scale_(ScoreScale(shape.scale, D_)),
+        cap_(shape.score_cap),
         tiles_(T_, kPositionTile),
         M_(tiles_.size) {
     if (shape.rotary_base > 0.0F) {
@@ -63,23 +63,23 @@ class CpuAttention final : public AttentionOp {
     return slots_ * SlotFloats() * SizeOf(DType::kFloat32);
   }
 
-  absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics, const Tensor& y,
-                       std::byte* workspace) override {
+  absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& documents,
+                       const Tensor& statistics, const Tensor& y, std::byte* workspace) override {
     AsCpu(stream).ParallelFor(static_cast<int>(B_ * H_ * tiles_.count), [&](int task, int slot) {
       // Heads are computed one after the other, while their keys and values are in a cache; within
       // each, the last tile, which has the most keys, comes first.
       const int tile = tiles_.count - 1 - task % tiles_.count;
       const int64_t b = task / tiles_.count / H_;
       const int64_t h = task / tiles_.count % H_;
-      ForwardTile(tile, Query(qkv, b, h), Key(qkv, b, h), Value(qkv, b, h), Output(y, b, h),
-                  statistics.f32() + (b * H_ + h) * T_, Slot(workspace, slot));
+      ForwardTile(tile, SeenBy(documents, b), Query(qkv, b, h), Key(qkv, b, h), Value(qkv, b, h),
+                  Output(y, b, h), statistics.f32() + (b * H_ + h) * T_, Slot(workspace, slot));
     });
     return absl::OkStatus();
   }
 
-  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv, const Tensor& y,
-                             const Tensor& statistics, const Tensor& dqkv,
-                             std::byte* workspace) override {
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv,
+                             const Tensor& documents, const Tensor& y, const Tensor& statistics,
+                             const Tensor& dqkv, std::byte* workspace) override {
     // Gradients of a key and a value are summed over the heads of a group and over queries: a group
     // is one task.
     AsCpu(stream).ParallelFor(static_cast<int>(B_ * G_), [&](int task, int slot) {
@@ -98,10 +98,16 @@ class CpuAttention final : public AttentionOp {
         std::fill_n(dv_sums.row(t), D_, 0.0F);
       }
       for (int64_t h = first_head; h < first_head + GroupSize(); ++h) {
-        const BackwardHead head = {
-            Query(qkv, b, h), Key(qkv, b, h),   Value(qkv, b, h),
-            Output(y, b, h),  Output(dy, b, h), Query(dqkv, b, h),
-            dk_sums,          dv_sums,          statistics.f32() + (b * H_ + h) * T_};
+        const BackwardHead head = {SeenBy(documents, b),
+                                   Query(qkv, b, h),
+                                   Key(qkv, b, h),
+                                   Value(qkv, b, h),
+                                   Output(y, b, h),
+                                   Output(dy, b, h),
+                                   Query(dqkv, b, h),
+                                   dk_sums,
+                                   dv_sums,
+                                   statistics.f32() + (b * H_ + h) * T_};
         for (int tile = 0; tile < tiles_.count; ++tile) BackwardTile(tile, head, scratch);
       }
       for (int64_t t = 0; t < T_; ++t) {
@@ -138,7 +144,22 @@ class CpuAttention final : public AttentionOp {
     float* dy_times_y;
   };
 
+  // What positions of a sample see.
+  struct Sight {
+    // Returns the first position.
+    int64_t operator()(int64_t t) const {
+      const int64_t first = documents == nullptr ? 0 : documents[t];
+      return window == 0 ? first : std::max(first, t - window + 1);
+    }
+    const int32_t* documents;
+    int64_t window;
+  };
+  Sight SeenBy(const Tensor& documents, int64_t b) const {
+    return {has_documents_ ? documents.i32() + b * T_ : nullptr, W_};
+  }
+
   struct BackwardHead {
+    Sight first_seen;
     Rows q, k, v, y, dy, dq;
     FloatRows dk, dv;
     const float* statistics;
@@ -217,79 +238,79 @@ class CpuAttention final : public AttentionOp {
     return {scratch.keys, D_};
   }
 
+  // Returns the first tile of keys that some query of a tile sees.
+  int FirstTile(int tile, const Sight& first_seen) const {
+    return static_cast<int>(first_seen(tiles_.begin(tile)) / M_);
+  }
+  // Returns which keys of tile j they see.
+  SeenKeys Seen(int j, int tile, const Sight& first_seen) const {
+    const int64_t begin = tiles_.begin(tile);
+    return {tiles_.begin(j), tiles_.length(j), begin, tiles_.length(tile),
+            [&](int64_t c) { return first_seen(begin + c); }};
+  }
+
   // Computes to (keys, queries) = rows times transposed queries, or gradients.
-  void TimesQueries(int64_t n, int64_t m, bool diagonal, const FloatRows& rows,
-                    const float* transposed, float* to) const {
-    const int64_t block = diagonal ? kDiagonalBlock : n;
-    for (int64_t r = 0; r < n; r += block) {
-      const int64_t c = diagonal ? r : 0;
-      TileProduct(std::min(block, n - r), m - c, D_, {rows.row(r), rows.stride, 1},
-                  {transposed + c, M_}, /*accumulate=*/false, to + r * M_ + c, M_);
-    }
+  void TimesQueries(const SeenKeys& seen, const FloatRows& rows, const float* transposed,
+                    float* to) const {
+    seen.ForEachKeyBlock([&](int64_t r, int64_t count, SeenKeys::Range queries) {
+      TileProduct(count, queries.end - queries.begin, D_, {rows.row(r), rows.stride, 1},
+                  {transposed + queries.begin, M_}, /*accumulate=*/false,
+                  to + r * M_ + queries.begin, M_);
+    });
   }
 
   // Computes to (queries, D) (+)= scores^T times rows (keys, D).
-  void SumOverKeys(int64_t n, int64_t m, bool diagonal, const float* scores, const FloatRows& rows,
+  void SumOverKeys(const SeenKeys& seen, const float* scores, const FloatRows& rows,
                    bool accumulate, float* to) const {
-    const int64_t block = diagonal ? kDiagonalBlock : m;
-    for (int64_t c = 0; c < m; c += block) {
-      const int64_t keys = diagonal ? std::min(c + block, n) : n;
-      TileProduct(std::min(block, m - c), D_, keys, {scores + c, 1, M_}, {rows.data, rows.stride},
-                  accumulate, to + c * D_, D_);
-    }
+    seen.ForEachQueryBlock([&](int64_t c, int64_t count, SeenKeys::Range keys) {
+      if (!keys.empty()) {
+        TileProduct(count, D_, keys.end - keys.begin, {scores + keys.begin * M_ + c, 1, M_},
+                    {rows.row(keys.begin), rows.stride}, accumulate, to + c * D_, D_);
+      } else if (!accumulate) {
+        std::fill_n(to + c * D_, count * D_, 0.0F);
+      }
+    });
   }
 
   // Computes to (keys, D) += scores times rows (queries, D).
-  void AddOverQueries(int64_t n, int64_t m, bool diagonal, const float* scores,
-                      const FloatRows& rows, const FloatRows& to) const {
-    const int64_t block = diagonal ? kDiagonalBlock : n;
-    for (int64_t r = 0; r < n; r += block) {
-      const int64_t c = diagonal ? r : 0;
-      TileProduct(std::min(block, n - r), D_, m - c, {scores + r * M_ + c, M_, 1},
-                  {rows.row(c), rows.stride}, /*accumulate=*/true, to.row(r), to.stride);
-    }
+  void AddOverQueries(const SeenKeys& seen, const float* scores, const FloatRows& rows,
+                      const FloatRows& to) const {
+    seen.ForEachKeyBlock([&](int64_t r, int64_t count, SeenKeys::Range queries) {
+      TileProduct(count, D_, queries.end - queries.begin, {scores + r * M_ + queries.begin, M_, 1},
+                  {rows.row(queries.begin), rows.stride}, /*accumulate=*/true, to.row(r),
+                  to.stride);
+    });
   }
 
-  // Returns the first query of a row of scores that was computed.
-  static int64_t FirstColumn(bool diagonal, int64_t r) {
-    return diagonal ? r / kDiagonalBlock * kDiagonalBlock : 0;
-  }
-
-  // Computes the scores of one tile of keys; those that a query does not see become kNoScore.
-  void Scores(int64_t n, int64_t m, bool diagonal, const FloatRows& keys,
+  // Computes the scores of n keys; those that a query does not see become kNoScore.
+  void Scores(int64_t n, const SeenKeys& seen, const FloatRows& keys,
               const Scratch& scratch) const {
-    TimesQueries(n, m, diagonal, keys, scratch.queries_transposed, scratch.scores);
-    if (!diagonal) return;
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t first = FirstColumn(diagonal, r);
-      std::fill(scratch.scores + r * M_ + first, scratch.scores + r * M_ + r, kNoScore);
-    }
+    TimesQueries(seen, keys, scratch.queries_transposed, scratch.scores);
+    CapScores(cap_, n, seen, scratch.scores, M_);
+    seen.Hide(scratch.scores, M_);
   }
 
-  void Softmax(int64_t n, int64_t m, bool diagonal, const Scratch& scratch) const {
-    OnlineSoftmax(n, m, scratch.scores, M_, [=](int64_t r) { return FirstColumn(diagonal, r); },
-                  {scratch.largest, scratch.correction, scratch.total});
-  }
-
-  void ForwardTile(int tile, const Rows& q, const Rows& k, const Rows& v, const Rows& y,
-                   float* statistics, const Scratch& scratch) const {
+  void ForwardTile(int tile, const Sight& first_seen, const Rows& q, const Rows& k, const Rows& v,
+                   const Rows& y, float* statistics, const Scratch& scratch) const {
     const int64_t begin = tiles_.begin(tile);
     const int64_t m = tiles_.length(tile);
     LoadQueries(tile, q, scratch);
-    std::fill_n(scratch.largest, m, kNoScore);
+    std::fill_n(scratch.largest, m, kLowestScore);
     std::fill_n(scratch.total, m, 0.0F);
-    for (int j = 0; j <= tile; ++j) {
+    const int first_tile = FirstTile(tile, first_seen);
+    for (int j = first_tile; j <= tile; ++j) {
       const int64_t n = tiles_.length(j);
-      const bool diagonal = j == tile;
-      Scores(n, m, diagonal, LoadKeys(j, k, scratch), scratch);
-      Softmax(n, m, diagonal, scratch);
-      if (j > 0) {
+      const SeenKeys seen = Seen(j, tile, first_seen);
+      Scores(n, seen, LoadKeys(j, k, scratch), scratch);
+      OnlineSoftmax(n, m, seen, scratch.scores, M_,
+                    {scratch.largest, scratch.correction, scratch.total});
+      if (j > first_tile) {
         for (int64_t c = 0; c < m; ++c) {
           float* const sum = scratch.sums + c * D_;
           for (int64_t d = 0; d < D_; ++d) sum[d] *= scratch.correction[c];
         }
       }
-      SumOverKeys(n, m, diagonal, scratch.scores, Load(j, v, scratch.values), j > 0, scratch.sums);
+      SumOverKeys(seen, scratch.scores, Load(j, v, scratch.values), j > first_tile, scratch.sums);
     }
     for (int64_t c = 0; c < m; ++c) {
       const float share = 1.0F / scratch.total[c];
@@ -312,6 +333,23 @@ class CpuAttention final : public AttentionOp {
     Transpose(head.dy.row(begin), head.dy.stride, m, D_, scratch.dy_transposed, M_);
   }
 
+  // Turns the scores of n keys into weights, and the gradients of weights into those of scores.
+  // slope(score) is the derivative of what capped it.
+  template <typename Slope>
+  void Weigh(int64_t n, const SeenKeys& seen, const float* statistics, Slope slope,
+             const Scratch& scratch) const {
+    for (int64_t r = 0; r < n; ++r) {
+      float* __restrict const weight = scratch.scores + r * M_;
+      float* __restrict const gradient = scratch.gradients + r * M_;
+      const SeenKeys::Range queries = seen.QueriesOf(r);
+      for (int64_t c = queries.begin; c < queries.end; ++c) {
+        const float of_score = slope(weight[c]);
+        weight[c] = SoftmaxWeight(weight[c] - statistics[c]);
+        gradient[c] = weight[c] * (gradient[c] - scratch.dy_times_y[c]) * of_score;
+      }
+    }
+  }
+
   void BackwardTile(int tile, const BackwardHead& head, const Scratch& scratch) const {
     const int64_t begin = tiles_.begin(tile);
     const int64_t m = tiles_.length(tile);
@@ -319,26 +357,24 @@ class CpuAttention final : public AttentionOp {
     LoadQueries(tile, head.q, scratch);
     LoadOutputs(tile, head, scratch);
     const FloatRows dy = Load(tile, head.dy, scratch.dy);
-    for (int j = 0; j <= tile; ++j) {
+    const int first_tile = FirstTile(tile, head.first_seen);
+    for (int j = first_tile; j <= tile; ++j) {
       const int64_t n = tiles_.length(j);
       const int64_t first_key = tiles_.begin(j);
-      const bool diagonal = j == tile;
+      const SeenKeys seen = Seen(j, tile, head.first_seen);
       const FloatRows keys = LoadKeys(j, head.k, scratch);
-      Scores(n, m, diagonal, keys, scratch);
-      TimesQueries(n, m, diagonal, Load(j, head.v, scratch.values), scratch.dy_transposed,
-                   scratch.gradients);
-      for (int64_t r = 0; r < n; ++r) {
-        float* __restrict const weight = scratch.scores + r * M_;
-        float* __restrict const gradient = scratch.gradients + r * M_;
-        for (int64_t c = FirstColumn(diagonal, r); c < m; ++c) {
-          weight[c] = SoftmaxWeight(weight[c] - statistics[c]);
-          gradient[c] = weight[c] * (gradient[c] - scratch.dy_times_y[c]);
-        }
+      Scores(n, seen, keys, scratch);
+      TimesQueries(seen, Load(j, head.v, scratch.values), scratch.dy_transposed, scratch.gradients);
+      if (cap_) {
+        Weigh(
+            n, seen, statistics, [cap = cap_](float score) { return cap.Slope(score); }, scratch);
+      } else {
+        Weigh(
+            n, seen, statistics, [](float) { return 1.0F; }, scratch);
       }
-      AddOverQueries(n, m, diagonal, scratch.scores, dy, head.dv.from(first_key));
-      AddOverQueries(n, m, diagonal, scratch.gradients, {scratch.queries, D_},
-                     head.dk.from(first_key));
-      SumOverKeys(n, m, diagonal, scratch.gradients, keys, j > 0, scratch.sums);
+      AddOverQueries(seen, scratch.scores, dy, head.dv.from(first_key));
+      AddOverQueries(seen, scratch.gradients, {scratch.queries, D_}, head.dk.from(first_key));
+      SumOverKeys(seen, scratch.gradients, keys, j > first_tile, scratch.sums);
     }
     for (int64_t c = 0; c < m; ++c) {
       const float* const sum = scratch.sums + c * D_;
@@ -351,9 +387,11 @@ class CpuAttention final : public AttentionOp {
     }
   }
 
-  const int64_t B_, T_, H_, G_, D_;
+  const int64_t B_, T_, H_, G_, D_, W_;
+  const bool has_documents_;
   const int slots_;
   const float scale_;
+  const ScoreCap cap_;
   const Tiling tiles_;
   const int64_t M_;  // queries, and keys, of a tile
   std::optional<Rotary> rotary_;

@@ -17,10 +17,9 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Keys of a tile, and most queries: where several positions come at once, tiles of them are
-// multiplied, as in attention.cc; where rows are sequences, each is by itself.
-constexpr int64_t kTile = 64;
-
+// Where several positions come at once, tiles of them are multiplied, as in attention.cc; where
+// rows are sequences, each is by itself.
+//
 // Names of extents are those of kernels/ops/attention.h. Element is the type of activations. The
 // cache, in float, is keys (G, T, D), then values (G, T, D), so that a head reads both from the
 // first to the last.
@@ -36,8 +35,10 @@ class CpuCachedAttention final : public CachedAttentionOp {
         sequences_(shape.sequences),
         rows_are_sequences_(shape.rows_are_sequences),
         slots_(slots),
-        scale_(1.0F / std::sqrt(static_cast<float>(D_))),
-        M_(rows_are_sequences_ || R_ == 1 ? 1 : Tiling(R_, kTile).size),
+        W_(shape.window),
+        scale_(ScoreScale(shape.scale, D_)),
+        cap_(shape.score_cap),
+        M_(rows_are_sequences_ || R_ == 1 ? 1 : Tiling(R_, kPositionTile).size),
         query_tiles_((R_ + M_ - 1) / M_) {
     if (shape.rotary_base > 0.0F) {
       rotary_ = SharedRotary(T_, D_, shape.rotary_base, shape.rotary_scaling, shape.rotary_size);
@@ -82,7 +83,8 @@ class CpuCachedAttention final : public CachedAttentionOp {
       }
       Element* const to = Elements<Element>(y) + (begin * H_ + h) * D_;
       if (M_ == 1) {
-        Attend(first + 1, keys, keys + to_values, scratch, to);
+        const int64_t seen = FirstSeen(first);
+        Attend(first + 1 - seen, keys + seen * D_, keys + seen * D_ + to_values, scratch, to);
       } else {
         AttendTile(first, m, keys, keys + to_values, scratch, to);
       }
@@ -97,7 +99,9 @@ class CpuCachedAttention final : public CachedAttentionOp {
  private:
   // Returns the scratch of one thread: a query, its result and the score of each position; or those
   // of a tile of queries, which are also transposed, with the scores of a tile of keys.
-  int64_t SlotFloats() const { return M_ == 1 ? 2 * D_ + T_ : 3 * M_ * D_ + kTile * M_ + 3 * M_; }
+  int64_t SlotFloats() const {
+    return M_ == 1 ? 2 * D_ + T_ : 3 * M_ * D_ + kPositionTile * M_ + 3 * M_;
+  }
 
   // The cache of a sequence.
   int64_t SequenceFloats() const { return 2 * G_ * T_ * D_; }
@@ -115,7 +119,12 @@ class CpuCachedAttention final : public CachedAttentionOp {
     }
   }
 
-  // Attends to the first n positions. `scratch` begins with the query.
+  // Returns the first position that one sees.
+  int64_t FirstSeen(int64_t position) const {
+    return W_ == 0 ? 0 : std::max<int64_t>(0, position - W_ + 1);
+  }
+
+  // Attends to the n positions from the given keys and values on. `scratch` begins with the query.
   void Attend(int64_t n, const float* keys, const float* values, float* scratch, Element* y) const {
     const float* const query = scratch;
     float* const sum = scratch + D_;
@@ -124,6 +133,8 @@ class CpuCachedAttention final : public CachedAttentionOp {
       const float* const key = keys + u * D_;
       scores[u] = LaneSum(D_, [&](int64_t d) { return query[d] * key[d]; });
     }
+    const ScoreCap cap = cap_;
+    for (int64_t u = 0; cap && u < n; ++u) scores[u] = cap(scores[u]);
     const float largest = *std::max_element(scores, scores + n);
     for (int64_t u = 0; u < n; ++u) scores[u] = SoftmaxWeight(scores[u] - largest);
     const float share = 1.0F / LaneSum(n, [&](int64_t u) { return scores[u]; });
@@ -136,7 +147,7 @@ class CpuCachedAttention final : public CachedAttentionOp {
     for (int64_t d = 0; d < D_; ++d) y[d] = sum[d] * share;
   }
 
-  // Computes m queries from position `first` on, each over its own position and those before; each
+  // Computes m queries from position `first` on, each over those that it sees; each
   // produces a row of y. `scratch` begins with the queries. Tiles of keys begin at the same
   // positions in every call, and sums are in their order, so that a query's bits do not depend on
   // the others.
@@ -146,40 +157,36 @@ class CpuCachedAttention final : public CachedAttentionOp {
     float* const transposed = scratch + M_ * D_;
     float* const sums = transposed + M_ * D_;
     float* const scores = sums + M_ * D_;  // (keys, queries)
-    float* const largest = scores + kTile * M_;
+    float* const largest = scores + kPositionTile * M_;
     const SoftmaxSums softmax = {largest, largest + M_, largest + 2 * M_};
     Transpose(queries, D_, m, D_, transposed, M_);
-    std::fill_n(softmax.largest, m, kNoScore);
+    std::fill_n(softmax.largest, m, kLowestScore);
     std::fill_n(softmax.total, m, 0.0F);
-    for (int64_t begin = 0; begin < first + m; begin += kTile) {
-      const int64_t n = std::min(kTile, first + m - begin);
-      // Query c sees key r if ahead + r <= c.
-      const int64_t ahead = begin - first;
-      const auto first_column = [=](int64_t r) {
-        const int64_t block = r / kDiagonalBlock * kDiagonalBlock;
-        return std::max<int64_t>(0, ahead + block) / kDiagonalBlock * kDiagonalBlock;
-      };
-      for (int64_t r = 0; r < n; r += kDiagonalBlock) {
-        const int64_t c = first_column(r);
-        if (c >= m) break;
-        TileProduct(std::min(kDiagonalBlock, n - r), m - c, D_, {keys + (begin + r) * D_, D_, 1},
-                    {transposed + c, M_}, /*accumulate=*/false, scores + r * M_ + c, M_);
-      }
-      for (int64_t r = std::max<int64_t>(0, 1 - ahead); r < n; ++r) {
-        const int64_t c = std::min(first_column(r), m);
-        std::fill(scores + r * M_ + c, scores + r * M_ + std::clamp(ahead + r, c, m), kNoScore);
-      }
-      OnlineSoftmax(n, m, scores, M_, first_column, softmax);
+    const int64_t first_tile = FirstSeen(first) / kPositionTile * kPositionTile;
+    for (int64_t begin = first_tile; begin < first + m; begin += kPositionTile) {
+      const int64_t n = std::min(kPositionTile, first + m - begin);
+      const bool accumulate = begin > first_tile;
+      const SeenKeys seen(begin, n, first, m, [&](int64_t c) { return FirstSeen(first + c); });
+      seen.ForEachKeyBlock([&](int64_t r, int64_t count, SeenKeys::Range columns) {
+        TileProduct(count, columns.end - columns.begin, D_, {keys + (begin + r) * D_, D_, 1},
+                    {transposed + columns.begin, M_}, /*accumulate=*/false,
+                    scores + r * M_ + columns.begin, M_);
+      });
+      CapScores(cap_, n, seen, scores, M_);
+      seen.Hide(scores, M_);
+      OnlineSoftmax(n, m, seen, scores, M_, softmax);
       for (int64_t c = 0; c < m; ++c) {
         float* const sum = sums + c * D_;
-        for (int64_t d = 0; begin > 0 && d < D_; ++d) sum[d] *= softmax.correction[c];
+        for (int64_t d = 0; accumulate && d < D_; ++d) sum[d] *= softmax.correction[c];
       }
-      for (int64_t c = 0; c < m; c += kDiagonalBlock) {
-        const int64_t seen = std::min(n, c + kDiagonalBlock - ahead);
-        if (seen <= 0) continue;
-        TileProduct(std::min(kDiagonalBlock, m - c), D_, seen, {scores + c, 1, M_},
-                    {values + begin * D_, D_}, /*accumulate=*/begin > 0, sums + c * D_, D_);
-      }
+      seen.ForEachQueryBlock([&](int64_t c, int64_t count, SeenKeys::Range own) {
+        if (!own.empty()) {
+          TileProduct(count, D_, own.end - own.begin, {scores + own.begin * M_ + c, 1, M_},
+                      {values + (begin + own.begin) * D_, D_}, accumulate, sums + c * D_, D_);
+        } else if (!accumulate) {
+          std::fill_n(sums + c * D_, count * D_, 0.0F);
+        }
+      });
     }
     for (int64_t c = 0; c < m; ++c) {
       const float share = 1.0F / softmax.total[c];
@@ -190,7 +197,9 @@ class CpuCachedAttention final : public CachedAttentionOp {
   const int64_t R_, T_, H_, G_, D_, sequences_;
   const bool rows_are_sequences_;
   const int slots_;
+  const int64_t W_;
   const float scale_;
+  const ScoreCap cap_;
   const int64_t M_;  // queries of a tile
   const int64_t query_tiles_;
   std::shared_ptr<const Rotary> rotary_;
