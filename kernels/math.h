@@ -63,7 +63,8 @@ STAGECOACH_HOST_DEVICE inline float SigmoidDerivative(float y) { return y * (1.0
 // |z| < 0.625.
 STAGECOACH_HOST_DEVICE inline float TanhExponent(float z) { return -2.0F * (z < 0.0F ? -z : z); }
 
-STAGECOACH_HOST_DEVICE inline float TanhOf(float z, float exponential) {
+// Returns tanh(z) from |tanh(z)|, which need not be precise where that would cancel.
+STAGECOACH_HOST_DEVICE inline float TanhFrom(float z, float magnitude) {
   const float s = z * z;
   float p = -5.992961116e-3F;
   p = p * s + 2.092414908e-2F;
@@ -71,9 +72,12 @@ STAGECOACH_HOST_DEVICE inline float TanhOf(float z, float exponential) {
   p = p * s + 1.333266348e-1F;
   p = p * s - 3.333332837e-1F;
   const float near_zero = z + z * (s * p);
-  const float magnitude = (1.0F - exponential) / (1.0F + exponential);
   const float far = z < 0.0F ? -magnitude : magnitude;
   return s < 0.625F * 0.625F ? near_zero : far;
+}
+
+STAGECOACH_HOST_DEVICE inline float TanhOf(float z, float exponential) {
+  return TanhFrom(z, (1.0F - exponential) / (1.0F + exponential));
 }
 
 // Returns the derivative of tanh from its value y.

@@ -141,11 +141,27 @@ OurSteps PlainSteps(ElementType type) {
           .backward = {step("attention backward", LaunchPlainAttentionBackward, BackwardResults)}};
 }
 
+ScoreFactors FactorsOfShape(const AttentionShape& shape) {
+  const double scale =
+      shape.scale > 0.0F ? shape.scale : 1.0 / std::sqrt(static_cast<double>(shape.head_size));
+  return FactorsOf(scale, shape.score_cap);
+}
+
+// Returns the part of a key and of a report that tells restricted shapes from others. Scales take
+// the same time.
+std::string TextOfRestrictions(const AttentionShape& shape) {
+  const int window = WindowOf(shape);
+  return absl::StrCat(window > 0 ? absl::StrCat(", window ", window) : "",
+                      shape.has_documents ? ", documents" : "",
+                      shape.score_cap > 0.0F ? ", capped" : "");
+}
+
 class CudaAttention final : public AttentionOp {
  public:
   // `shared_bytes` is the most shared memory that a block of threads may have.
   CudaAttention(const AttentionShape& shape, DType type, int64_t shared_bytes)
       : shape_(shape),
+        factors_(FactorsOfShape(shape)),
         type_(ElementTypeOf(type)),
         element_bytes_(SizeOf(type)),
         // The choice depends on type and head size alone: null addresses and strides of 0 stand for
@@ -187,31 +203,37 @@ class CudaAttention final : public AttentionOp {
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
 
-  absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics, const Tensor& y,
-                       std::byte* workspace) override {
+  absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& documents,
+                       const Tensor& statistics, const Tensor& y, std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(const Operands operands, Prepare(compute, {qkv.data, statistics.f32(), y.data,
-                                                                nullptr, nullptr, workspace}));
+    ASSIGN_OR_RETURN(const Operands operands,
+                     Prepare(compute, {qkv.data, DocumentsOf(documents), statistics.f32(), y.data,
+                                       nullptr, nullptr, workspace}));
     return forward_.Launch(compute, operands);
   }
 
-  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv, const Tensor& y,
-                             const Tensor& statistics, const Tensor& dqkv,
-                             std::byte* workspace) override {
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv,
+                             const Tensor& documents, const Tensor& y, const Tensor& statistics,
+                             const Tensor& dqkv, std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(const Operands operands, Prepare(compute, {qkv.data, statistics.f32(), y.data,
-                                                                dy.data, dqkv.data, workspace}));
+    ASSIGN_OR_RETURN(const Operands operands,
+                     Prepare(compute, {qkv.data, DocumentsOf(documents), statistics.f32(), y.data,
+                                       dy.data, dqkv.data, workspace}));
     return backward_.Launch(compute, operands);
   }
 
  private:
   struct Places {
     void* qkv;
+    int32_t* documents;  // null: none
     float* statistics;
     void *y, *dy, *dqkv;  // the last two are for backward only, otherwise null
     std::byte* workspace;
   };
 
+  int32_t* DocumentsOf(const Tensor& documents) const {
+    return shape_.has_documents ? documents.i32() : nullptr;
+  }
   bool turns() const { return shape_.rotary_base > 0.0F; }
   int64_t rows() const { return shape_.samples * shape_.positions; }
   int64_t turned_heads() const { return shape_.heads + shape_.kv_heads; }
@@ -255,6 +277,7 @@ class CudaAttention final : public AttentionOp {
   Places Arrange(Layout& layout) const;
 
   const AttentionShape shape_;
+  const ScoreFactors factors_;
   const ElementType type_;
   const int64_t element_bytes_;
   const bool is_tiled_;
@@ -273,6 +296,9 @@ absl::StatusOr<Operands> CudaAttention::Prepare(cudaStream_t compute, const Plac
                                      .heads = shape_.heads,
                                      .kv_heads = shape_.kv_heads,
                                      .head_size = shape_.head_size,
+                                     .factors = factors_,
+                                     .window = WindowOf(shape_),
+                                     .documents = places.documents,
                                      .q = Heads<const void*>(places.qkv, 0),
                                      .k = Heads<const void*>(places.qkv, shape_.heads),
                                      .v = Heads<const void*>(places.qkv, turned_heads()),
@@ -373,7 +399,8 @@ absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
   if (candidates.size() == 1 && !step.may_be_others) return absl::OkStatus();
   const std::string work = absl::StrCat(step.name, " bf16 ", shape_.samples, "x", shape_.positions,
                                         ", ", shape_.heads, " of ", shape_.kv_heads, " heads x ",
-                                        shape_.head_size, turns() ? ", rotary" : "");
+                                        shape_.head_size, turns() ? ", rotary" : "",
+                                        TextOfRestrictions(shape_));
   if (tuner.measures() && candidates.size() > 1) {
     const auto place_of = [&](const Choice& choice) {
       const auto found =
@@ -404,6 +431,9 @@ CudaAttention::Places CudaAttention::Arrange(Layout& layout) const {
   const auto take = [&](int64_t bytes) { return static_cast<void*>(layout.Take(bytes)); };
   Places places;
   places.qkv = take(packed_heads() * head_bytes);
+  const int64_t document_bytes = shape_.has_documents ? rows() * SizeOf(DType::kInt32) : 0;
+  auto* const documents = static_cast<int32_t*>(take(document_bytes));
+  places.documents = shape_.has_documents ? documents : nullptr;
   places.statistics = static_cast<float*>(take(rows() * shape_.heads * SizeOf(DType::kFloat32)));
   places.y = take(shape_.heads * head_bytes);
   places.dy = take(shape_.heads * head_bytes);
@@ -421,6 +451,13 @@ absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu, const 
   const int64_t head_elements = rows() * shape_.head_size;
   RETURN_IF_ERROR(bench.FillUniform(places.qkv, packed_heads() * head_elements, type_, 1));
   RETURN_IF_ERROR(bench.FillUniform(places.dy, shape_.heads * head_elements, type_, 2));
+  // The whole sample is one document, whose kernels have the most work.
+  if (places.documents != nullptr) {
+    RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(places.documents, 0,
+                                               static_cast<size_t>(rows() * SizeOf(DType::kInt32)),
+                                               bench.stream()),
+                               "cudaMemsetAsync"));
+  }
   ASSIGN_OR_RETURN(const Operands operands, Prepare(bench.stream(), places));
   if (&step != &forward_) {
     RETURN_IF_ERROR(forward_.Launch(bench.stream(), operands));

@@ -91,7 +91,7 @@ CudnnParts PartsForCudnn(const AttentionShape& shape, int64_t most_scratch_bytes
   constexpr int64_t kMostPositions = int64_t{1} << 20;  // no product below overflows
   const int64_t T = shape.positions, B = shape.samples, G = shape.kv_heads;
   if (!FitsAttentionTiles(ElementType::kBfloat16, {.head_size = shape.head_size}) ||
-      T < kFewestPositions) {
+      T < kFewestPositions || IsRestricted(shape)) {
     return {};
   }
   constexpr int64_t kAround = kFewBytes + kScratchAlignment;
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<CudnnAttention>> CudnnAttention::Create(
     int64_t most_scratch_bytes) {
   const CudnnParts parts = PartsForCudnn(shape, most_scratch_bytes);
   if (parts.scratch_bytes == 0) {
-    return absl::UnimplementedError("attention by cuDNN: not of this head size or length");
+    return absl::UnimplementedError("attention by cuDNN: not of this head size or length, or restricted");
   }
   std::unique_ptr<CudnnAttention> attention(new CudnnAttention(std::move(handle), shape, parts));
   RETURN_IF_ERROR(attention->AddPass(Pass::kForward));
@@ -191,7 +191,7 @@ absl::Status CudnnAttention::Launch(cudaStream_t stream, Pass pass, size_t way,
                                     std::byte* scratch) {
   ASSIGN_OR_RETURN(const cudnn::ExecutionPlan* const plan, Plan(pass, way));
   // Scalars are read during the execution of a plan.
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_size));
+  const float scale = a.factors.scale;
   constexpr float kOne = 1.0F, kMinusInfinity = -std::numeric_limits<float>::infinity();
   std::byte* const workspace = AlignScratch(scratch);
   const auto run = [&](Part part) {
@@ -235,7 +235,8 @@ std::string CudnnAttentions::version() {
 std::shared_ptr<CudnnAttention> CudnnAttentions::For(const AttentionShape& shape) {
   base::MutexLock lock(mutex_);
   const std::vector<int64_t> key = {shape.samples,  shape.positions, shape.heads,
-                                    shape.kv_heads, shape.head_size, shape.rotary_base > 0.0F};
+                                    shape.kv_heads, shape.head_size, shape.rotary_base > 0.0F,
+                                    IsRestricted(shape)};
   const auto known = by_shape_.find(key);
   if (known != by_shape_.end()) return known->second;
   std::shared_ptr<CudnnAttention> created;

@@ -33,6 +33,16 @@ namespace stagecoach::kernels {
 // positions takes 192 MiB, most of which is memory that its head uses at other times.
 inline constexpr int64_t kCudnnScratchBytes = int64_t{560} << 20;
 
+// Returns the window as kernels know it: 0 if all earlier positions are within it.
+inline int WindowOf(const AttentionShape& shape) {
+  return shape.window < shape.positions ? static_cast<int>(shape.window) : 0;
+}
+// Returns whether positions see fewer than all earlier ones, or scores are capped: cuDNN's graphs
+// know nothing of it.
+inline bool IsRestricted(const AttentionShape& shape) {
+  return WindowOf(shape) > 0 || shape.has_documents || shape.score_cap > 0.0F;
+}
+
 // The division of backward, based on the shape alone. A part has several samples with all their
 // heads, or one sample and several kv heads with theirs; the last part may overlap the one before.
 struct CudnnParts {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <vector_types.h>
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -22,12 +23,35 @@ struct HeadsOf {
   int64_t stride = 0;
 };
 
+// How products q k become exponents to the base 2: these are `exponent` times q k or, with a cap,
+// times tanh(tanh_scale q k).
+struct ScoreFactors {
+  float scale = 1.0F;       // a
+  float cap = 0.0F;         // c; 0: none
+  float exponent = 1.0F;    // log2(e) times a or, with a cap, times c
+  float tanh_scale = 0.0F;  // a / c
+};
+inline ScoreFactors FactorsOf(double scale, double cap) {
+  constexpr double kLog2OfE = 1.4426950408889634;
+  ScoreFactors factors = {.scale = static_cast<float>(scale), .cap = static_cast<float>(cap)};
+  factors.exponent = static_cast<float>(kLog2OfE * (cap > 0.0 ? cap : scale));
+  if (cap > 0.0) factors.tanh_scale = static_cast<float>(scale / cap);
+  return factors;
+}
+// Returns the factors without a cap if scores are scaled by 1 / sqrt(D).
+inline ScoreFactors DefaultFactors(int64_t head_size) {
+  return FactorsOf(1.0 / std::sqrt(static_cast<double>(head_size)), 0.0);
+}
+
 struct AttentionArguments {
   int64_t samples = 1;    // B
   int64_t positions = 1;  // T
   int64_t heads = 1;      // H
   int64_t kv_heads = 1;   // G
   int64_t head_size = 1;  // D
+  ScoreFactors factors;
+  int window = 0;                      // W; 0: none
+  const int32_t* documents = nullptr;  // (B, T); null: none
 
   // q and k are already rotated if there are rotary positions.
   HeadsOf<const void*> q, k, v;
@@ -41,6 +65,11 @@ struct AttentionArguments {
   // (T, D/2), with rotary positions: the cosine and the sine by which a pair was rotated, and by
   // which the gradients of q and k are rotated back. Null: no rotary positions.
   const float2* turns = nullptr;
+
+  // Returns whether kernels are needed that know windows, documents and caps.
+  bool is_restricted() const {
+    return window > 0 || documents != nullptr || factors.cap > 0.0F;
+  }
 };
 
 // Works for any T, D and number of heads in a group.

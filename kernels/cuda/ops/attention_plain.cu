@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <cfloat>
+
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -33,7 +35,7 @@ struct OnlineSoftmax {
   __device__ OnlineSoftmax() {
 #pragma unroll
     for (int i = 0; i < Tile<W>::kRows; ++i) {
-      largest[i] = -INFINITY;
+      largest[i] = -FLT_MAX;  // finite, so that differences are not NaN where none is seen yet
       total[i] = 0.0F;
     }
   }
@@ -41,20 +43,26 @@ struct OnlineSoftmax {
 };
 
 // Computes the online softmax (Milakov & Gimelshein 2018): scores of queries from `begin` and keys
-// from `first` on become weights, powers of 2, and `sums` their sums.
-template <int W>
+// from `first` on become weights, powers of 2, and `sums` their sums. `seen_by` returns the first
+// key that a query sees, if kRestricted.
+template <int W, bool kRestricted, typename SeenBy>
 __device__ void Softmax(const PlainArguments& args, const Lane& lane, int begin, int first,
-                        Scores<W>& scores, OnlineSoftmax<W>& online, Sums<W>& sums) {
+                        SeenBy seen_by, Scores<W>& scores, OnlineSoftmax<W>& online,
+                        Sums<W>& sums) {
+  const ScoreFactors& factors = args.tensors.factors;
   const bool masks = first + Tile<W>::kOthers > begin;
+  if (kRestricted && factors.cap > 0.0F) Cap<W>(factors.tanh_scale, scores);
 #pragma unroll
   for (int i = 0; i < Tile<W>::kRows; ++i) {
     const int query = begin + lane.row + i * kDown;
+    const int first_seen = kRestricted ? seen_by(query) : 0;
     float largest = online.largest[i];
 #pragma unroll
     for (int j = 0; j < Tile<W>::kColumns; ++j) {
       const int key = first + lane.column + j * kAcross;
-      scores[i][j] *= args.exponent;
+      scores[i][j] *= factors.exponent;
       if (masks && key > query) scores[i][j] = -INFINITY;
+      if (kRestricted && key < first_seen) scores[i][j] = -INFINITY;
       largest = fmaxf(largest, scores[i][j]);
     }
     largest = RowLargest(largest);
@@ -71,7 +79,7 @@ __device__ void Softmax(const PlainArguments& args, const Lane& lane, int begin,
   }
 }
 
-template <typename T, int W>
+template <typename T, int W, bool kRestricted>
 __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
     ForwardKernel(const PlainArguments args) {
   using Layout = Tile<W>;
@@ -94,20 +102,24 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   float* const weights = keys;  // once the scores are computed
 
   const Slice<W> own_slice(args, work.slice);
+  const auto seen_by = [&](int query) {
+    return FirstSeenBy(a, work.b, min(query, positions - 1));
+  };
+  const int first_tile = kRestricted ? seen_by(begin) / Layout::kOthers * Layout::kOthers : 0;
   Sums<W> sums = {};
   OnlineSoftmax<W> online;
-  for (int first = 0; first < end; first += Layout::kOthers) {
+  for (int first = first_tile; first < end; first += Layout::kOthers) {
     Scores<W> scores = {};
     for (int s = 0; s < args.slices; ++s) {
       const Slice<W> slice(args, s);
       __syncthreads();  // the old contents have been read
-      if (first == 0 || args.slices > 1) CopyOwn(args, q, begin, slice, queries);
+      if (first == first_tile || args.slices > 1) CopyOwn(args, q, begin, slice, queries);
       CopyOthers(args, k, first, slice, keys);
       if (s == 0) CopyOthers(args, v, first, own_slice, values);
       __syncthreads();
       if (has_rows) AddProducts(slice, lane, queries, keys, scores);
     }
-    if (has_rows) Softmax<W>(args, lane, begin, first, scores, online, sums);
+    if (has_rows) Softmax<W, kRestricted>(args, lane, begin, first, seen_by, scores, online, sums);
     __syncthreads();  // all have their scores
     if (has_rows) AddWeighted<W>(lane, scores, values, Count<W>(first, end), weights, sums);
   }
@@ -129,12 +141,13 @@ template <int W>
 constexpr size_t kForwardBytes = sizeof(float) * (Tile<W>::kOwnFloats + 2 * Tile<W>::kOtherFloats);
 
 cudaError_t LaunchForward(cudaStream_t stream, ElementType type, const AttentionArguments& a) {
-  return Dispatch(type, a.head_size, [&](auto element, auto width) {
+  return Dispatch(type, a, [&](auto element, auto width, auto restricted) {
     using T = decltype(element);
     constexpr int W = decltype(width)::value;
     const PlainArguments args = ArgumentsOf(a, sizeof(T), W);
-    return Launch(ForwardKernel<T, W>, GridOf(a, a.heads, args.slices), dim3(Tile<W>::kThreads),
-                  kForwardBytes<W>, stream, args);
+    return Launch(ForwardKernel<T, W, decltype(restricted)::value>,
+                  GridOf(a, a.heads, args.slices), dim3(Tile<W>::kThreads), kForwardBytes<W>,
+                  stream, args);
   });
 }
 

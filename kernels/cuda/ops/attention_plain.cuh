@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/cuda/ops/attention_seen.cuh"
 
 // Attention without tensor cores, for any type and head size: FlashAttention (Dao et al. 2022) with
 // sums of float32 products.
@@ -51,9 +52,7 @@ struct PlainArguments {
   AttentionArguments tensors;
   int half = 1;  // start of the second half of a head
   int slices = 1;
-  bool vectors = false;   // whether all addresses and extents allow accesses of 16 bytes
-  float scale = 1.0F;     // 1 / sqrt(D)
-  float exponent = 1.0F;  // log2(e) / sqrt(D)
+  bool vectors = false;  // whether all addresses and extents allow accesses of 16 bytes
 };
 
 // The numbers of a head in a slice: `length` numbers of either half, from `first` on.
@@ -203,6 +202,18 @@ __device__ void AddProducts(const Slice<W>& slice, const Lane& lane, const float
   }
 }
 
+// Turns products q k into shares of the cap.
+template <int W>
+__device__ void Cap(float tanh_scale, Scores<W>& scores) {
+#pragma unroll
+  for (int i = 0; i < Tile<W>::kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile<W>::kColumns; ++j) {
+      scores[i][j] = CapShare(scores[i][j] * tanh_scale);
+    }
+  }
+}
+
 // Computes sums += weights times the rows of others, of which there are `count`. The lanes of a
 // warp exchange their parts of its rows through `weights` (own, others).
 template <int W>
@@ -312,7 +323,7 @@ inline constexpr size_t kQueriesBytes = sizeof(float) *
                                         (2 * Tile<W>::kOwnFloats + 2 * Tile<W>::kOtherFloats);
 template <int W>
 inline constexpr size_t kKeysBytes = kQueriesBytes<W> + sizeof(float) * (Tile<W>::kWeightFloats +
-                                                                         2 * Tile<W>::kOthers);
+                                                                         3 * Tile<W>::kOthers);
 
 // Determines whether a block of the current GPU may have as much shared memory as the wider kernels
 // need: before compute capability 9.0, only GPUs for data centers allow it.
@@ -325,17 +336,22 @@ inline cudaError_t GivesWide(bool& gives) {
   return error;
 }
 
-// Calls `launch(element, width)` with the type and, as a std::integral_constant, W.
+// Calls `launch(element, width, restricted)` with the type and, as constants, W and whether the
+// arguments are restricted.
 template <typename LaunchFunction>
-cudaError_t Dispatch(ElementType type, int64_t head_size, LaunchFunction launch) {
-  bool is_wide = head_size > 64;
+cudaError_t Dispatch(ElementType type, const AttentionArguments& a, LaunchFunction launch) {
+  bool is_wide = a.head_size > 64;
   if (is_wide) {
     const cudaError_t error = GivesWide(is_wide);
     if (error != cudaSuccess) return error;
   }
   const auto with_width = [&](auto element) {
-    return is_wide ? launch(element, std::integral_constant<int, 128>())
-                   : launch(element, std::integral_constant<int, 64>());
+    const auto with_both = [&](auto width) {
+      return a.is_restricted() ? launch(element, width, std::true_type())
+                               : launch(element, width, std::false_type());
+    };
+    return is_wide ? with_both(std::integral_constant<int, 128>())
+                   : with_both(std::integral_constant<int, 64>());
   };
   return type == ElementType::kFloat32 ? with_width(float{}) : with_width(__nv_bfloat16{});
 }
@@ -354,8 +370,6 @@ inline PlainArguments ArgumentsOf(const AttentionArguments& a, int element_bytes
       fits(size) && fits(args.half) && fits(a.q.stride) && fits(a.k.stride) && fits(a.v.stride) &&
       fits(a.dq.stride) && fits(a.dk.stride) && fits(a.dv.stride) &&
       AlignedForVectors(a.q.data, a.k.data, a.v.data, a.y, a.dy, a.dq.data, a.dk.data, a.dv.data);
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(size)));
-  args.exponent = static_cast<float>(kLogOfE / std::sqrt(static_cast<double>(size)));
   return args;
 }
 

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -32,6 +33,8 @@ struct Forward {
   static constexpr unsigned kQueryBytes = kRows * TileRows<D>::kBytes;
   static constexpr unsigned kKeyBytes = kKeys * TileRows<D>::kBytes;
   static constexpr unsigned kSharedBytes = kQueryBytes + 2 * 2 * kKeyBytes;
+  static constexpr unsigned kBoundBytes = kRows * sizeof(int);  // if it is restricted
+  static_assert(kRows <= kWarps * 32);
 };
 
 // Weights are relative to a base, which is one of the row's largest exponents so far: it follows
@@ -39,7 +42,7 @@ struct Forward {
 // rarely rescaled to another base, and weights are less than 2^8, which costs no accuracy.
 constexpr float kSlack = 8;
 
-template <int D, int kRows, int kKeys, int kWarps>
+template <int D, int kRows, int kKeys, int kWarps, bool kRestricted>
 __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     ForwardKernel(const AttentionArguments args, int tiles) {
   using Shape = Forward<D, kRows, kKeys, kWarps>;
@@ -60,6 +63,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   unsigned char* const keys = queries + Shape::kQueryBytes;
   const int last_query = min(t0 + kRows, positions) - 1;
   const int key_tiles = last_query / kKeys + 1;
+  const int first_tile = kRestricted ? FirstSeenBy(args, sample, t0) / kKeys : 0;
   const auto stage_of = [&](int j) { return keys + j % 2 * 2 * Shape::kKeyBytes; };
   const auto copy_keys = [&](int j) {
     const int u0 = j * kKeys, rows = positions - u0;
@@ -70,7 +74,13 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   };
   CopyTile<D, kRows, kThreads>(queries, RowOf<D>(args.q, first_position + t0, head), args.q.stride,
                                positions - t0);
-  copy_keys(0);
+  copy_keys(first_tile);
+  // The first key that each row sees.
+  int* const bounds = reinterpret_cast<int*>(keys + 2 * 2 * Shape::kKeyBytes);
+  if (kRestricted && threadIdx.x < kRows) {
+    bounds[threadIdx.x] =
+        FirstSeenBy(args, sample, min(t0 + static_cast<int>(threadIdx.x), positions - 1));
+  }
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first_row = static_cast<int>(threadIdx.x / 32) * 16 * kM;  // of the warp
@@ -84,14 +94,16 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   // lane / 4 + 8 of each 16.
   float bases[kM][2], sums[kM][2] = {};
 #pragma unroll
-  for (int m = 0; m < kM; ++m) bases[m][0] = bases[m][1] = -INFINITY;
+  for (int m = 0; m < kM; ++m) {
+    bases[m][0] = bases[m][1] = -FLT_MAX;  // finite, so that differences are not NaN
+  }
 
-  for (int j = 0; j < key_tiles; ++j) {
+  for (int j = first_tile; j < key_tiles; ++j) {
     WaitForCopies<0>();
     __syncthreads();  // all have their tile j, and are done with the previous one
     if (j + 1 < key_tiles) copy_keys(j + 1);
     if constexpr (Shape::kHoldsQueries) {
-      if (j == 0) {
+      if (j == first_tile) {
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -103,6 +115,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     }
     const int u0 = j * kKeys;
     if (u0 > last_of_warp) continue;  // no query of the warp sees them
+    if (kRestricted && u0 + kKeys <= bounds[first_row]) continue;  // nor here
     const unsigned char* const stage = stage_of(j);
     float weights[kM][kKeys / 8][4] = {};  // scores, until they are weights
     MultiplyByTransposed<D, kM, kKeys>(
@@ -115,10 +128,17 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
           }
         },
         stage, weights);
+    if (kRestricted && args.factors.cap > 0.0F) Cap(args.factors.tanh_scale, weights);
     if (u0 + kKeys - 1 > first_query) {
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         MaskLaterKeys<false, kKeys>(weights[m], first_query + 16 * m, u0);
+      }
+    }
+    if (kRestricted && u0 < bounds[first_row + 16 * kM - 1]) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        MaskBeyondBounds<false, kKeys>(weights[m], bounds + first_row + 16 * m, u0);
       }
     }
     float before[kM][2];
@@ -134,7 +154,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
         }
         score = fmaxf(score, FromLane(score, 1));
         score = fmaxf(score, FromLane(score, 2));
-        const float exponent = score * kExponentScale<D>;
+        const float exponent = score * args.factors.exponent;
         before[m][half] = bases[m][half];
         if (exponent > bases[m][half] + kSlack) {
           bases[m][half] = exponent;
@@ -163,7 +183,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
 #pragma unroll
         for (int i = 0; i < kKeys / 4; ++i) {
           float& weight = weights[m][i / 2][2 * half + i % 2];
-          weight = exp2f(fmaf(weight, kExponentScale<D>, -bases[m][half]));
+          weight = exp2f(fmaf(weight, args.factors.exponent, -bases[m][half]));
           sums[m][half] += weight;
         }
         RoundRow<kKeys>(weights[m], half, rounded[m]);
@@ -198,18 +218,23 @@ template <int D, int kRows, int kKeys, int kWarps>
 cudaError_t LaunchForward(cudaStream_t stream, const AttentionArguments& args) {
   using Shape = Forward<D, kRows, kKeys, kWarps>;
   const int64_t tiles = (args.positions + kRows - 1) / kRows;
-  return Launch(ForwardKernel<D, kRows, kKeys, kWarps>,
-                dim3(static_cast<unsigned>(tiles * args.heads * args.samples)), dim3(kWarps * 32),
+  const dim3 grid(static_cast<unsigned>(tiles * args.heads * args.samples));
+  if (args.is_restricted()) {
+    return Launch(ForwardKernel<D, kRows, kKeys, kWarps, true>, grid, dim3(kWarps * 32),
+                  Shape::kSharedBytes + Shape::kBoundBytes, stream, args, static_cast<int>(tiles));
+  }
+  return Launch(ForwardKernel<D, kRows, kKeys, kWarps, false>, grid, dim3(kWarps * 32),
                 Shape::kSharedBytes, stream, args, static_cast<int>(tiles));
 }
 
 template <int D, int kRows, int kKeys, int kWarps>
 constexpr AttentionTile Entry() {
+  using Shape = Forward<D, kRows, kKeys, kWarps>;
   return {D,
           kRows,
           kKeys,
           kWarps,
-          Forward<D, kRows, kKeys, kWarps>::kSharedBytes,
+          Shape::kSharedBytes + Shape::kBoundBytes,
           &LaunchForward<D, kRows, kKeys, kWarps>};
 }
 

@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/ops/attention_kernels.h"
+#include "kernels/cuda/ops/attention_seen.cuh"
+#include "kernels/math.h"
 
 // Code that the tiled attention kernels share, forward and backward. Fragments of tiles are as in
 // tensor_core.cuh; a warp has kM times 16 rows.
@@ -18,18 +20,6 @@ namespace stagecoach::kernels {
 inline constexpr int kTiledWarps = 8;
 
 inline constexpr float kLogOfE = 1.44269504088896340736F;  // log2(e)
-
-// Returns 1 / sqrt(n), by Newton's method from a number that is less.
-constexpr float InverseRoot(int n) {
-  double root = 1.0 / n;
-  for (int step = 0; step < 40; ++step) root *= 1.5 - 0.5 * n * root * root;
-  return static_cast<float>(root);
-}
-template <int D>
-inline constexpr float kScale = InverseRoot(D);
-// The factor from q k to exponents to the base 2.
-template <int D>
-inline constexpr float kExponentScale = kScale<D>* kLogOfE;
 
 // Returns a head's row at `position`, counted from that of the first sample.
 template <int D>
@@ -58,13 +48,66 @@ __device__ __forceinline__ void MaskLaterKeys(float (&scores)[kColumns / 8][4], 
   }
 }
 
-// Scales by 1 / sqrt(D).
-template <int D, int kM>
-__device__ __forceinline__ void ScaleGradient(float (&x)[kM][D / 8][4]) {
+// Does so, among 16 rows, with those that their query does not see although they come before it.
+// `bounds` has for each row the first key that it sees or, of rows that are keys, the end of the
+// queries that see it.
+template <bool kKeysAreRows, int kColumns>
+__device__ __forceinline__ void MaskBeyondBounds(float (&scores)[kColumns / 8][4],
+                                                 const int* bounds, int first_column) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int column = first_column + lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int bound = bounds[lane / 4 + 8 * half];
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const bool is_before = column + i / 2 * 8 + i % 2 < bound;
+      if (kKeysAreRows != is_before) scores[i / 2][2 * half + i % 2] = -INFINITY;
+    }
+  }
+}
+
+// Turns products q k into shares of the cap.
+template <int kM, int kN>
+__device__ __forceinline__ void Cap(float tanh_scale, float (&scores)[kM][kN][4]) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) x[m][i / 4][i % 4] *= kScale<D>;
+    for (int i = 0; i < 4 * kN; ++i) {
+      float& score = scores[m][i / 4][i % 4];
+      score = CapShare(score * tanh_scale);
+    }
+  }
+}
+
+// Multiplies the gradients of capped scores by the derivative of tanh. Its value, which no register
+// has been left for, is found again from the weight and from its query's statistic, which
+// statistic_of(m, n, i) returns. A weight of 0 has a gradient of 0, which stays.
+template <int kM, int kN, typename StatisticOf>
+__device__ __forceinline__ void MultiplyBySlopes(const ScoreFactors& factors,
+                                                 const float (&weights)[kM][kN][4],
+                                                 StatisticOf statistic_of,
+                                                 float (&gradients)[kM][kN][4]) {
+  const float inverse = 1.0F / factors.exponent;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float share = (log2f(weights[m][n][i]) + statistic_of(m, n, i)) * inverse;
+        gradients[m][n][i] *= fmaxf(TanhDerivative(share), 0.0F);
+      }
+    }
+  }
+}
+
+template <int D, int kM>
+__device__ __forceinline__ void ScaleGradient(float scale, float (&x)[kM][D / 8][4]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) x[m][i / 4][i % 4] *= scale;
   }
 }
 

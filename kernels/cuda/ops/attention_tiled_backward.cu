@@ -42,10 +42,11 @@ struct OfKeys {
   static constexpr unsigned kQueryBytes = kQueries * TileRows<D>::kBytes;
   static constexpr unsigned kSharedBytes =
       2 * kKeyBytes + 2 * (2 * kQueryBytes + kQueries * sizeof(OfQuery));
-  static_assert(kQueries <= kWarps * 32);
+  static constexpr unsigned kBoundBytes = kKeys * sizeof(int);  // if it is restricted
+  static_assert(kQueries <= kWarps * 32 && kKeys <= kWarps * 32);
 };
 
-template <int D, int kKeys, int kQueries, int kWarps>
+template <int D, int kKeys, int kQueries, int kWarps, bool kRestricted>
 __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     KeyKernel(const AttentionArguments args, int key_tiles) {
   using Shape = OfKeys<D, kKeys, kQueries, kWarps>;
@@ -91,6 +92,12 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
                                args.v.stride, positions - u0);
   copy_queries(kv_head * group, first_query, 0);
   keep_of_query(read_of_query(kv_head * group, first_query), 0);
+  // The end of the queries that see each key.
+  int* const bounds = reinterpret_cast<int*>(of_queries + 2 * kQueries);
+  if (kRestricted && threadIdx.x < kKeys) {
+    bounds[threadIdx.x] =
+        EndOfViewers(args, sample, min(u0 + static_cast<int>(threadIdx.x), positions - 1));
+  }
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first_row = static_cast<int>(threadIdx.x / 32) * 16 * kM;  // of the warp
@@ -105,7 +112,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     __syncthreads();  // all have this step's queries, and are done with the previous step's
     const int t0 = next_query;
     next_query += kQueries;
-    if (next_query >= positions) {
+    if (next_query >= (kRestricted ? bounds[kKeys - 1] : positions)) {
       next_query = first_query;
       ++next_head;
     }
@@ -117,17 +124,26 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     const unsigned char* const q_tile = stages + parity * 2 * Shape::kQueryBytes;
     const unsigned char* const dy_tile = q_tile + Shape::kQueryBytes;
     const OfQuery* const of_query = of_queries + parity * kQueries + lane % 4 * 2;
-    if (first_key < min(t0 + kQueries, positions)) {  // otherwise no query sees a key of the warp
+    // Otherwise no query sees a key of the warp.
+    if (first_key < min(t0 + kQueries, positions) &&
+        (!kRestricted || t0 < bounds[first_row + 16 * kM - 1])) {
       float weights[kM][kQueries / 8][4] = {};
       MultiplyByTransposed<D, kM, kQueries>(
           [&](int column, int m, uint32_t(&words)[4]) {
             LoadMatrices(lane_of_tile.At(own_keys, m, column), words);
           },
           q_tile, weights);
+      if (kRestricted && args.factors.cap > 0.0F) Cap(args.factors.tanh_scale, weights);
       if (first_key + 16 * kM - 1 > t0) {
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           MaskLaterKeys<true, kQueries>(weights[m], first_key + 16 * m, t0);
+        }
+      }
+      if (kRestricted && t0 + kQueries > bounds[first_row]) {
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          MaskBeyondBounds<true, kQueries>(weights[m], bounds + first_row + 16 * m, t0);
         }
       }
 #pragma unroll
@@ -138,7 +154,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
 #pragma unroll
           for (int row = 0; row < 2 * kM; ++row) {
             float& weight = weights[row / 2][n][row % 2 * 2 + i];
-            weight = exp2f(fmaf(weight, kExponentScale<D>, -statistic));
+            weight = exp2f(fmaf(weight, args.factors.exponent, -statistic));
           }
         }
       }
@@ -163,6 +179,11 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
           }
         }
       }
+      if (kRestricted && args.factors.cap > 0.0F) {
+        MultiplyBySlopes(
+            args.factors, weights,
+            [&](int /*m*/, int n, int i) { return of_query[8 * n + i % 2].statistic; }, gradients);
+      }
       Round<kM, kQueries>(gradients, rounded);
       Multiply<D, kM, kQueries>(rounded, q_tile, dk);
     }
@@ -172,7 +193,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   const int rows = positions - first_key;
   StoreRows<D, kM>(dv, own_values, RowOf<D>(args.dv, first_position + first_key, kv_head),
                    args.dv.stride, rows);
-  ScaleGradient<D, kM>(dk);
+  ScaleGradient<D, kM>(args.factors.scale, dk);
   if (args.turns != nullptr) TurnBack<D, kM>(dk, args.turns, first_key, positions);
   StoreRows<D, kM>(dk, own_keys, RowOf<D>(args.dk, first_position + first_key, kv_head),
                    args.dk.stride, rows);
@@ -181,10 +202,14 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
 template <int D, int kKeys, int kQueries, int kWarps>
 cudaError_t LaunchKeys(cudaStream_t stream, const AttentionArguments& args) {
   const int64_t tiles = (args.positions + kKeys - 1) / kKeys;
-  return Launch(KeyKernel<D, kKeys, kQueries, kWarps>,
-                dim3(static_cast<unsigned>(tiles * args.kv_heads * args.samples)),
-                dim3(kWarps * 32), OfKeys<D, kKeys, kQueries, kWarps>::kSharedBytes, stream, args,
-                static_cast<int>(tiles));
+  using Shape = OfKeys<D, kKeys, kQueries, kWarps>;
+  const dim3 grid(static_cast<unsigned>(tiles * args.kv_heads * args.samples));
+  if (args.is_restricted()) {
+    return Launch(KeyKernel<D, kKeys, kQueries, kWarps, true>, grid, dim3(kWarps * 32),
+                  Shape::kSharedBytes + Shape::kBoundBytes, stream, args, static_cast<int>(tiles));
+  }
+  return Launch(KeyKernel<D, kKeys, kQueries, kWarps, false>, grid, dim3(kWarps * 32),
+                Shape::kSharedBytes, stream, args, static_cast<int>(tiles));
 }
 
 // ---- dq. A block has a tile of queries of one head, and walks over the tiles of keys that they
@@ -196,9 +221,11 @@ struct OfQueries {
   static constexpr unsigned kQueryBytes = kQueries * TileRows<D>::kBytes;
   static constexpr unsigned kKeyBytes = kKeys * TileRows<D>::kBytes;
   static constexpr unsigned kSharedBytes = 2 * kQueryBytes + 4 * kKeyBytes;
+  static constexpr unsigned kBoundBytes = kQueries * sizeof(int);  // if it is restricted
+  static_assert(kQueries <= kWarps * 32);
 };
 
-template <int D, int kQueries, int kKeys, int kWarps>
+template <int D, int kQueries, int kKeys, int kWarps, bool kRestricted>
 __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     QueryKernel(const AttentionArguments args, int query_tiles) {
   using Shape = OfQueries<D, kQueries, kKeys, kWarps>;
@@ -220,6 +247,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   unsigned char* const stages = dys + Shape::kQueryBytes;
   const HeadsOf<const void*> dy = {args.dy, args.heads * D};
   const int key_tiles = (min(t0 + kQueries, positions) - 1) / kKeys + 1;
+  const int first_tile = kRestricted ? FirstSeenBy(args, sample, t0) / kKeys : 0;
   const auto copy_keys = [&](int j) {
     const int u0 = j * kKeys;
     unsigned char* const stage = stages + j % 2 * 2 * Shape::kKeyBytes;
@@ -232,7 +260,13 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
                                   args.q.stride, positions - t0);
   CopyTile<D, kQueries, kThreads>(dys, RowOf<D>(dy, first_position + t0, head), dy.stride,
                                   positions - t0);
-  copy_keys(0);
+  copy_keys(first_tile);
+  // The first key that each query sees.
+  int* const bounds = reinterpret_cast<int*>(stages + 4 * Shape::kKeyBytes);
+  if (kRestricted && threadIdx.x < kQueries) {
+    bounds[threadIdx.x] =
+        FirstSeenBy(args, sample, min(t0 + static_cast<int>(threadIdx.x), positions - 1));
+  }
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first_row = static_cast<int>(threadIdx.x / 32) * 16 * kM;  // of the warp
@@ -250,12 +284,13 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     }
   }
   float dq[kM][D / 8][4] = {};
-  for (int j = 0; j < key_tiles; ++j) {
+  for (int j = first_tile; j < key_tiles; ++j) {
     WaitForCopies<0>();
     __syncthreads();  // all have their tile j, and are done with the previous one
     if (j + 1 < key_tiles) copy_keys(j + 1);
     const int u0 = j * kKeys;
     if (u0 > last_of_warp) continue;  // no query of the warp sees them
+    if (kRestricted && u0 + kKeys <= bounds[first_row]) continue;  // nor here
     const unsigned char* const k_tile = stages + j % 2 * 2 * Shape::kKeyBytes;
     const unsigned char* const v_tile = k_tile + Shape::kKeyBytes;
     float weights[kM][kKeys / 8][4] = {};
@@ -264,10 +299,17 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
           LoadMatrices(lane_of_tile.At(own_queries, m, column), words);
         },
         k_tile, weights);
+    if (kRestricted && args.factors.cap > 0.0F) Cap(args.factors.tanh_scale, weights);
     if (u0 + kKeys - 1 > first_query) {
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         MaskLaterKeys<false, kKeys>(weights[m], first_query + 16 * m, u0);
+      }
+    }
+    if (kRestricted && u0 < bounds[first_row + 16 * kM - 1]) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        MaskBeyondBounds<false, kKeys>(weights[m], bounds + first_row + 16 * m, u0);
       }
     }
 #pragma unroll
@@ -275,7 +317,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
         float& weight = weights[m][i / 4][i % 4];
-        weight = exp2f(fmaf(weight, kExponentScale<D>, -of_query[m][i % 4 / 2].statistic));
+        weight = exp2f(fmaf(weight, args.factors.exponent, -of_query[m][i % 4 / 2].statistic));
       }
     }
     float gradients[kM][kKeys / 8][4] = {};
@@ -292,12 +334,17 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
         gradient = weights[m][i / 4][i % 4] * (gradient - of_query[m][i % 4 / 2].row_sum);
       }
     }
+    if (kRestricted && args.factors.cap > 0.0F) {
+      MultiplyBySlopes(
+          args.factors, weights,
+          [&](int m, int /*n*/, int i) { return of_query[m][i / 2].statistic; }, gradients);
+    }
     Words<kM, kKeys> rounded;
     Round<kM, kKeys>(gradients, rounded);
     Multiply<D, kM, kKeys>(rounded, k_tile, dq);
   }
 
-  ScaleGradient<D, kM>(dq);
+  ScaleGradient<D, kM>(args.factors.scale, dq);
   if (args.turns != nullptr) TurnBack<D, kM>(dq, args.turns, first_query, positions);
   StoreRows<D, kM>(dq, own_queries, RowOf<D>(args.dq, first_position + first_query, head),
                    args.dq.stride, positions - first_query);
@@ -306,28 +353,34 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
 template <int D, int kQueries, int kKeys, int kWarps>
 cudaError_t LaunchQueries(cudaStream_t stream, const AttentionArguments& args) {
   const int64_t tiles = (args.positions + kQueries - 1) / kQueries;
-  return Launch(QueryKernel<D, kQueries, kKeys, kWarps>,
-                dim3(static_cast<unsigned>(tiles * args.heads * args.samples)), dim3(kWarps * 32),
-                OfQueries<D, kQueries, kKeys, kWarps>::kSharedBytes, stream, args,
-                static_cast<int>(tiles));
+  using Shape = OfQueries<D, kQueries, kKeys, kWarps>;
+  const dim3 grid(static_cast<unsigned>(tiles * args.heads * args.samples));
+  if (args.is_restricted()) {
+    return Launch(QueryKernel<D, kQueries, kKeys, kWarps, true>, grid, dim3(kWarps * 32),
+                  Shape::kSharedBytes + Shape::kBoundBytes, stream, args, static_cast<int>(tiles));
+  }
+  return Launch(QueryKernel<D, kQueries, kKeys, kWarps, false>, grid, dim3(kWarps * 32),
+                Shape::kSharedBytes, stream, args, static_cast<int>(tiles));
 }
 
 template <int D, int kKeys, int kQueries, int kWarps>
 constexpr AttentionTile Keys() {
+  using Shape = OfKeys<D, kKeys, kQueries, kWarps>;
   return {D,
           kKeys,
           kQueries,
           kWarps,
-          OfKeys<D, kKeys, kQueries, kWarps>::kSharedBytes,
+          Shape::kSharedBytes + Shape::kBoundBytes,
           &LaunchKeys<D, kKeys, kQueries, kWarps>};
 }
 template <int D, int kQueries, int kKeys, int kWarps>
 constexpr AttentionTile Queries() {
+  using Shape = OfQueries<D, kQueries, kKeys, kWarps>;
   return {D,
           kQueries,
           kKeys,
           kWarps,
-          OfQueries<D, kQueries, kKeys, kWarps>::kSharedBytes,
+          Shape::kSharedBytes + Shape::kBoundBytes,
           &LaunchQueries<D, kQueries, kKeys, kWarps>};
 }
 
