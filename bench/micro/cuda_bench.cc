@@ -711,10 +711,11 @@ void BenchAttentionOf(const Settings& settings, const kernels::AttentionShape& s
   };
   const int runs = settings.sizes.repetitions;
   report("forward", 1.0, Value(timer.Seconds(runs, [&](Stream& stream, int) {
-           return op->Forward(stream, qkv, statistics, y, workspace);
+           return op->Forward(stream, qkv, /*documents=*/{}, statistics, y, workspace);
          })));
   report("backward", 2.5, Value(timer.Seconds(runs, [&](Stream& stream, int) {
-           return op->BackwardInput(stream, dy, qkv, y, statistics, dqkv, workspace);
+           return op->BackwardInput(stream, dy, qkv, /*documents=*/{}, y, statistics, dqkv,
+                                    workspace);
          })));
 }
 

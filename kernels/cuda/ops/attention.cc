@@ -397,10 +397,10 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
 absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
   const std::vector<Candidate>& candidates = step.candidates;
   if (candidates.size() == 1 && !step.may_be_others) return absl::OkStatus();
-  const std::string work = absl::StrCat(step.name, " bf16 ", shape_.samples, "x", shape_.positions,
-                                        ", ", shape_.heads, " of ", shape_.kv_heads, " heads x ",
-                                        shape_.head_size, turns() ? ", rotary" : "",
-                                        TextOfRestrictions(shape_));
+  const std::string work =
+      absl::StrCat(step.name, " bf16 ", shape_.samples, "x", shape_.positions, ", ", shape_.heads,
+                   " of ", shape_.kv_heads, " heads x ", shape_.head_size,
+                   turns() ? ", rotary" : "", TextOfRestrictions(shape_));
   if (tuner.measures() && candidates.size() > 1) {
     const auto place_of = [&](const Choice& choice) {
       const auto found =
@@ -453,10 +453,10 @@ absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu, const 
   RETURN_IF_ERROR(bench.FillUniform(places.dy, shape_.heads * head_elements, type_, 2));
   // The whole sample is one document, whose kernels have the most work.
   if (places.documents != nullptr) {
-    RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(places.documents, 0,
-                                               static_cast<size_t>(rows() * SizeOf(DType::kInt32)),
-                                               bench.stream()),
-                               "cudaMemsetAsync"));
+    RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(places.documents, 0, static_cast<size_t>(rows() * SizeOf(DType::kInt32)),
+                        bench.stream()),
+        "cudaMemsetAsync"));
   }
   ASSIGN_OR_RETURN(const Operands operands, Prepare(bench.stream(), places));
   if (&step != &forward_) {

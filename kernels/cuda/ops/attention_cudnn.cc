@@ -124,7 +124,8 @@ absl::StatusOr<std::unique_ptr<CudnnAttention>> CudnnAttention::Create(
     int64_t most_scratch_bytes) {
   const CudnnParts parts = PartsForCudnn(shape, most_scratch_bytes);
   if (parts.scratch_bytes == 0) {
-    return absl::UnimplementedError("attention by cuDNN: not of this head size or length, or restricted");
+    return absl::UnimplementedError(
+        "attention by cuDNN: not of this head size or length, or restricted");
   }
   std::unique_ptr<CudnnAttention> attention(new CudnnAttention(std::move(handle), shape, parts));
   RETURN_IF_ERROR(attention->AddPass(Pass::kForward));
@@ -234,8 +235,8 @@ std::string CudnnAttentions::version() {
 
 std::shared_ptr<CudnnAttention> CudnnAttentions::For(const AttentionShape& shape) {
   base::MutexLock lock(mutex_);
-  const std::vector<int64_t> key = {shape.samples,  shape.positions, shape.heads,
-                                    shape.kv_heads, shape.head_size, shape.rotary_base > 0.0F,
+  const std::vector<int64_t> key = {shape.samples,      shape.positions, shape.heads,
+                                    shape.kv_heads,     shape.head_size, shape.rotary_base > 0.0F,
                                     IsRestricted(shape)};
   const auto known = by_shape_.find(key);
   if (known != by_shape_.end()) return known->second;

@@ -67,9 +67,7 @@ struct AttentionArguments {
   const float2* turns = nullptr;
 
   // Returns whether kernels are needed that know windows, documents and caps.
-  bool is_restricted() const {
-    return window > 0 || documents != nullptr || factors.cap > 0.0F;
-  }
+  bool is_restricted() const { return window > 0 || documents != nullptr || factors.cap > 0.0F; }
 };
 
 // Works for any T, D and number of heads in a group.

@@ -102,9 +102,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   float* const weights = keys;  // once the scores are computed
 
   const Slice<W> own_slice(args, work.slice);
-  const auto seen_by = [&](int query) {
-    return FirstSeenBy(a, work.b, min(query, positions - 1));
-  };
+  const auto seen_by = [&](int query) { return FirstSeenBy(a, work.b, min(query, positions - 1)); };
   const int first_tile = kRestricted ? seen_by(begin) / Layout::kOthers * Layout::kOthers : 0;
   Sums<W> sums = {};
   OnlineSoftmax<W> online;
@@ -145,9 +143,8 @@ cudaError_t LaunchForward(cudaStream_t stream, ElementType type, const Attention
     using T = decltype(element);
     constexpr int W = decltype(width)::value;
     const PlainArguments args = ArgumentsOf(a, sizeof(T), W);
-    return Launch(ForwardKernel<T, W, decltype(restricted)::value>,
-                  GridOf(a, a.heads, args.slices), dim3(Tile<W>::kThreads), kForwardBytes<W>,
-                  stream, args);
+    return Launch(ForwardKernel<T, W, decltype(restricted)::value>, GridOf(a, a.heads, args.slices),
+                  dim3(Tile<W>::kThreads), kForwardBytes<W>, stream, args);
   });
 }
 

@@ -35,9 +35,7 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, Tile<W>::kBlocks)
   float* const values = keys + Layout::kOtherFloats;
   float* const weights = values;  // once the values have been read
 
-  const auto seen_by = [&](int query) {
-    return FirstSeenBy(a, work.b, min(query, positions - 1));
-  };
+  const auto seen_by = [&](int query) { return FirstSeenBy(a, work.b, min(query, positions - 1)); };
   const int first_tile = kRestricted ? seen_by(begin) / Layout::kOthers * Layout::kOthers : 0;
   float exponent[Layout::kRows], row_sum[Layout::kRows];
   const int64_t statistic = (work.b * a.heads + work.h) * a.positions;
@@ -159,8 +157,8 @@ __global__ void __launch_bounds__(Tile<W>::kThreads, 2)
 #pragma unroll
         for (int i = 0; i < Layout::kRows; ++i) {
           const int key = begin + lane.row + i * kDown;
-          const bool sees = key <= query && query < positions &&
-                            (!kRestricted || key >= first_seen[column]);
+          const bool sees =
+              key <= query && query < positions && (!kRestricted || key >= first_seen[column]);
           const float slope = caps ? TanhDerivative(scores[i][j]) : 1.0F;
           const float p = exp2f(scores[i][j] * a.factors.exponent - exponents[column]);
           scores[i][j] = sees ? p : 0.0F;

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
       }
     }
     const int u0 = j * kKeys;
-    if (u0 > last_of_warp) continue;  // no query of the warp sees them
+    if (u0 > last_of_warp) continue;                               // no query of the warp sees them
     if (kRestricted && u0 + kKeys <= bounds[first_row]) continue;  // nor here
     const unsigned char* const stage = stage_of(j);
     float weights[kM][kKeys / 8][4] = {};  // scores, until they are weights

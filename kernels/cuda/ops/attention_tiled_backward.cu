@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
     __syncthreads();  // all have their tile j, and are done with the previous one
     if (j + 1 < key_tiles) copy_keys(j + 1);
     const int u0 = j * kKeys;
-    if (u0 > last_of_warp) continue;  // no query of the warp sees them
+    if (u0 > last_of_warp) continue;                               // no query of the warp sees them
     if (kRestricted && u0 + kKeys <= bounds[first_row]) continue;  // nor here
     const unsigned char* const k_tile = stages + j % 2 * 2 * Shape::kKeyBytes;
     const unsigned char* const v_tile = k_tile + Shape::kKeyBytes;

@@ -27,7 +27,13 @@ class CudaCachedAttention final : public CachedAttentionOp {
                     .heads = shape.heads,
                     .kv_heads = shape.kv_heads,
                     .head_size = shape.head_size,
-                    .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_size)),
+                    // All earlier positions are within a larger one.
+                    .window = shape.window < shape.positions ? shape.window : 0,
+                    .scale = shape.scale > 0.0F
+                                 ? shape.scale
+                                 : 1.0F / std::sqrt(static_cast<float>(shape.head_size)),
+                    .score_cap = shape.score_cap,
+                    .inverse_cap = shape.score_cap > 0.0F ? 1.0F / shape.score_cap : 0.0F,
                     .turns = shape.rotary_base > 0.0F,
                     .scaling = shape.rotary_scaling,
                     .starts_early = starts_early}) {

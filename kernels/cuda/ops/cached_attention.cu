@@ -42,8 +42,9 @@ CachedAttentionParts PlainPartsOf(const CachedAttentionArguments& a) {
   while (parts.queries < kMaxQueries && parts.queries < queries) parts.queries *= 2;
   parts.query_tiles = quotient(queries, parts.queries);
   const int64_t most = std::max<int64_t>(1, kBlocks / (a.kv_heads * parts.query_tiles));
-  parts.positions = quotient(quotient(a.positions, most), kTile) * kTile;
-  parts.count = quotient(a.positions, parts.positions);
+  const int64_t positions = a.seen_positions();
+  parts.positions = quotient(quotient(positions, most), kTile) * kTile;
+  parts.count = quotient(positions, parts.positions);
   return parts;
 }
 
@@ -90,12 +91,13 @@ class PartBlock {
         first_(*a.first_position),
         first_query_(static_cast<int64_t>(blockIdx.z) * kQueries),
         first_row_(first_query_ / group_),
-        begin_(blockIdx.x * part_positions),
+        part_begin_(FirstSeenBy(a, first_) + blockIdx.x * part_positions),
+        begin_(max(part_begin_, FirstSeenBy(a, first_ + first_row_))),
         keys_(static_cast<T*>(a.cache) + blockIdx.y * a.positions * D_),
         values_(keys_ + a.kv_heads * a.positions * D_) {
     const int64_t last_row = min((first_query_ + kQueries - 1) / group_, a.rows - 1);
     rows_ = static_cast<int>(last_row - first_row_) + 1;
-    end_ = min(begin_ + part_positions, min(first_ + last_row + 1, a.positions));
+    end_ = min(part_begin_ + part_positions, min(first_ + last_row + 1, a.positions));
   }
 
   __device__ bool has_positions() const { return begin_ < end_; }
@@ -246,8 +248,11 @@ class PartBlock {
           score += FromLane(score, distance);
         }
         const int u = team + k * kTeams;
-        const bool is_seen = u < count && tile + u <= memory_.last[q];
-        if (lane == q % kTeam) memory_.weights[q * kTile + u] = is_seen ? score : -INFINITY;
+        bool is_seen = u < count && tile + u <= memory_.last[q];
+        if (a_.window > 0) is_seen = is_seen && tile + u + a_.window > memory_.last[q];
+        if (lane != q % kTeam) continue;
+        if (a_.score_cap > 0.0F) score = Capped(a_, score);
+        memory_.weights[q * kTile + u] = is_seen ? score : -INFINITY;
       }
     }
   }
@@ -370,11 +375,12 @@ class PartBlock {
   const int D_, vectors_, group_;
   const int64_t first_;  // position
   const int64_t first_query_, first_row_;
-  const int64_t begin_;  // of the part
+  const int64_t part_begin_;
+  const int64_t begin_;  // of the positions of the part that its queries see
   T* const keys_;
   T* const values_;
   int rows_;     // of the block's queries
-  int64_t end_;  // of the positions of the part that its queries see
+  int64_t end_;  // of the same
 };
 
 template <typename T, int N, int kQueries>

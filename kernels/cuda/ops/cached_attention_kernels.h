@@ -11,7 +11,8 @@
 // The kernels of CachedAttentionOp (kernels/ops/cached_attention.h has the formulas, and the
 // letters R, T, H, G, D). The positions are divided into parts, which are computed concurrently:
 // each produces a maximum of scores, a sum of weights and a weighted sum of values, and a second
-// kernel combines them in a fixed order. The boundaries of parts depend on the extents alone.
+// kernel combines them in a fixed order. The boundaries of parts depend on the extents alone or,
+// with a window, are counted from the first position that the first row sees.
 namespace stagecoach::kernels {
 
 // A thread of a block has a vector of a value, or an element of y.
@@ -19,12 +20,14 @@ inline constexpr int64_t kMaxCachedVectors = 128;
 inline constexpr int64_t kMaxCachedHeadSize = 256;
 
 struct CachedAttentionArguments {
-  int64_t rows = 1;       // R
-  int64_t positions = 1;  // T
-  int64_t heads = 1;      // H
-  int64_t kv_heads = 1;   // G
-  int64_t head_size = 1;  // D
-  float scale = 1.0F;     // 1 / sqrt(D)
+  int64_t rows = 1;                            // R
+  int64_t positions = 1;                       // T
+  int64_t heads = 1;                           // H
+  int64_t kv_heads = 1;                        // G
+  int64_t head_size = 1;                       // D
+  int64_t window = 0;                          // W; 0: none
+  float scale = 1.0F;                          // a
+  float score_cap = 0.0F, inverse_cap = 0.0F;  // c, 1 / c; 0: none
   // The binary logarithm of the base times -2 / R, with rotary positions: this times a pair's
   // number is the binary logarithm of the pair's angle at position 1.
   bool turns = false;
@@ -37,6 +40,11 @@ struct CachedAttentionArguments {
   void* y = nullptr;           // (R, H, D)
   float* workspace = nullptr;  // CachedAttentionWorkspaceBytes
   bool starts_early = false;   // whether the kernel for few rows is launched by LaunchEarly
+
+  // Returns the most positions that the rows of a call see.
+  int64_t seen_positions() const {
+    return window > 0 && window < positions - rows ? window + rows - 1 : positions;
+  }
 };
 
 // The size depends on the type and the extents alone.
@@ -55,7 +63,7 @@ struct CachedAttentionParts {
   int queries = 1;          // of a kv head that a block has
   int64_t query_tiles = 1;  // blocks that share a kv head's queries
   int64_t positions = 1;    // of a part
-  int64_t count = 1;        // number of parts
+  int64_t count = 1;        // parts that rows of one call can see
 };
 
 // The kernel for few rows on tensor cores (cached_attention_tiled.cu), whose parts are larger. If

@@ -6,12 +6,22 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/attention_seen.cuh"
 #include "kernels/cuda/ops/cached_attention_kernels.h"
 #include "kernels/math.h"
 
 // Code that the kernels of attention with a cache share: what the first leaves for the last, and
 // how rotary positions rotate numbers.
 namespace stagecoach::kernels {
+
+// Returns the first position that one at `position` sees.
+__device__ inline int64_t FirstSeenBy(const CachedAttentionArguments& a, int64_t position) {
+  return a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
+}
+
+__device__ inline float Capped(const CachedAttentionArguments& a, float score) {
+  return a.score_cap * CapShare(score * a.inverse_cap);
+}
 
 // The results of a part for a query: its largest score, and the sum of the weights that are
 // relative to that.

@@ -31,15 +31,18 @@ __global__ void __launch_bounds__(kSumThreads)
   float* const weights = slice_sums + kSumThreads;
   const PartResults results(a, parts);
   const PartStatistics* const statistics = results.statistics + query * parts;
-  const int count = static_cast<int>(position / part_positions) + 1;
+  // Parts from the first to the end of those that have positions which the row sees.
+  const int64_t origin = FirstSeenBy(a, *a.first_position);
+  const int first = static_cast<int>((FirstSeenBy(a, position) - origin) / part_positions);
+  const int end = static_cast<int>((position - origin) / part_positions) + 1;
   float largest = -FLT_MAX;
-  for (int part = thread; part < count; part += kSumThreads) {
+  for (int part = first + thread; part < end; part += kSumThreads) {
     largest = fmaxf(largest, statistics[part].largest);
   }
   largest = TeamReduce(
       largest, [](float p, float q) { return fmaxf(p, q); }, scratch);
   float total = 0.0F;
-  for (int part = thread; part < count; part += kSumThreads) {
+  for (int part = first + thread; part < end; part += kSumThreads) {
     const float weight = __expf(statistics[part].largest - largest);
     weights[part] = weight;
     total += weight * statistics[part].sum;
@@ -50,7 +53,8 @@ __global__ void __launch_bounds__(kSumThreads)
   if (slice < slices) {
     const float* const sums = results.sums + query * parts * D + d;
     float sum = 0.0F;
-    for (int part = slice; part < count; part += slices) sum += weights[part] * sums[part * D];
+    for (int part = first + slice; part < end; part += slices)
+      sum += weights[part] * sums[part * D];
     slice_sums[thread] = sum;
   }
   __syncthreads();

@@ -81,7 +81,8 @@ __device__ int PlaceOf(int query, int number) {
   return query * kHead + (number ^ (query & ~1));
 }
 
-template <int kChunks>
+// Windows and caps are known if kRestricted: for the others there is no register to spare.
+template <int kChunks, bool kRestricted>
 class TileBlock {
  public:
   using Own = Tiles<kChunks>;
@@ -93,11 +94,12 @@ class TileBlock {
         T_(static_cast<int>(a.positions)),
         first_(static_cast<int>(min(*a.first_position, a.positions))),
         first_query_(static_cast<int>(blockIdx.z) * kQueries),
-        begin_(static_cast<int>(blockIdx.x) * part_positions),
+        part_begin_(FirstSeen(0) + static_cast<int>(blockIdx.x) * part_positions),
+        begin_(max(part_begin_, FirstSeen(RowOf(0)))),
         keys_(static_cast<__nv_bfloat16*>(a.cache) + blockIdx.y * a.positions * D_),
         values_(keys_ + a.kv_heads * a.positions * D_) {
     last_row_ = min(RowOf(kQueries - 1), static_cast<int>(a.rows) - 1);
-    end_ = min(begin_ + part_positions, min(first_ + last_row_ + 1, T_));
+    end_ = min(part_begin_ + part_positions, min(first_ + last_row_ + 1, T_));
   }
 
   __device__ bool has_positions() const { return begin_ < end_; }
@@ -148,6 +150,9 @@ class TileBlock {
   __device__ int RowOf(int q) const { return (first_query_ + q) / group_; }
   __device__ int HeadOf(int q) const {
     return static_cast<int>(blockIdx.y) * group_ + (first_query_ + q) % group_;
+  }
+  __device__ int FirstSeen(int row) const {
+    return kRestricted ? static_cast<int>(FirstSeenBy(a_, first_ + row)) : 0;
   }
   // Returns the last position that the queries of a row see; -1 if there is no such row.
   __device__ int LastOf(int row) const {
@@ -305,12 +310,28 @@ class TileBlock {
     for (int i = 0; i < 2; ++i) scores[i] = position + i <= last_ ? sums[i] * a_.scale : -INFINITY;
   }
 
+  // Caps the scores of query g, and removes those of positions before its window.
+  __device__ void Restrict(int base, float (&scores)[kKeys / 8][2]) const {
+    const int first = FirstSeen(RowOf(G()));
+#pragma unroll
+    for (int i = 0; i < kKeys / 4; ++i) {
+      const int position = base + 8 * (i / 2) + 2 * M() + i % 2;
+      float& score = scores[i / 2][i % 2];
+      if (a_.score_cap > 0.0F) score = Capped(a_, score);
+      if (position < first || position > last_) score = -INFINITY;
+    }
+  }
+
   __device__ void AddPositions(int base, const uint4 (&keys)[kKeys / 8][kChunks],
                                const uint4 (&values)[kKeys / 16][4][Own::kStrips]) {
     float scores[kKeys / 8][2], largest = largest_;
 #pragma unroll
     for (int tile = 0; tile < kKeys / 8; ++tile) {
       FormScores(base + 8 * tile + 2 * M(), keys[tile], scores[tile]);
+    }
+    if (kRestricted) Restrict(base, scores);
+#pragma unroll
+    for (int tile = 0; tile < kKeys / 8; ++tile) {
       largest = fmaxf(largest, fmaxf(scores[tile][0], scores[tile][1]));
     }
     largest = fmaxf(largest, FromLane(largest, 1));
@@ -422,11 +443,12 @@ class TileBlock {
   const int D_, group_, T_;
   const int first_;  // position
   const int first_query_;
-  const int begin_;  // of the part
+  const int part_begin_;
+  const int begin_;  // of the positions of the part that its queries see
   __nv_bfloat16* const keys_;
   __nv_bfloat16* const values_;
   int last_row_;  // of the block's queries
-  int end_;       // of the positions of the part that its queries see
+  int end_;       // of the same
 
   // Numbers of query g: its elements, the last position it sees, and its warp's largest score; this
   // lane's sum of weights.
@@ -437,12 +459,12 @@ class TileBlock {
   float sums_[Own::kStrips][4][4] = {};  // of weighted values
 };
 
-template <int kChunks>
+template <int kChunks, bool kRestricted>
 __global__ void __launch_bounds__(Tiles<kChunks>::kThreads)
     CachedAttentionTilesKernel(const CachedAttentionArguments a, int part_positions) {
   LetNextKernelStart();
   WaitForEarlierKernels();
-  TileBlock<kChunks> block(a, part_positions);
+  TileBlock<kChunks, kRestricted> block(a, part_positions);
   if (block.has_positions()) block.Run();
 }
 
@@ -451,8 +473,11 @@ cudaError_t LaunchTiles(cudaStream_t stream, const CachedAttentionArguments& a,
                         const CachedAttentionParts& parts) {
   const dim3 grid(static_cast<unsigned>(parts.count), static_cast<unsigned>(a.kv_heads),
                   static_cast<unsigned>(parts.query_tiles));
-  return LaunchEarly(a.starts_early, CachedAttentionTilesKernel<kChunks>, grid,
-                     dim3(Tiles<kChunks>::kThreads), TileMemory<kChunks>::Bytes(a), stream, a,
+  const bool is_restricted = a.window > 0 || a.score_cap > 0.0F;
+  return LaunchEarly(a.starts_early,
+                     is_restricted ? CachedAttentionTilesKernel<kChunks, true>
+                                   : CachedAttentionTilesKernel<kChunks, false>,
+                     grid, dim3(Tiles<kChunks>::kThreads), TileMemory<kChunks>::Bytes(a), stream, a,
                      static_cast<int>(parts.positions));
 }
 
@@ -468,12 +493,13 @@ CachedAttentionParts CachedAttentionTileParts(const CachedAttentionArguments& a)
   CachedAttentionParts parts;
   parts.queries = kQueries;
   parts.query_tiles = quotient(a.rows * (a.heads / a.kv_heads), kQueries);
-  parts.positions = a.positions;
-  if (a.positions * a.head_size > kMaxOnePart) {
+  const int64_t positions = a.seen_positions();
+  parts.positions = positions;
+  if (positions * a.head_size > kMaxOnePart) {
     const int64_t most = std::max<int64_t>(1, kBlocks / (a.kv_heads * parts.query_tiles));
-    parts.positions = quotient(quotient(a.positions, most), kPartPositions) * kPartPositions;
+    parts.positions = quotient(quotient(positions, most), kPartPositions) * kPartPositions;
   }
-  parts.count = quotient(a.positions, parts.positions);
+  parts.count = quotient(positions, parts.positions);
   return parts;
 }
 

@@ -110,6 +110,23 @@ std::vector<float> ManyNumbers(int64_t count, uint64_t seed) {
   return numbers;
 }
 
+// Returns documents of these lengths, which are repeated up to the last position.
+std::vector<int32_t> DocumentsOf(const AttentionShape& shape, const std::vector<int>& lengths) {
+  std::vector<int32_t> documents;
+  size_t next = 0;
+  int32_t first = 0;
+  for (int64_t t = 0; t < shape.samples * shape.positions; ++t) {
+    const auto at = static_cast<int32_t>(t % shape.positions);
+    if (at == 0) first = 0;
+    if (at - first == lengths[next % lengths.size()]) {
+      first = at;
+      ++next;
+    }
+    documents.push_back(first);
+  }
+  return documents;
+}
+
 // Compares relative to the largest number. Bounds that hold for each number are wide where scores
 // have rounded operands: an operand rotated twice, for example, is within them.
 void ExpectAlike(const Vector& values, const Vector& expected) {
@@ -188,36 +205,42 @@ std::vector<Told> AttentionCandidates::ExpectMatchesReference(const AttentionSha
   const Shape outputs = {B, T, shape.heads * D}, heads = {B, shape.heads, T};
   const std::vector<float> qkv = RoundedTo(kType, RandomNormal(packed.elements(), 1));
   const std::vector<float> dy = RoundedTo(kType, RandomNormal(outputs.elements(), 2));
-  const reference::AttentionOutput exact = reference::AttentionForward(shape, ToDouble(qkv));
+  const std::vector<int32_t> documents =
+      shape.has_documents ? DocumentsOf(shape, {70, 1, 20, 43}) : std::vector<int32_t>();
+  const reference::AttentionOutput exact =
+      reference::AttentionForward(shape, ToDouble(qkv), documents);
   // Backward is tested on its own operands.
   const std::vector<float> exact_y(exact.y.begin(), exact.y.end());
   const std::vector<float> exact_statistics(exact.statistics.begin(), exact.statistics.end());
 
   std::vector<Told> told;
-  const OpResults results =
-      ResultsOn({.precision = Precision::kBfloat16, .variants = {variant_}}, Addresses::kAligned,
-                [&](OpBench& bench) {
-                  AttentionOp& op = bench.Create(shape);
-                  told = ToldBy(bench.device());
-                  const Tensor on_gpu = bench.Operand(packed, qkv),
-                               statistics = bench.ResultOf(DType::kFloat32, heads);
-                  const Tensor y = bench.Result(outputs), dqkv = bench.Result(packed);
-                  const Tensor y_before = bench.Operand(outputs, exact_y);
-                  const Tensor statistics_before = bench.Floats(heads, exact_statistics);
-                  const Tensor dy_on_gpu = bench.Operand(outputs, dy);
-                  std::byte* const workspace = bench.Workspace(op.workspace_bytes());
-                  bench.Run([&](Stream& stream) -> absl::Status {
-                    RETURN_IF_ERROR(op.Forward(stream, on_gpu, statistics, y, workspace));
-                    return op.BackwardInput(stream, dy_on_gpu, on_gpu, y_before, statistics_before,
-                                            dqkv, workspace);
-                  });
-                  return std::vector<Tensor>{statistics, y, dqkv};
-                });
+  const OpResults results = ResultsOn(
+      {.precision = Precision::kBfloat16, .variants = {variant_}}, Addresses::kAligned,
+      [&](OpBench& bench) {
+        AttentionOp& op = bench.Create(shape);
+        told = ToldBy(bench.device());
+        const Tensor on_gpu = bench.Operand(packed, qkv),
+                     statistics = bench.ResultOf(DType::kFloat32, heads);
+        const Tensor y = bench.Result(outputs), dqkv = bench.Result(packed);
+        const Tensor y_before = bench.Operand(outputs, exact_y);
+        const Tensor statistics_before = bench.Floats(heads, exact_statistics);
+        const Tensor dy_on_gpu = bench.Operand(outputs, dy);
+        const Tensor documents_on_gpu =
+            documents.empty() ? Tensor() : bench.Integers({B, T}, documents);
+        std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+        bench.Run([&](Stream& stream) -> absl::Status {
+          RETURN_IF_ERROR(op.Forward(stream, on_gpu, documents_on_gpu, statistics, y, workspace));
+          return op.BackwardInput(stream, dy_on_gpu, on_gpu, documents_on_gpu, y_before,
+                                  statistics_before, dqkv, workspace);
+        });
+        return std::vector<Tensor>{statistics, y, dqkv};
+      });
   SCOPED_TRACE(told.empty() ? "" : told.front().way);
   const auto bounds = BoundsOfAttention(shape, ToDouble(qkv), exact, kType);
   EXPECT_THAT(results[0], CloseTo(exact.statistics, bounds.statistics));
   EXPECT_THAT(results[1], CloseTo(exact.y, StoredBounds(exact.y, bounds.y, kType)));
-  const Vector gradient = reference::AttentionBackwardInput(shape, ToDouble(dy), ToDouble(qkv));
+  const Vector gradient =
+      reference::AttentionBackwardInput(shape, ToDouble(dy), ToDouble(qkv), documents);
   EXPECT_THAT(results[2],
               CloseTo(gradient, StoredBounds(gradient,
                                              BoundsOfAttentionGradient(shape, ToDouble(dy),
@@ -242,8 +265,8 @@ Vector AttentionCandidates::GradientOf(const AttentionShape& shape) const {
                      const Tensor y = bench.Result(outputs), dqkv = bench.Result(packed);
                      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
                      bench.Run([&](Stream& stream) -> absl::Status {
-                       RETURN_IF_ERROR(op.Forward(stream, x, statistics, y, workspace));
-                       return op.BackwardInput(stream, dx, x, y, statistics, dqkv, workspace);
+                       RETURN_IF_ERROR(op.Forward(stream, x, {}, statistics, y, workspace));
+                       return op.BackwardInput(stream, dx, x, {}, y, statistics, dqkv, workspace);
                      });
                      return std::vector<Tensor>{dqkv};
                    })[0];
@@ -273,9 +296,9 @@ std::pair<double, double> AttentionCandidates::TimesOf(const AttentionShape& sha
     return taken.count() / std::max(calls, 1);
   };
   const double forward =
-      time([&](Stream& stream) { return op.Forward(stream, x, statistics, y, workspace); });
+      time([&](Stream& stream) { return op.Forward(stream, x, {}, statistics, y, workspace); });
   const double backward = time([&](Stream& stream) {
-    return op.BackwardInput(stream, dy, x, y, statistics, dx, workspace);
+    return op.BackwardInput(stream, dy, x, {}, y, statistics, dx, workspace);
   });
   return {forward, backward};
 }
@@ -286,7 +309,9 @@ void AttentionCandidates::ExpectEachMatchesReference(const AttentionShape& shape
   for (const Candidates& candidates : all) {
     const std::string work = absl::StrCat(
         candidates.step, " bf16 ", shape.samples, "x", shape.positions, ", ", shape.heads, " of ",
-        shape.kv_heads, " heads x ", shape.head_size, shape.rotary_base > 0.0F ? ", rotary" : "");
+        shape.kv_heads, " heads x ", shape.head_size, shape.rotary_base > 0.0F ? ", rotary" : "",
+        shape.window > 0 ? absl::StrCat(", window ", shape.window) : "",
+        shape.has_documents ? ", documents" : "", shape.score_cap > 0.0F ? ", capped" : "");
     for (const nlohmann::json& way : candidates.ways) {
       SCOPED_TRACE(absl::StrCat(work, ": ", way.dump()));
       for (const auto& [key, choice] : choices.items()) {
@@ -307,6 +332,26 @@ TEST_F(AttentionCandidates, EachOfOursMatchesReference) {
   ExpectEachMatchesReference(shape_, OurCandidates());
 }
 
+// Windows and documents that begin and end within tiles, and scores of which many reach the cap.
+// cuDNN is not among the candidates.
+TEST_F(AttentionCandidates, EachOfOursMatchesReferenceWhereItIsRestricted) {
+  AttentionShape in_documents = shape_;
+  in_documents.positions = 150;
+  in_documents.has_documents = true;
+  AttentionShape capped = shape_;
+  capped.score_cap = 2.0F;
+  AttentionShape all = in_documents;
+  all.samples = 2;
+  all.rotary_base = 10000.0F;
+  all.window = 50;
+  all.scale = 0.25F;
+  all.score_cap = 4.0F;
+  for (const AttentionShape& shape : {in_documents, capped, all}) {
+    ASSERT_THAT(ExpectMatchesReference(shape), SizeIs(3));
+    ExpectEachMatchesReference(shape, OurCandidates());
+  }
+}
+
 // Heads with their own keys, in groups, and rotated ones, whose gradients are rotated back; all
 // head sizes, and positions that fill no tile.
 TEST_F(AttentionCandidates, EachOfCudnnMatchesReference) {
@@ -314,7 +359,8 @@ TEST_F(AttentionCandidates, EachOfCudnnMatchesReference) {
       {.positions = 129, .heads = 4, .kv_heads = 2, .head_size = 64},
       {.positions = 70, .heads = 2, .head_size = 80, .rotary_base = 10000.0F},
       {.positions = 65, .head_size = 96},
-      {.samples = 2, .positions = 64, .head_size = 128, .rotary_base = 500.0F}};
+      {.samples = 2, .positions = 64, .head_size = 128, .rotary_base = 500.0F},
+      {.positions = 70, .head_size = 64, .scale = 0.25F}};
   for (const AttentionShape& shape : shapes) {
     ExpectMatchesReference(shape);
     if (!HasCudnn()) {

@@ -55,9 +55,11 @@ Choice ChoiceOf(const AttentionTile& tile) {
 
 // Returns the text between the step and the model in keys and reports.
 std::string Work(const OfStep& step, const AttentionShape& shape) {
-  return absl::StrCat(step.name, " bf16 ", shape.samples, "x", shape.positions, ", ", shape.heads,
-                      " of ", shape.kv_heads, " heads x ", shape.head_size,
-                      shape.rotary_base > 0.0F ? ", rotary" : "");
+  return absl::StrCat(
+      step.name, " bf16 ", shape.samples, "x", shape.positions, ", ", shape.heads, " of ",
+      shape.kv_heads, " heads x ", shape.head_size, shape.rotary_base > 0.0F ? ", rotary" : "",
+      shape.window > 0 ? absl::StrCat(", window ", shape.window) : "",
+      shape.has_documents ? ", documents" : "", shape.score_cap > 0.0F ? ", capped" : "");
 }
 
 std::string Told(const OfStep& step, const AttentionShape& shape, const Choice& choice) {
@@ -125,8 +127,9 @@ absl::StatusOr<std::vector<std::byte>> AttentionChoice::Compute(Device& device,
   const Tensor statistics = take(DType::kFloat32, rows * shape.heads);
   RETURN_IF_ERROR(RunJob(device, [&](Stream& stream) -> absl::Status {
     RETURN_IF_ERROR(stream.CopyFromHost(qkv.data, host.data(), in_bytes));
-    RETURN_IF_ERROR(op->Forward(stream, qkv, statistics, y, workspace.data()));
-    RETURN_IF_ERROR(op->BackwardInput(stream, dy, qkv, y, statistics, dqkv, workspace.data()));
+    RETURN_IF_ERROR(op->Forward(stream, qkv, /*documents=*/{}, statistics, y, workspace.data()));
+    RETURN_IF_ERROR(op->BackwardInput(stream, dy, qkv, /*documents=*/{}, y, statistics, dqkv,
+                                      workspace.data()));
     RETURN_IF_ERROR(stream.CopyToHost(host.data(), y.data, out_bytes));
     return stream.Finish(base::Deadline::After(absl::Minutes(1)), [] { return absl::OkStatus(); });
   }));
@@ -167,6 +170,26 @@ TEST_F(AttentionChoice, IsMeasuredOnceAndKept) {
     EXPECT_EQ(choices, first);
   }
   EXPECT_THAT(ReadTuning()["choices"], SizeIs(2 * Steps().size()));
+}
+
+// Each with its own key, but for a scale, and a window that all positions are within.
+TEST_F(AttentionChoice, IsMeasuredForEachRestriction) {
+  AttentionShape capped = shape_, with_window = shape_, with_documents = shape_;
+  capped.score_cap = 30.0F;
+  with_window.window = 5;
+  with_documents.has_documents = true;
+  const auto device = CreateDevice(tuning_file());
+  for (const AttentionShape& shape : {shape_, capped, with_window, with_documents}) {
+    const std::vector<std::string> choices = Choices(*device, shape);
+    for (const OfStep& step : Steps()) {
+      EXPECT_THAT(choices, Contains(StartsWith(Work(step, shape) + ", on ")));
+    }
+  }
+  AttentionShape scaled = shape_, with_wide_window = shape_;
+  scaled.scale = 0.5F;
+  with_wide_window.window = shape_.positions;
+  Choices(*device, scaled);
+  EXPECT_THAT(Choices(*device, with_wide_window), SizeIs(4 * Steps().size()));
 }
 
 TEST_F(AttentionChoice, IsWhatTheFileSays) {

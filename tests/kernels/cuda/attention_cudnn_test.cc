@@ -186,6 +186,20 @@ TEST(CudnnParts, FillAGpuAndFit) {
   EXPECT_EQ(PartsForCudnn({1, 64, 1, 1, 72}, kCudnnScratchBytes).scratch_bytes, 0);
 }
 
+// Its graphs have no mask but the causal one, and no tanh.
+TEST(CudnnParts, AreNoneOfShapesThatCudnnDoesNotKnow) {
+  const auto bytes = [](auto change) {
+    AttentionShape shape = kShape;
+    change(shape);
+    return PartsForCudnn(shape, kCudnnScratchBytes).scratch_bytes;
+  };
+  EXPECT_EQ(bytes([](AttentionShape& shape) { shape.window = 63; }), 0);
+  EXPECT_EQ(bytes([](AttentionShape& shape) { shape.has_documents = true; }), 0);
+  EXPECT_EQ(bytes([](AttentionShape& shape) { shape.score_cap = 50.0F; }), 0);
+  EXPECT_GT(bytes([](AttentionShape& shape) { shape.window = 64; }), 0);
+  EXPECT_GT(bytes([](AttentionShape& shape) { shape.scale = 1.0F; }), 0);
+}
+
 // Operands and results of one shape, in the memory of GPU 0.
 class Memory {
  public:
@@ -217,6 +231,7 @@ class Memory {
                                           .heads = H,
                                           .kv_heads = G,
                                           .head_size = D,
+                                          .factors = DefaultFactors(D),
                                           .q = read(0),
                                           .k = read(H),
                                           .v = read(H + G),

@@ -44,13 +44,22 @@ constexpr DType kType = DType::kBfloat16;
 // Operands and results. The statistics and the row sums are the exact ones, rounded.
 struct Problem {
   // qkv is normal with the given deviation.
-  explicit Problem(const AttentionShape& shape_in, float deviation = 1.0F) : shape(shape_in) {
+  explicit Problem(const AttentionShape& shape_in, float deviation = 1.0F,
+                   const std::vector<int32_t>& of_sample = {})
+      : shape(shape_in) {
+    shape.has_documents = !of_sample.empty();
+    for (int64_t b = 0; b < shape.samples && shape.has_documents; ++b) {
+      for (int64_t t = 0, next = 0; t < shape.positions; ++t) {
+        if (next < std::ssize(of_sample) && of_sample[static_cast<size_t>(next)] == t) ++next;
+        documents.push_back(next == 0 ? 0 : of_sample[static_cast<size_t>(next - 1)]);
+      }
+    }
     const int64_t rows = shape.samples * shape.positions;
     qkv = RandomNormal(rows * packed(), 1);
     for (float& value : qkv) value *= deviation;
     qkv = RoundedTo(kType, qkv);
     dy = RoundedTo(kType, RandomNormal(rows * shape.heads * shape.head_size, 2));
-    exact = reference::AttentionForward(shape, ToDouble(qkv));
+    exact = reference::AttentionForward(shape, ToDouble(qkv), documents);
     statistics.assign(exact.statistics.begin(), exact.statistics.end());
     row_sums.resize(statistics.size());
     const auto T = static_cast<size_t>(shape.positions), H = static_cast<size_t>(shape.heads);
@@ -72,12 +81,19 @@ struct Problem {
             .heads = shape.heads,
             .kv_heads = shape.kv_heads,
             .head_size = shape.head_size,
+            .factors = FactorsOf(shape.scale > 0.0F
+                                     ? shape.scale
+                                     : 1.0 / std::sqrt(static_cast<double>(shape.head_size)),
+                                 shape.score_cap),
+            .window = static_cast<int>(shape.window),
+            .documents = documents.empty() ? nullptr : gpu.Upload<int32_t>(documents),
             .q = {operand.bf16(), packed()},
             .k = {operand.bf16() + first_key(), packed()},
             .v = {operand.bf16() + first_value(), packed()}};
   }
 
   AttentionShape shape;
+  std::vector<int32_t> documents;  // (B, T); empty: none
   std::vector<float> qkv, dy, statistics, row_sums;
   reference::AttentionOutput exact;
 };
@@ -119,6 +135,7 @@ void TurnBack(const Problem& problem, const std::vector<float2>& turns, bool mag
 struct Case {
   AttentionShape shape;
   float deviation = 1.0F;
+  std::vector<int32_t> documents = {};  // where the second and the further ones begin
 };
 // Compares every kernel for the head size; the chosen one in every order of threads.
 class TiledAttention : public ::testing::TestWithParam<Case> {
@@ -143,7 +160,8 @@ class TiledAttention : public ::testing::TestWithParam<Case> {
   void ExpectGradient(const std::vector<float2>& turns, std::span<const AttentionTile> tiles,
                       int64_t begin, int64_t end) const {
     const Vector dy = ToDouble(problem_.dy), qkv = ToDouble(problem_.qkv);
-    Vector expected = reference::AttentionBackwardInput(problem_.shape, dy, qkv);
+    Vector expected =
+        reference::AttentionBackwardInput(problem_.shape, dy, qkv, problem_.documents);
     Vector bounds = BoundsOfAttentionGradient(problem_.shape, dy, qkv, problem_.exact, kType);
     if (!turns.empty()) {
       TurnBack(problem_, turns, false, expected);
@@ -176,7 +194,7 @@ class TiledAttention : public ::testing::TestWithParam<Case> {
         });
   }
 
-  const Problem problem_{GetParam().shape, GetParam().deviation};
+  const Problem problem_{GetParam().shape, GetParam().deviation, GetParam().documents};
 };
 
 TEST_P(TiledAttention, ForwardMatchesReference) {
@@ -213,7 +231,16 @@ TEST_P(TiledAttention, GradientsOfQueriesMatchReference) {
 std::string NameOfCase(const ::testing::TestParamInfo<Case>& info) {
   const AttentionShape& shape = info.param.shape;
   return absl::StrCat(shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads,
-                      "x", shape.head_size);
+                      "x", shape.head_size, shape.window > 0 ? "_window" : "",
+                      shape.window > 0 ? absl::StrCat(shape.window) : "",
+                      info.param.documents.empty() ? "" : "_documents",
+                      shape.score_cap > 0.0F ? "_capped" : "");
+}
+
+AttentionShape With(AttentionShape shape, int64_t window, float score_cap = 0.0F) {
+  shape.window = window;
+  shape.score_cap = score_cap;
+  return shape;
 }
 
 // Edges of tiles, groups of heads; and scores of more than a hundred, so that the largest weight so
@@ -225,6 +252,19 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TiledAttention,
                                            Case{{1, 70, 3, 1, 96}}, Case{{1, 17, 3, 1, 128}},
                                            Case{{1, 200, 1, 1, 128}}),
                          NameOfCase);
+
+// Windows that begin within tiles and at their edges; documents within a tile, of whole tiles, and
+// of several; scores of which most are far beyond the cap.
+INSTANTIATE_TEST_SUITE_P(
+    Restricted, TiledAttention,
+    ::testing::Values(Case{With({1, 150, 2, 1, 64}, 1)}, Case{With({1, 260, 1, 1, 64}, 64)},
+                      Case{With({1, 200, 1, 1, 80}, 40)}, Case{With({1, 150, 2, 2, 128}, 65)},
+                      Case{{2, 130, 3, 1, 64}, 1.0F, {64, 70, 71}},
+                      Case{{1, 260, 1, 1, 64}, 1.0F, {128, 192, 200}},
+                      Case{{1, 100, 1, 1, 96}, 1.0F, {99}}, Case{With({1, 70, 2, 1, 64}, 0, 2.0F)},
+                      Case{With({1, 70, 1, 1, 128}, 0, 4.0F), 4.0F},
+                      Case{With({1, 150, 2, 1, 128}, 50, 3.0F), 1.0F, {30, 120}}),
+    NameOfCase);
 
 // The gradients of queries and keys with rotary positions.
 using TiledRotaryAttention = TiledAttention;
@@ -319,6 +359,7 @@ void PrintTimes(const AttentionShape& shape, int launches) {
                                   .heads = shape.heads,
                                   .kv_heads = shape.kv_heads,
                                   .head_size = D,
+                                  .factors = DefaultFactors(D),
                                   .q = {qkv, packed},
                                   .k = {qkv + queries, packed},
                                   .v = {qkv + packed - shape.kv_heads * D, packed},

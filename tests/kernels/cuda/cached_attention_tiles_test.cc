@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/cached_attention_kernels.h"
@@ -28,8 +30,14 @@ using testing::ToDouble;
 
 constexpr DType kType = DType::kBfloat16;
 
+struct Case {
+  int64_t part_positions;
+  int64_t window = 0;
+  float scale = 0.0F, score_cap = 0.0F;
+};
+
 // Parts that are smaller than for any shape, so that there are several.
-class CachedAttentionTiles : public ::testing::TestWithParam<int64_t> {
+class CachedAttentionTiles : public ::testing::TestWithParam<Case> {
  protected:
   // Returns y of all positions, eight at a time.
   Vector InParts(int64_t part_positions) const {
@@ -41,11 +49,15 @@ class CachedAttentionTiles : public ::testing::TestWithParam<int64_t> {
                                             .heads = H,
                                             .kv_heads = G,
                                             .head_size = D,
-                                            .scale = 1.0F / std::sqrt(static_cast<float>(D))};
+                                            .window = shape_.window,
+                                            .scale = 1.0F / std::sqrt(static_cast<float>(D)),
+                                            .score_cap = shape_.score_cap,
+                                            .inverse_cap = 1.0F / shape_.score_cap};
+      if (shape_.scale > 0.0F) arguments.scale = shape_.scale;
       EXPECT_TRUE(FitsCachedAttentionTiles(ElementType::kBfloat16, arguments));
       CachedAttentionParts parts = CachedAttentionTileParts(arguments);
       parts.positions = part_positions;
-      parts.count = (shape_.positions + part_positions - 1) / part_positions;
+      parts.count = (arguments.seen_positions() + part_positions - 1) / part_positions;
       arguments.cache = gpu.Result(kType, 2 * G * shape_.positions * D).data;
       arguments.workspace =
           static_cast<float*>(gpu.Result(DType::kFloat32, kRows * H * parts.count * (D + 2)).data);
@@ -72,7 +84,13 @@ class CachedAttentionTiles : public ::testing::TestWithParam<int64_t> {
     })[0];
   }
 
-  const AttentionShape shape_ = {.positions = 75, .heads = 4, .kv_heads = 2, .head_size = 64};
+  const AttentionShape shape_ = {.positions = 75,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_size = 64,
+                                 .window = GetParam().window,
+                                 .scale = GetParam().scale,
+                                 .score_cap = GetParam().score_cap};
   const std::vector<float> qkv_ = RoundedTo(kType, RandomNormal(shape_.positions * 8 * 64, 1));
 };
 
@@ -82,11 +100,38 @@ TEST_P(CachedAttentionTiles, OfSeveralPartsMatchReference) {
   for (size_t i = 0; i < bounds.size(); ++i) {
     bounds[i] = StoredBound(exact.y[i], bounds[i], kType);
   }
-  EXPECT_THAT(InParts(GetParam()), CloseTo(exact.y, bounds));
+  EXPECT_THAT(InParts(GetParam().part_positions), CloseTo(exact.y, bounds));
 }
 
-INSTANTIATE_TEST_SUITE_P(Positions, CachedAttentionTiles, ::testing::Values(20, 40, 75),
-                         ::testing::PrintToStringParamName());
+std::string NameOfCase(const ::testing::TestParamInfo<Case>& info) {
+  const Case& test = info.param;
+  return absl::StrCat(test.part_positions, test.window > 0 ? "_window" : "",
+                      test.window > 0 ? absl::StrCat(test.window) : "",
+                      test.score_cap > 0.0F ? "_capped" : "");
+}
+
+// Windows within a part, over several, and that exceed all positions of the first calls.
+INSTANTIATE_TEST_SUITE_P(Positions, CachedAttentionTiles,
+                         ::testing::Values(Case{20}, Case{40}, Case{75}, Case{20, 1}, Case{20, 7},
+                                           Case{20, 33}, Case{40, 60}, Case{75, 20},
+                                           Case{20, 0, 0.25F, 2.0F}, Case{20, 33, 0.0F, 2.0F}),
+                         NameOfCase);
+
+TEST(CachedAttentionTileParts, AreThoseOfAWindow) {
+  CachedAttentionArguments arguments = {.rows = 8,
+                                        .positions = 100'000,
+                                        .heads = 12,
+                                        .kv_heads = 12,
+                                        .head_size = 64,
+                                        .window = 2041};
+  EXPECT_EQ(CachedAttentionTileParts(arguments).count, 1);
+  EXPECT_EQ(CachedAttentionWorkspaceBytes(ElementType::kBfloat16, arguments), 0);
+  arguments.window = 8192;
+  const CachedAttentionParts parts = CachedAttentionTileParts(arguments);
+  EXPECT_GT(parts.count, 1);
+  EXPECT_GE(parts.count * parts.positions, 8192 + 7);
+  EXPECT_LT(parts.count * parts.positions, 2 * 8192);
+}
 
 TEST(CachedAttentionTileParts, AreOneForAFewPositionsAndAlikeForMany) {
   CachedAttentionArguments arguments = {.rows = 8, .heads = 12, .kv_heads = 12, .head_size = 64};

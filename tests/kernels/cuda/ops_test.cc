@@ -163,9 +163,11 @@ TEST_F(CudaOpsTest, AttentionNeedsNoMoreSharedMemoryThanAnyGpuHas) {
     const Tensor dqkv = Result(DType::kFloat32, {1, 5, 240});
     const Tensor workspace = Result(DType::kUint8, {op->workspace_bytes()});
     auto* const scratch = static_cast<std::byte*>(workspace.data);
-    Perform([&](Stream& stream) { return op->Forward(stream, qkv, statistics, y, scratch); });
     Perform([&](Stream& stream) {
-      return op->BackwardInput(stream, dy, qkv, y, statistics, dqkv, scratch);
+      return op->Forward(stream, qkv, /*documents=*/{}, statistics, y, scratch);
+    });
+    Perform([&](Stream& stream) {
+      return op->BackwardInput(stream, dy, qkv, /*documents=*/{}, y, statistics, dqkv, scratch);
     });
     std::vector<float> values = Values<float>(y);
     for (const float value : Values<float>(dqkv)) values.push_back(value);
@@ -189,7 +191,8 @@ TEST_F(CudaOpsTest, AttentionOnTensorCoresRefusesAddressesThatAreNotAligned) {
   const Tensor y = Result(DType::kBfloat16, {1, 1, 64});
   EXPECT_THAT(RunJob(*device_,
                      [&](Stream& stream) {
-                       return op->Forward(stream, qkv, statistics, y, /*workspace=*/nullptr);
+                       return op->Forward(stream, qkv, /*documents=*/{}, statistics, y,
+                                          /*workspace=*/nullptr);
                      }),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiples of 16")));
 }
