@@ -1,5 +1,6 @@
 #include "engine/nn/layers/attention.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -45,7 +46,10 @@ class AttentionLayer final : public Layer {
                                                       .head_size = head_size,
                                                       .rotary_base = options_.rotary_base,
                                                       .rotary_scaling = options_.rotary_scaling,
-                                                      .rotary_size = options_.rotary_size}));
+                                                      .rotary_size = options_.rotary_size,
+                                                      .window = options_.window,
+                                                      .scale = options_.scale,
+                                                      .score_cap = options_.score_cap}));
     statistics_ = Shape{context.rows, heads_, positions};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
@@ -100,7 +104,10 @@ class AttentionLayer final : public Layer {
                                      .rotary_scaling = options_.rotary_scaling,
                                      .sequences = context.cached_sequences,
                                      .rows_are_sequences = context.rows_are_sequences,
-                                     .rotary_size = options_.rotary_size}));
+                                     .rotary_size = options_.rotary_size,
+                                     .window = options_.window,
+                                     .scale = options_.scale,
+                                     .score_cap = options_.score_cap}));
     spec.memory.cache_bytes = cached_op_->cache_bytes();
     spec.memory.workspace_bytes = cached_op_->workspace_bytes();
     // On average, half of a sequence's cache is read.
@@ -114,9 +121,12 @@ class AttentionLayer final : public Layer {
 
   void SetWork(const LayerContext& context, int64_t positions, int64_t head_size,
                LayerSpec& spec) const {
-    // Half of all pairs of positions are computed.
-    const double scores =
-        0.5 * static_cast<double>(statistics_.elements()) * static_cast<double>(positions + 1);
+    // Half of all pairs of positions are computed; with a window W, as many for the first W
+    // positions, and W for each of the others.
+    const auto T = static_cast<double>(positions);
+    const auto W = options_.window == 0 ? T : std::min(T, static_cast<double>(options_.window));
+    const double pairs = 0.5 * W * (W + 1.0) + (T - W) * W;
+    const double scores = static_cast<double>(statistics_.elements()) * pairs / T;
     const double product = 2.0 * static_cast<double>(head_size) * scores;
     const kernels::DType type = context.device.activation_type();
     const auto bytes = [&](const Shape& shape) {

@@ -84,8 +84,9 @@ inline constexpr const LayerType* kLayerTypes[] = {
     // a repeated one).
     &kAddSkipType,
     &kConcatSkipType,
-    // { type = "head", deviation = 0.02, tied = false }: the last layer, in place of linear and its
-    // loss; tied: to the table of layer 0, an embedding.
+    // { type = "head", deviation = 0.02, tied = false, logit_cap = 30.0 }: the last layer, in place
+    // of linear and its loss; tied: to the table of layer 0, an embedding; without logit_cap,
+    // logits are any numbers.
     &kHeadType,
 };
 

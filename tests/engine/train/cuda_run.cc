@@ -102,6 +102,12 @@ Model GptNeoXModel() {
       "gpt_neox:blocks=6,width=16,heads=2,hidden=12,context=5,vocabulary=37,rotary_size=4");
 }
 
+Model GemmaModel() {
+  return NamedModel(
+      "gemma:blocks=3,width=8,heads=4,kv_heads=2,head_size=4,hidden=12,context=5,vocabulary=37,"
+      "window=3,global_every=2,logit_cap=4");
+}
+
 Model LoraModel() { return NamedModel(kFrozenModel, kAdaptersOfIt); }
 
 Model QuantizedModel() {
