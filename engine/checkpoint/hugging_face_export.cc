@@ -179,7 +179,8 @@ absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> 
     for (int64_t j = 0; j < std::ssize(line); ++j) {
       const int64_t row = piece.is_transposed ? j : i;
       const int64_t column = tensor.first_column + piece.ColumnOf(piece.is_transposed ? i : j);
-      line[static_cast<size_t>(j)] = ours[static_cast<size_t>(row * columns + column)];
+      line[static_cast<size_t>(j)] =
+          ours[static_cast<size_t>(row * columns + column)] - piece.offset;
     }
     RETURN_IF_ERROR(
         append({reinterpret_cast<const char*>(line.data()), line.size() * sizeof(float)}));

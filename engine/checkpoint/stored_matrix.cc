@@ -9,6 +9,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -161,11 +162,34 @@ absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool t
   return read(values.f32());
 }
 
+namespace {
+
+// Reads a vector, to which the offset is added.
+absl::Status ReadSum(const base::FileReader& file, const SafetensorsEntry& entry,
+                     const HuggingFacePiece& piece, const kernels::Tensor& values) {
+  STAGECOACH_CHECK(piece.rows() == 1, "an offset of a matrix");
+  std::vector<float> sums(static_cast<size_t>(piece.columns()));
+  HuggingFacePiece plain = piece;
+  plain.offset = 0.0F;
+  RETURN_IF_ERROR(ReadPiece(file, entry, plain, kernels::Float32(sums.data(), {piece.columns()}),
+                            piece.columns()));
+  for (float& value : sums) value += piece.offset;
+  if (values.dtype == DType::kBfloat16) {
+    std::copy(sums.begin(), sums.end(), static_cast<Bfloat16*>(values.data));
+  } else {
+    std::copy(sums.begin(), sums.end(), values.f32());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ReadPiece(const base::FileReader& file, const SafetensorsEntry& entry,
                        const HuggingFacePiece& piece, const kernels::Tensor& values,
                        int64_t stride) {
   STAGECOACH_CHECK(piece.order.empty() || piece.is_transposed || piece.rows() == 1,
                    "an order of what lies apart");
+  if (piece.offset != 0.0F) return ReadSum(file, entry, piece, values);
   for (int64_t first = 0, end = 0; first < piece.columns(); first = end) {
     end = piece.EndOfRun(first);
     StoredMatrix matrix = {.file = &file,

@@ -33,7 +33,8 @@ absl::StatusOr<std::optional<float>> ReadMatrix(const StoredMatrix& from, bool t
                                                 const kernels::Tensor& values, int64_t stride);
 
 // Reads the values of a piece from its tensor in a file, and writes them, in the order of ours,
-// into rows that are `stride` apart, as ReadMatrix does. DataError: one is NaN or infinite.
+// into rows that are `stride` apart, as ReadMatrix does. With an offset, the sums are rounded to
+// float32 before they are to the type of `values`. DataError: one is NaN or infinite.
 absl::Status ReadPiece(const base::FileReader& file, const SafetensorsEntry& entry,
                        const HuggingFacePiece& piece, const kernels::Tensor& values,
                        int64_t stride);

@@ -99,7 +99,7 @@ nlohmann::ordered_json QuantizationConfigOf(kernels::Quantization quantization) 
 
 // The file of each family has its own.
 using FilesOf = const TransformerFiles& (*)();
-constexpr FilesOf kFamilies[] = {Gpt2Files, LlamaFiles, OptFiles, GptNeoXFiles};
+constexpr FilesOf kFamilies[] = {Gpt2Files, LlamaFiles, OptFiles, GptNeoXFiles, GemmaFiles};
 
 const TransformerFiles& FilesOfFamily(TransformerFamily family) {
   return (*std::find_if(std::begin(kFamilies), std::end(kFamilies),

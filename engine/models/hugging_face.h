@@ -47,6 +47,7 @@ struct HuggingFacePiece {
   int64_t some_rows = 0;
   // For each output of a linear layer in theirs, its column in ours; none: in the same order.
   std::vector<int64_t> order = {};
+  float offset = 0.0F;  // ours is theirs and this, rounded as a float32: of vectors alone
 
   // Rows and columns in ours.
   int64_t rows() const {

@@ -1,6 +1,10 @@
 // NamedTransformer, TransformerNames.
 #include <algorithm>
+#include <functional>
+#include <initializer_list>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -110,6 +114,56 @@ Transformer Qwen2(int64_t blocks, int64_t width, int64_t heads, int64_t kv_heads
           .begin_of_text = 151643};
 }
 
+// Every other block has a window.
+Transformer Gemma2(int64_t blocks, int64_t width, int64_t heads, int64_t hidden) {
+  return {.family = TransformerFamily::kGemma,
+          .blocks = blocks,
+          .width = width,
+          .heads = heads,
+          .kv_heads = heads / 2,
+          .head_size = 256,
+          .hidden = hidden,
+          .context = 8192,
+          .vocabulary = 256000,
+          .norm_epsilon = 1e-6,
+          .rotary_base = 10000.0,
+          .has_post_norms = true,
+          .window = 4096,
+          .global_every = 2,
+          .score_cap = 50.0,
+          .logit_cap = 30.0,
+          .end_of_text = {1},
+          .begin_of_text = 2};
+}
+
+// The small ones, of text alone.
+Transformer Gemma3(int64_t blocks, int64_t width, int64_t hidden) {
+  return {.family = TransformerFamily::kGemma,
+          .blocks = blocks,
+          .width = width,
+          .heads = 4,
+          .kv_heads = 1,
+          .head_size = 256,
+          .hidden = hidden,
+          .context = 32768,
+          .vocabulary = 262144,
+          .norm_epsilon = 1e-6,
+          .rotary_base = 1000000.0,
+          .qk_norm = true,
+          .has_post_norms = true,
+          .window = 512,
+          .global_every = 6,
+          .local_rotary_base = 10000.0,
+          .end_of_text = {1},
+          .begin_of_text = 2};
+}
+
+Transformer Gemma() {
+  Transformer model = Gemma3(12, 640, 2560);
+  model.context = 1024;
+  return model;
+}
+
 Transformer Qwen3(int64_t blocks, int64_t width, int64_t heads, int64_t hidden, bool is_tied) {
   return {.family = TransformerFamily::kLlama,
           .blocks = blocks,
@@ -147,7 +201,11 @@ std::vector<NamedModel> PublishedModels() {
           {"opt-6.7b", Opt(32, 4096, 32)},
           {"pythia-160m", Pythia(12, 768, 12, 50304)},
           {"pythia-1.4b", Pythia(24, 2048, 16, 50304)},
-          {"pythia-6.9b", Pythia(32, 4096, 32, 50432)}};
+          {"pythia-6.9b", Pythia(32, 4096, 32, 50432)},
+          {"gemma2-2b", Gemma2(26, 2304, 8, 9216)},
+          {"gemma2-9b", Gemma2(42, 3584, 16, 14336)},
+          {"gemma3-270m", Gemma3(18, 640, 2048)},
+          {"gemma3-1b", Gemma3(26, 1152, 6912)}};
 }
 
 // An option of a name, and what it sets: one of these.
@@ -168,15 +226,29 @@ std::vector<Option> OptionsOf(Transformer& model) {
                                  {.name = "norm_epsilon", .number = &model.norm_epsilon},
                                  {.name = "tied", .has = &model.is_tied}};
   if (model.is_rotary()) options.push_back({.name = "rotary_base", .number = &model.rotary_base});
+  const auto add = [&options](std::initializer_list<Option> more) {
+    for (const Option& option : more) options.push_back(option);
+  };
+  if (model.has_gate()) {
+    add({{.name = "kv_heads", .count = &model.kv_heads},
+         {.name = "head_size", .count = &model.head_size},
+         {.name = "qk_norm", .has = &model.qk_norm}});
+  }
   if (model.family == TransformerFamily::kLlama) {
-    options.insert(options.end(), {{.name = "kv_heads", .count = &model.kv_heads},
-                                   {.name = "head_size", .count = &model.head_size},
-                                   {.name = "qkv_bias", .has = &model.qkv_bias},
-                                   {.name = "qk_norm", .has = &model.qk_norm}});
+    add({{.name = "qkv_bias", .has = &model.qkv_bias}});
+  }
+  if (model.family == TransformerFamily::kGemma) {
+    add({{.name = "post_norms", .has = &model.has_post_norms},
+         {.name = "window", .count = &model.window},
+         {.name = "global_every", .count = &model.global_every},
+         {.name = "local_rotary_base", .number = &model.local_rotary_base},
+         {.name = "query_scalar", .count = &model.query_scalar},
+         {.name = "score_cap", .number = &model.score_cap},
+         {.name = "logit_cap", .number = &model.logit_cap}});
   }
   if (model.family == TransformerFamily::kGptNeoX) {
-    options.insert(options.end(), {{.name = "rotary_size", .count = &model.rotary_size},
-                                   {.name = "parallel", .has = &model.is_parallel}});
+    add({{.name = "rotary_size", .count = &model.rotary_size},
+         {.name = "parallel", .has = &model.is_parallel}});
   }
   return options;
 }
@@ -200,28 +272,39 @@ absl::Status SetOption(absl::string_view key, absl::string_view text, Transforme
                    nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
 
+// Leaves out of a Gemma what it cannot have with the options given, unless that is given too.
+void LeaveOut(const std::set<std::string, std::less<>>& given, Transformer& model) {
+  if (!given.contains("window") && (!model.has_post_norms || model.blocks < 2)) model.window = 0;
+  if (!given.contains("global_every")) {
+    const bool has_both = model.window != 0 && model.blocks > 1;
+    model.global_every = has_both ? std::min(model.global_every, model.blocks) : 0;
+  }
+  const bool has_local = model.qk_norm && model.global_every != 0;
+  if (!given.contains("local_rotary_base") && !has_local) model.local_rotary_base = 0.0;
+}
+
 // Parses "blocks=4,width=128". Values that follow from others do so unless they are set.
 absl::StatusOr<Transformer> WithOptions(Transformer model, absl::string_view options) {
-  bool has_hidden = false, has_kv_heads = false, has_rotary_size = false;
+  std::set<std::string, std::less<>> given;
   for (const absl::string_view option : absl::StrSplit(options, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(option, absl::MaxSplits('=', 1));
     RETURN_IF_ERROR(SetOption(parts.first, parts.second, model));
-    has_hidden |= parts.first == "hidden";
-    has_rotary_size |= parts.first == "rotary_size";
-    has_kv_heads |= parts.first == "kv_heads";
+    given.emplace(parts.first);
   }
-  const bool is_llama = model.family == TransformerFamily::kLlama;
   // What the widths say is only computed with if they are in range.
   const bool is_count = model.width >= 1 && model.width <= kMaxTransformerExtent;
-  if (!has_hidden && is_count) {
+  const bool is_llama = model.family == TransformerFamily::kLlama;
+  if (!given.contains("hidden") && is_count) {
     model.hidden = is_llama ? (8 * model.width / 3 + 31) / 32 * 32 : 4 * model.width;
   }
   const bool fits = model.kv_heads >= 1 && model.heads % model.kv_heads == 0;
-  if (!is_llama || (!has_kv_heads && !fits)) model.kv_heads = model.heads;
-  if (model.family == TransformerFamily::kGptNeoX && !has_rotary_size && model.heads >= 1) {
+  if (!model.has_gate() || (!given.contains("kv_heads") && !fits)) model.kv_heads = model.heads;
+  if (model.family == TransformerFamily::kGptNeoX && !given.contains("rotary_size") &&
+      model.heads >= 1) {
     model.rotary_size = std::max<int64_t>(model.width / model.heads / 8 * 2, 0);
   }
+  if (model.family == TransformerFamily::kGemma) LeaveOut(given, model);
   RETURN_IF_ERROR(CheckTransformer(model));
   return model;
 }
@@ -231,7 +314,7 @@ absl::StatusOr<Transformer> WithOptions(Transformer model, absl::string_view opt
 std::vector<std::string> TransformerNames() {
   std::vector<std::string> names;
   for (const NamedModel& named : PublishedModels()) names.emplace_back(named.name);
-  names.insert(names.end(), {"gpt2", "llama", "opt", "gpt_neox"});
+  names.insert(names.end(), {"gpt2", "llama", "opt", "gpt_neox", "gemma"});
   return names;
 }
 
@@ -243,7 +326,8 @@ absl::StatusOr<Transformer> NamedTransformer(absl::string_view name) {
       absl::StrSplit(name, absl::MaxSplits(':', 1));
   for (const auto& [family, base] :
        {std::pair("gpt2", Gpt2(12, 768, 12)), std::pair("llama", Llama()),
-        std::pair("opt", Opt(12, 768, 12)), std::pair("gpt_neox", Pythia(12, 768, 12, 50304))}) {
+        std::pair("opt", Opt(12, 768, 12)), std::pair("gpt_neox", Pythia(12, 768, 12, 50304)),
+        std::pair("gemma", Gemma())}) {
     if (parts.first != family) continue;
     absl::StatusOr<Transformer> model = WithOptions(base, parts.second);
     if (!model.ok()) return base::Annotate(model.status(), name);

@@ -22,14 +22,70 @@ absl::Status CheckExtents(const Transformer& model) {
   return absl::OkStatus();
 }
 
+// Checks what Gemma has, and others do not.
+absl::Status CheckGemma(const Transformer& model) {
+  const auto refuse = [](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat(why...));
+  };
+  const bool has_layers = model.window != 0 || model.query_scalar != 0 || model.score_cap != 0.0 ||
+                          model.logit_cap != 0.0;
+  const bool has_rest = model.global_every != 0 || model.local_rotary_base != 0.0;
+  if (model.family != TransformerFamily::kGemma) {
+    if (!model.has_post_norms && !has_layers && !has_rest) return absl::OkStatus();
+    return refuse("post_norms, window, global_every, local_rotary_base, query_scalar, score_cap ",
+                  "and logit_cap are options of Gemma, not of ", FamilyName(model.family));
+  }
+  // transformers has Gemma 1, 2 and 3, and nothing in between.
+  if (!model.has_post_norms && (has_layers || model.qk_norm)) {
+    return refuse("qk_norm, window, query_scalar, score_cap and logit_cap are options of Gemma 2 ",
+                  "and 3, which have post_norms");
+  }
+  if (model.score_cap != 0.0 && model.qk_norm) {
+    return refuse("score_cap is an option of Gemma 2, which has no qk_norm");
+  }
+  if (model.local_rotary_base != 0.0 && !(model.qk_norm && model.global_every != 0)) {
+    return refuse("local_rotary_base is an option of Gemma 3, which has qk_norm, with a window in ",
+                  "some blocks, but not in all");
+  }
+  if (model.qk_norm && model.window != 0 && model.local_rotary_base == 0.0 &&
+      model.rotary_scaling != kernels::RotaryScaling()) {
+    return refuse("positions are scaled in blocks with a window, which Gemma 3 does not do: ",
+                  "give their local_rotary_base");
+  }
+  if (model.local_rotary_base != 0.0 && !(model.local_rotary_base >= 1.0)) {
+    return refuse("local_rotary_base is ", model.local_rotary_base, ", expected at least 1, or 0");
+  }
+  if (model.window < 0 || model.window > kMaxTransformerExtent || model.query_scalar < 0 ||
+      model.query_scalar > kMaxTransformerExtent) {
+    return refuse("window is ", model.window, " and query_scalar ", model.query_scalar,
+                  ", expected 0 to ", kMaxTransformerExtent);
+  }
+  if (model.global_every != 0 &&
+      (model.window == 0 || model.global_every < 2 || model.global_every > model.blocks)) {
+    return refuse("global_every is ", model.global_every, ", expected 2 to the ", model.blocks,
+                  " blocks with a window, or 0");
+  }
+  for (const auto& [name, cap] :
+       {std::pair("score_cap", model.score_cap), std::pair("logit_cap", model.logit_cap)}) {
+    if (cap == 0.0 || (cap >= 1e-3 && cap <= 1e6)) continue;
+    return refuse(name, " is ", cap, ", expected 0.001 to 1e6, or 0 for none");
+  }
+  return absl::OkStatus();
+}
+
 // Checks what only some families have.
 absl::Status CheckOptions(const Transformer& model) {
   const char* const name = FamilyName(model.family);
   const bool is_llama = model.family == TransformerFamily::kLlama;
-  if (!is_llama && (model.head_size != 0 || model.qkv_bias || model.qk_norm)) {
+  if (!model.has_gate() && (model.head_size != 0 || model.qkv_bias || model.qk_norm)) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_size, qkv_bias and qk_norm are options of Llama, not of ", name));
   }
+  if (!is_llama && model.qkv_bias) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("qkv_bias is an option of Llama, not of ", name));
+  }
+  RETURN_IF_ERROR(CheckGemma(model));
   if (model.family != TransformerFamily::kGptNeoX &&
       (model.rotary_size != 0 || model.is_parallel)) {
     return absl::InvalidArgumentError(
@@ -45,11 +101,13 @@ absl::Status CheckOptions(const Transformer& model) {
     return absl::InvalidArgumentError(
         absl::StrCat("scaled rotary positions are options of Llama, not of ", name));
   }
-  if ((is_llama || model.family == TransformerFamily::kGpt2) &&
+  if ((model.has_gate() || model.family == TransformerFamily::kGpt2) &&
       model.activation != kernels::Activation::kGelu) {
     return absl::InvalidArgumentError(
         absl::StrCat("the activation is ", ActivationName(model.activation), ", and that of ", name,
-                     is_llama ? " is SwiGLU" : " is gelu"));
+                     is_llama           ? " is SwiGLU"
+                     : model.has_gate() ? " is GeGLU"
+                                        : " is gelu"));
   }
   // transformers has no key for it.
   if (model.family == TransformerFamily::kOpt && model.norm_epsilon != 1e-5) {
@@ -71,6 +129,8 @@ const char* FamilyName(TransformerFamily family) {
       return "OPT";
     case TransformerFamily::kGptNeoX:
       return "GPT-NeoX";
+    case TransformerFamily::kGemma:
+      return "Gemma";
   }
   return "";
 }
@@ -87,7 +147,7 @@ absl::Status CheckTransformer(const Transformer& model) {
         "the width ", model.width, " is not a multiple of the ", model.heads, " heads"));
   }
   const char* const name = FamilyName(model.family);
-  const bool may_share = model.family == TransformerFamily::kLlama;
+  const bool may_share = model.has_gate();
   if (model.heads % model.kv_heads != 0 || (!may_share && model.kv_heads != model.heads)) {
     return absl::InvalidArgumentError(
         absl::StrCat(model.heads, " heads cannot share ", model.kv_heads, " keys and values",

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -27,12 +28,14 @@ struct EmbeddingShape {
   // S, if it is not 0: the rows are positions of sequences (CachedRow), so T is 1, and the table of
   // positions has S. For Forward alone.
   int64_t sequence = 0;
+  float scale = 1.0F;  // a, which the activation type rounds
 
   int64_t table_positions() const { return sequence > 0 ? sequence : positions; }
+  bool has_scale() const { return scale > 0.0F && scale <= std::numeric_limits<float>::max(); }
 };
 
-// y[r, t] = tokens[ids[r, t]], plus positions[t] if has_positions; with a sequence, that is the one
-// at the row's position, and nothing for rows at S or beyond.
+// y[r, t] = a tokens[ids[r, t]], plus positions[t] if has_positions; with a sequence, that is the
+// one at the row's position, and nothing for rows at S or beyond.
 //   ids (R, T), int32   tokens, dtokens (V, C)   positions, dpositions (T, C)   y, dy (R, T, C)
 // tokens, positions, y and dy are of the device's activation type, gradients float32. Without
 // positions the tensors of that name are ignored. An id outside [0, V) makes y NaN, and adds
@@ -48,7 +51,7 @@ class EmbeddingOp : public Operation {
   virtual absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
                                const Tensor& positions, const CachedRow* rows, const Tensor& y) = 0;
 
-  // Computes dtokens[v], the sum of dy[r, t] over all r, t with ids[r, t] = v (0 if there are
+  // Computes dtokens[v], the sum of a dy[r, t] over all r, t with ids[r, t] = v (0 if there are
   // none), and dpositions[t], the sum of dy[r, t] over r. They are added to the present contents if
   // `accumulate`. The order of a sum depends on the shape and the ids alone. On a CPU device it is
   // the order of (r, t); on a CUDA device the rows of dy, in the order of (id, r, t), are divided
@@ -59,7 +62,8 @@ class EmbeddingOp : public Operation {
                                       bool accumulate, std::byte* workspace) = 0;
 };
 
-// InvalidArgument: also a sequence with more than one id per row, or without positions.
+// InvalidArgument: also a sequence with more than one id per row, or without positions; a scale
+// that is not above 0, or infinite.
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
                                                          Device& device);
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& shape,

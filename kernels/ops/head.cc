@@ -1,5 +1,7 @@
 #include "kernels/ops/head.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 
 namespace stagecoach::kernels {
@@ -12,6 +14,10 @@ absl::Status CheckHead(const HeadShape& shape, int64_t max_extent) {
   if (shape.tile_rows < 0 || shape.tile_rows % kHeadTileGranule != 0) {
     return absl::InvalidArgumentError(absl::StrCat("head: the rows of a tile are a multiple of ",
                                                    kHeadTileGranule, ", not ", shape.tile_rows));
+  }
+  if (!(shape.logit_cap >= 0.0F) || std::isinf(shape.logit_cap)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head: the cap of logits is at least 0, not ", shape.logit_cap));
   }
   const auto is_extent = [&](int64_t value) { return value >= 1 && value <= max_extent; };
   if (!is_extent(shape.rows) || !is_extent(shape.features) || !is_extent(shape.classes)) {

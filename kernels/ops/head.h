@@ -34,10 +34,13 @@ struct HeadShape {
   // As in LinearShape, for the logits of at most kHeadTileGranule rows: Forward, without a loss,
   // and Choose.
   bool independent_rows = false;
+  float logit_cap = 0.0F;  // c: logits stay between -c and c; 0: they are not capped
 };
 
 // The logits z = x w^T and their softmax cross-entropy (kernels/ops/loss.h) as one operation. The
 // logits exist for only one tile of rows at a time, so memory does not grow with R x C.
+// With a cap, the logits are c tanh(x w^T / c) instead (Gemma 2), but NaN for products that are NaN
+// or infinite, and dz is the derivative by the products.
 //   x, dx (R, F)   w (C, F)   labels (R) int32   result (2) float64, as in LossOp
 // With dz, the derivative of result[0] times the scale:   dx = dz w   dw = dz^T x
 // All are of the device's activation type, except for dw, which is float32. `terms` are in the

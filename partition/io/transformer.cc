@@ -134,7 +134,7 @@ LayerParameters ParametersOfLayer(const Transformer& t) {
   if (t.bias == Bias::kAll) perceptron += inputs * width + t.hidden;
   LayerParameters parameters;
   parameters.others = t.hidden * t.qkv_width() + t.query_width() * t.hidden +
-                      2 * ParametersOfNorm(t) + t.experts * t.hidden;
+                      (t.post_norms ? 4 : 2) * ParametersOfNorm(t) + t.experts * t.hidden;
   if (t.qk_norm) parameters.others += 2 * t.size_of_head();
   if (t.bias != Bias::kNone) parameters.others += t.qkv_width();
   if (t.bias == Bias::kAll || t.bias == Bias::kAttention) parameters.others += t.hidden;

@@ -20,7 +20,7 @@ enum class Attention : uint8_t {
 };
 enum class Mlp : uint8_t {
   kGelu,    // h -> f -> h
-  kSwiGlu,  // h -> f twice, one gating the other, then f -> h: Shazeer 2020, "GLU Variants"
+  kSwiGlu,  // h -> f twice, one gating the other, then f -> h: Shazeer 2020; GeGLU costs the same
 };
 enum class Norm : uint8_t { kLayerNorm, kRmsNorm };  // gain and offset; gain alone
 enum class Bias : uint8_t {
@@ -64,7 +64,8 @@ struct Transformer {
   Norm norm = Norm::kLayerNorm;
   Bias bias = Bias::kAll;
   Positions positions = Positions::kLearned;
-  bool qk_norm = false;  // a norm of each head of queries and keys, whose gains all heads share
+  bool qk_norm = false;     // a norm of each head of queries and keys, whose gains all heads share
+  bool post_norms = false;  // attention and perceptron have norms behind them, too
   bool tie_word_embeddings = true;  // the head uses the embedding's table
   bool dropout = true;              // after attention, perceptron and embedding, and on scores
   std::vector<int64_t> micro_batch_rows = {1};

@@ -44,6 +44,7 @@ struct Family {
   int64_t kv_heads = 0, experts = 0, experts_per_token = 1, head_size = 0;
   bool qk_norm = false;
   bool may_have_bias = false;  // which is then a key
+  bool is_gemma = false, post_norms = false;
 };
 constexpr Family kFamilies[] = {
     {.type = "gpt2", .is_gpt2 = true, .bias = Bias::kAll},
@@ -52,7 +53,15 @@ constexpr Family kFamilies[] = {
     {.type = "mixtral", .kv_heads = 8, .experts = 8, .experts_per_token = 2},
     {.type = "phi3", .may_have_bias = true},
     {.type = "qwen2", .bias = Bias::kQkv, .kv_heads = 32},
-    {.type = "qwen3", .kv_heads = 32, .head_size = 128, .qk_norm = true, .may_have_bias = true}};
+    {.type = "qwen3", .kv_heads = 32, .head_size = 128, .qk_norm = true, .may_have_bias = true},
+    {.type = "gemma", .kv_heads = 16, .head_size = 256, .is_gemma = true},
+    {.type = "gemma2", .kv_heads = 4, .head_size = 256, .is_gemma = true, .post_norms = true},
+    {.type = "gemma3_text",
+     .kv_heads = 4,
+     .head_size = 256,
+     .qk_norm = true,
+     .is_gemma = true,
+     .post_norms = true}};
 // Hugging Face's keys that do not affect costs.
 constexpr const char* kFreeKeysOfGpt2[] = {"n_ctx",
                                            "layer_norm_epsilon",
@@ -80,6 +89,12 @@ constexpr const char* kFreeKeysOfLlama[] = {"rms_norm_eps",
                                             "use_mrope",
                                             "original_max_position_embeddings",
                                             "auto_map"};
+constexpr const char* kFreeKeysOfGemma[] = {"rms_norm_eps",           "rope_theta",
+                                            "rope_local_base_freq",   "rope_scaling",
+                                            "rope_parameters",        "query_pre_attn_scalar",
+                                            "attn_logit_softcapping", "final_logit_softcapping",
+                                            "sliding_window_pattern", "_sliding_window_pattern",
+                                            "cache_implementation",   "layer_types"};
 
 // The values that have been read, from one file or from two in succession.
 struct Read {
@@ -236,19 +251,45 @@ absl::Status ReadWindow(const json& document, ObjectReader& reader, int64_t& win
   return absl::OkStatus();
 }
 
-absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family& family,
-                       Read& read) {
-  Transformer& t = read.description.transformer;
+// Sets what the models with RMS norms, gates and rotary positions have in common.
+absl::Status ReadGated(const json& document, ObjectReader& reader, Transformer& t) {
   t.mlp = Mlp::kSwiGlu;
   t.norm = Norm::kRmsNorm;
   t.positions = Positions::kRotary;
   t.tie_word_embeddings = false;
   t.dropout = false;
-  RETURN_IF_ERROR(ExpectWord(document, reader, "hidden_act", {"silu"}));
   for (const char* const key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
     if (!HasValue(document, reader, key)) continue;
     RETURN_IF_ERROR(reader.RequiredDouble(key, {.min = 0, .max = 0}).status());
   }
+  return absl::OkStatus();
+}
+
+// The window, of some layers, is at least as long as the sequence, or refused (Complete).
+absl::Status ReadGemma(const json& document, ObjectReader& reader, const Family& family,
+                       Read& read) {
+  Transformer& t = read.description.transformer;
+  RETURN_IF_ERROR(ReadGated(document, reader, t));
+  t.tie_word_embeddings = true;
+  t.post_norms = family.post_norms;
+  RETURN_IF_ERROR(
+      ExpectWord(document, reader, "hidden_act", {"gelu_pytorch_tanh", "gelu_new", "gelu"}));
+  RETURN_IF_ERROR(
+      ExpectWord(document, reader, "hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}));
+  for (const char* const key : {"attention_bias", "use_bidirectional_attention"}) {
+    ASSIGN_OR_RETURN(const bool is_set, reader.OptionalBool(key, false));
+    if (is_set) return reader.Error(key, "is true, of which no costs are known here");
+  }
+  if (!HasValue(document, reader, "sliding_window")) return absl::OkStatus();
+  ASSIGN_OR_RETURN(read.window, reader.RequiredInt64("sliding_window", {.min = 1}));
+  return absl::OkStatus();
+}
+
+absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family& family,
+                       Read& read) {
+  Transformer& t = read.description.transformer;
+  RETURN_IF_ERROR(ReadGated(document, reader, t));
+  RETURN_IF_ERROR(ExpectWord(document, reader, "hidden_act", {"silu"}));
   if (family.may_have_bias) {
     ASSIGN_OR_RETURN(const bool of_attention, reader.OptionalBool("attention_bias", false));
     ASSIGN_OR_RETURN(const bool of_mlp, reader.OptionalBool("mlp_bias", false));
@@ -283,15 +324,18 @@ absl::Status ReadFamily(const json& document, ObjectReader& reader, Read& read) 
       !HasValue(document, reader, "intermediate_size")) {
     RETURN_IF_ERROR(reader.RequiredInt64("intermediate_size").status());
   }
-  return family->is_gpt2 ? ReadGpt2(document, reader, t)
-                         : ReadLlama(document, reader, *family, read);
+  if (family->is_gpt2) return ReadGpt2(document, reader, t);
+  return family->is_gemma ? ReadGemma(document, reader, *family, read)
+                          : ReadLlama(document, reader, *family, read);
 }
 
 absl::Status FinishFamily(const json& document, ObjectReader& reader) {
-  const bool is_gpt2 = document["model_type"] == "gpt2";
-  return base::CheckOtherConfigKeys(
-      document, reader,
-      is_gpt2 ? absl::Span<const char* const>(kFreeKeysOfGpt2) : kFreeKeysOfLlama);
+  const std::string type = document["model_type"];
+  const absl::Span<const char* const> free = type == "gpt2" ? absl::MakeConstSpan(kFreeKeysOfGpt2)
+                                             : absl::StartsWith(type, "gemma")
+                                                 ? absl::MakeConstSpan(kFreeKeysOfGemma)
+                                                 : absl::MakeConstSpan(kFreeKeysOfLlama);
+  return base::CheckOtherConfigKeys(document, reader, free);
 }
 
 // ---- One document ----

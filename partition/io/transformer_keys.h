@@ -93,6 +93,7 @@ inline constexpr SwitchKey kSwitchKeys[] = {
     {"dropout", &Transformer::dropout},
     {"sequence_parallel", &Transformer::sequence_parallel},
     {"qk_norm", &Transformer::qk_norm},
+    {"post_norms", &Transformer::post_norms},
 };
 
 }  // namespace stagecoach::partition

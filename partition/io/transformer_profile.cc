@@ -23,6 +23,7 @@ class Activations {
   int64_t Boundary() const { return Whole(width_ * shape_.hidden * tokens_); }
   int64_t Layer() const {
     int64_t whole = (4 * width_ + Masks()) * shape_.hidden * tokens_;
+    if (shape_.post_norms) whole += 2 * width_ * shape_.hidden * tokens_;  // their inputs
     if (shape_.experts > 0) {  // the inputs and outputs of the experts, and the router's work
       whole += 2 * width_ * shape_.hidden * pairs_ + 8 * shape_.experts * tokens_;
     }

@@ -79,13 +79,13 @@ class Times {
   }
   double OthersForwardNs() const {
     return NormsForwardNs() + WholeNs(values_, 6 * width_ + (shape_.dropout ? 2 : 0)) +
-           ActivationForwardNs() + HeadNormsNs(2) + RotationNs() + DispatchNs(3);
+           ActivationForwardNs() + PostNormsNs(4) + HeadNormsNs(2) + RotationNs() + DispatchNs(3);
   }
   double OthersBackwardNs() const {
     return WholeNs(values_, 12 * width_ + (shape_.dropout ? 4 * width_ + 2 : 0)) +
            SharedNs(Real(pairs_) * Real(shape_.mlp_width()),
                     Real(2 * shape_.mlp_inputs() + 1) * width_) +
-           HeadNormsNs(3) + RotationNs() + DispatchNs(4);
+           PostNormsNs(6) + HeadNormsNs(3) + RotationNs() + DispatchNs(4);
   }
 
   // Return the times for `bytes` bytes per value, of which each device has its share, or the share
@@ -143,6 +143,11 @@ class Times {
   double MemoryNs(double bytes) const {
     const double rate = shape_.memory_gigabytes_per_second;
     return rate > 0 ? bytes / rate : 0;
+  }
+  // Returns the time of reading or writing what norms behind others read and write, that many
+  // times.
+  double PostNormsNs(double times) const {
+    return shape_.post_norms ? WholeNs(values_, times * width_) : 0;
   }
   // Returns the time of reading or writing normalized queries and keys that many times.
   double HeadNormsNs(double times) const {

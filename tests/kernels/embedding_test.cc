@@ -140,7 +140,8 @@ TEST_P(CpuEmbedding, ForwardMatchesReference) {
   const Vector expected = reference::EmbeddingForward(
       problem_.shape, problem_.ids, ToDouble(problem_.tokens), ToDouble(problem_.positions));
   Vector bounds = Magnitudes(expected);
-  for (double& bound : bounds) bound *= problem_.shape.has_positions ? Gamma(1) : 0.0;
+  const bool is_exact = !problem_.shape.has_positions && problem_.shape.scale == 1.0F;
+  for (double& bound : bounds) bound *= is_exact ? 0.0 : Gamma(2);
   EXPECT_THAT(TestDevice::Values(OnDevice(problem_).Forward()), CloseTo(expected, bounds));
 }
 
@@ -155,7 +156,8 @@ TEST_P(CpuEmbedding, BackwardAddsRowsInTheirOrder) {
   for (size_t n = 0; n < problem_.ids.size(); ++n) {
     const size_t t = n % static_cast<size_t>(problem_.shape.positions);
     for (size_t c = 0; c < C; ++c) {
-      dtokens[static_cast<size_t>(problem_.ids[n]) * C + c] += problem_.dy[n * C + c];
+      dtokens[static_cast<size_t>(problem_.ids[n]) * C + c] +=
+          problem_.shape.scale * problem_.dy[n * C + c];
       if (problem_.shape.has_positions) dpositions[t * C + c] += problem_.dy[n * C + c];
     }
   }
@@ -183,12 +185,25 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(EmbeddingShape{1, 1, 1, 1}, EmbeddingShape{1, 1, 1, 1, true},
                       EmbeddingShape{3, 5, 4, 7, true}, EmbeddingShape{5, 1, 2, 16},
                       EmbeddingShape{1, 33, 1000, 128, true}, EmbeddingShape{2, 17, 3, 129, true},
-                      EmbeddingShape{4, 50, 1500, 700}),
+                      EmbeddingShape{4, 50, 1500, 700}, EmbeddingShape{3, 5, 4, 7, true, 0, 4.0F},
+                      EmbeddingShape{2, 17, 3, 129, false, 0, 0.5F}),
     [](const auto& param_info) {
       return absl::StrCat(param_info.param.rows, "x", param_info.param.positions, "_",
                           param_info.param.vocabulary, "x", param_info.param.features,
-                          param_info.param.has_positions ? "_positions" : "");
+                          param_info.param.has_positions ? "_positions" : "",
+                          param_info.param.scale != 1.0F ? "_scaled" : "");
     });
+
+// That of 640 features is rounded before it multiplies, and the product once more.
+TEST(CpuEmbeddingInBfloat16, RoundsTheScale) {
+  if (const absl::Status has = HasOnCpu(Precision::kBfloat16); !has.ok()) {
+    GTEST_SKIP() << has.message();
+  }
+  Problem problem({.vocabulary = 1, .features = 4, .scale = std::sqrt(640.0F)});
+  problem.tokens = {1.0F, 0.5F, -1.5F, 1.0078125F};
+  OnDevice device(problem, 1, Precision::kBfloat16);
+  EXPECT_EQ(TestDevice::Values(device.Forward()), (Vector{25.25, 12.625, -38.0, 25.5}));
+}
 
 TEST(CpuEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
   Problem problem({.rows = 1, .positions = 3, .vocabulary = 2, .features = 2});
@@ -247,7 +262,8 @@ TEST(CpuEmbedding, RefusesShapesOutOfRange) {
         EmbeddingShape{.features = -1}, EmbeddingShape{.rows = kHuge},
         EmbeddingShape{.vocabulary = kHuge}, EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
         EmbeddingShape{.positions = 2, .has_positions = true, .sequence = 4},
-        EmbeddingShape{.sequence = 4}}) {
+        EmbeddingShape{.sequence = 4}, EmbeddingShape{.scale = 0.0F},
+        EmbeddingShape{.scale = std::numeric_limits<float>::infinity()}}) {
     EXPECT_THAT(device.ops().Create(shape), IsRefused(""));
   }
 }

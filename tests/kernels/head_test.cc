@@ -20,6 +20,7 @@ namespace stagecoach::kernels::head_test {
 namespace {
 
 using reference::Vector;
+using ::stagecoach::testing::ActivationBound;
 using ::stagecoach::testing::CheckAvailable;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::ExpectInvalid;
@@ -93,14 +94,17 @@ struct Expected {
         linear{shape.rows, shape.features, shape.classes, Activation::kNone, /*has_bias=*/false},
         x(ToDouble(problem.x)),
         w(Transposed(ToDouble(problem.w), shape.classes, shape.features)),
-        logits(reference::LinearForward(linear, x, w, {}).y),
-        loss(reference::SoftmaxCrossEntropy({shape.rows, shape.classes, shape.positions}, logits,
-                                            problem.labels, problem.valid_rows, problem.scale)),
+        logits(Capped(reference::LinearForward(linear, x, w, {}).y)),
+        of_logits(reference::SoftmaxCrossEntropy({shape.rows, shape.classes, shape.positions},
+                                                 logits, problem.labels, problem.valid_rows,
+                                                 problem.scale)),
+        loss(OfProducts()),
         dx(reference::LinearBackwardInput(linear, loss.gradient, logits, w).dx),
         dw(WeightGradient(x, loss.gradient)) {
     logit_bounds = reference::LinearForward(linear, Magnitudes(x), Magnitudes(w), {}).y;
     for (double& bound : logit_bounds) bound *= Gamma(shape.features);
     logit_bounds = StoredBounds(logits, std::move(logit_bounds), type);
+    if (shape.logit_cap > 0.0F) BoundCappedLogits();
     Vector gradient_bounds(logits.size());
     const double row_scale =
         static_cast<double>(problem.scale) / static_cast<double>(shape.positions);
@@ -109,6 +113,7 @@ struct Expected {
       if (label != kNoLabel) AddRow(r, label, row_scale, gradient_bounds);
     }
     loss_bound /= static_cast<double>(shape.positions);
+    if (shape.logit_cap > 0.0F) BoundSlopes(gradient_bounds);
     gradient_bounds = StoredBounds(loss.gradient, std::move(gradient_bounds), type);
     Vector magnitudes = Magnitudes(loss.gradient);
     for (size_t i = 0; i < magnitudes.size(); ++i) magnitudes[i] += gradient_bounds[i];
@@ -120,6 +125,41 @@ struct Expected {
         type);
     dw_bounds = Bounds(WeightGradient(Magnitudes(x), gradient_bounds),
                        WeightGradient(Magnitudes(x), magnitudes), shape.rows);
+  }
+
+  double cap() const { return static_cast<double>(shape.logit_cap); }
+  Vector Capped(Vector products) const {
+    if (shape.logit_cap == 0.0F) return products;
+    for (double& z : products) z = cap() * std::tanh(z / cap());
+    return products;
+  }
+  double SlopeOf(double logit) const {
+    return shape.logit_cap == 0.0F ? 1.0 : 1.0 - logit * logit / (cap() * cap());
+  }
+  // Returns the loss with the derivatives by what is capped.
+  reference::LossOutput OfProducts() const {
+    reference::LossOutput out = of_logits;
+    for (size_t i = 0; i < out.gradient.size(); ++i) out.gradient[i] *= SlopeOf(logits[i]);
+    return out;
+  }
+  // What is capped is off by at most the bound, and tanh has no larger slope than 1. A product that
+  // is stored was rounded once already, before the result is.
+  void BoundCappedLogits() {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const double t_bound = ActivationBound(Activation::kTanh, std::atanh(logits[i] / cap()),
+                                             logit_bounds[i] / cap() + Gamma(2) * 3.0);
+      logit_bounds[i] = cap() * t_bound + Gamma(2) * std::fabs(logits[i]);
+    }
+    logit_bounds = StoredBounds(logits, std::move(logit_bounds), type);
+  }
+  // A slope 1 - t^2 moves by as much as t, twice, and has 4 roundings.
+  void BoundSlopes(Vector& gradient_bounds) const {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const double slope_bound = 2.0 * (logit_bounds[i] / cap() + Gamma(2)) + Gamma(4);
+      gradient_bounds[i] = (gradient_bounds[i] + std::fabs(of_logits.gradient[i])) * slope_bound +
+                           gradient_bounds[i] * SlopeOf(logits[i]) +
+                           Gamma(2) * std::fabs(loss.gradient[i]);
+    }
   }
 
   // Adds the expected gradients to `start`.
@@ -189,7 +229,7 @@ struct Expected {
   LinearShape linear;
   Vector x, w;  // w (F, C)
   Vector logits;
-  reference::LossOutput loss;
+  reference::LossOutput of_logits, loss;  // with derivatives by logits, and by products
   Vector dx, dw;
   Vector logit_bounds, dx_bounds, dw_bounds;
   double loss_bound = 0.0;
@@ -321,7 +361,8 @@ class Head : public OpTest<HeadShape> {
     std::byte* workspace;
   };
   static Tensors Place(OpBench& bench, const Problem& problem, const HeadOp& op) {
-    const auto& [rows, features, classes, positions, tile_rows, independent_rows] = problem.shape;
+    const int64_t rows = problem.shape.rows, features = problem.shape.features;
+    const int64_t classes = problem.shape.classes;
     return {
         bench.Operand({rows, features}, problem.x), bench.Operand({classes, features}, problem.w),
         bench.Integers({rows}, problem.labels),     bench.Place(problem.terms()),
@@ -399,7 +440,8 @@ TEST_P(Head, ChoosesTheClassOfTheLargestLogitOfTheFirstRow) {
 }
 
 std::string NameOf(const HeadShape& shape) {
-  return absl::StrCat(shape.rows, "x", shape.features, "x", shape.classes, "_", shape.positions);
+  return absl::StrCat(shape.rows, "x", shape.features, "x", shape.classes, "_", shape.positions,
+                      shape.logit_cap > 0.0F ? "_capped" : "");
 }
 
 // Several tiles of rows, of classes and of features; lanes that do not fill a vector; vocabulary
@@ -407,7 +449,11 @@ std::string NameOf(const HeadShape& shape) {
 INSTANTIATE_OP_TEST(Head, NameOf, HeadShape{1, 1, 1}, HeadShape{1, 9, 700}, HeadShape{5, 3, 1},
                     HeadShape{33, 20, 1201}, HeadShape{140, 7, 10, 1, 128},
                     HeadShape{150, 24, 257, 1, 128}, HeadShape{70, 410, 19},
-                    HeadShape{12, 16, 7, 4}, HeadShape{264, 5, 600, 132, 128});
+                    HeadShape{12, 16, 7, 4}, HeadShape{264, 5, 600, 132, 128},
+                    HeadShape{5, 3, 1, 1, 0, false, 2.0F},
+                    HeadShape{33, 20, 1201, 1, 0, false, 1.5F},
+                    HeadShape{150, 24, 257, 1, 128, false, 4.0F},
+                    HeadShape{12, 16, 7, 4, 0, false, 0.5F});
 
 // The vocabulary size of GPT-2.
 using HeadOfManyClasses = Head;
@@ -456,6 +502,21 @@ TEST_P(HeadOfAnyShape, ChoosesTheFirstOfEqualsAndNoneWhereALogitIsNotFinite) {
     EXPECT_THAT(Choose(problem, 2000), ElementsAre(-2, -1, -1, -2, 3, 0, 0)) << value;
     EXPECT_THAT(Choose(problem, 1500), ElementsAre(-2, 9, 9, -2, 3, 0, 9)) << value;
   }
+}
+
+// A cap is no excuse for a product that is infinite.
+TEST_P(HeadOfAnyShape, ACapKeepsLogitsWithinIt) {
+  Problem problem = MakeProblem({.rows = 2, .features = 1, .classes = 3, .logit_cap = 30.0F});
+  problem.x = {1.0F, -1.0F};
+  problem.w = {9984.0F, -9984.0F, 0.0F};
+  problem.labels = {1, 1};
+  EXPECT_THAT(Forward(problem).logits, ElementsAre(30.0, -30.0, 0.0, -30.0, 30.0, 0.0));
+  const Gradients flat = Backward(problem, Pass::kFused);
+  EXPECT_NEAR(flat.result[0], 60.0, 1e-5);
+  EXPECT_THAT(flat.dx, Each(0.0)) << "a cap has no slope far away";
+  problem.w[0] = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(Backward(problem, Pass::kFused).result[0], IsNan());
+  EXPECT_EQ(Choose(problem, 3)[1], -1.0);
 }
 
 TEST_P(HeadOfAnyShape, SurvivesLogitsWhoseExponentialsOverflow) {
@@ -539,7 +600,10 @@ TEST(HeadRefusal, IsAnInvalidArgument) {
                             {6, 2, 2, 4},
                             {6, 2, 2, 0},
                             {6, 2, 2, 1, 64},
-                            {6, 2, 2, 1, -128}});
+                            {6, 2, 2, 1, -128},
+                            {.logit_cap = -1.0F},
+                            {.logit_cap = std::numeric_limits<float>::infinity()},
+                            {.logit_cap = std::numeric_limits<float>::quiet_NaN()}});
 }
 
 }  // namespace

@@ -289,12 +289,14 @@ TEST(RmsNormReference, IsXOverItsRootMeanSquare) {
 }
 
 TEST(SwiGluReference, GradientIsTheDerivative) {
-  const SwiGluShape shape{.rows = 3, .features = 4};
   const Vector x = Random(3 * 8, 1), dy = Random(3 * 4, 2);
-  EXPECT_THAT(SwiGluBackward(shape, dy, x),
-              CloseTo(CentralDifferences(
-                          [&](const Vector& at) { return Dot(SwiGluForward(shape, at), dy); }, x),
-                      kDifferenceError));
+  for (const GluGate gate : {GluGate::kSilu, GluGate::kGelu}) {
+    const SwiGluShape shape{.rows = 3, .features = 4, .gate = gate};
+    EXPECT_THAT(SwiGluBackward(shape, dy, x),
+                CloseTo(CentralDifferences(
+                            [&](const Vector& at) { return Dot(SwiGluForward(shape, at), dy); }, x),
+                        kDifferenceError));
+  }
 }
 
 TEST(SwiGluReference, MultipliesTheSecondHalfByTheGatedFirst) {

@@ -62,11 +62,13 @@ TEST_P(SwiGlu, MatchesReference) {
 }
 
 std::string NameOf(const SwiGluShape& shape) {
-  return absl::StrCat(shape.rows, "x", shape.features);
+  return absl::StrCat(shape.rows, "x", shape.features, shape.gate == GluGate::kGelu ? "gelu" : "");
 }
 
 INSTANTIATE_OP_TEST(SwiGlu, NameOf, SwiGluShape{1, 1}, SwiGluShape{3, 7}, SwiGluShape{5, 24},
-                    SwiGluShape{17, 33}, SwiGluShape{2, 2048}, SwiGluShape{300, 9});
+                    SwiGluShape{17, 33}, SwiGluShape{2, 2048}, SwiGluShape{300, 9},
+                    SwiGluShape{3, 7, GluGate::kGelu}, SwiGluShape{5, 24, GluGate::kGelu},
+                    SwiGluShape{2, 2048, GluGate::kGelu});
 
 // Values at which the exponential overflows or vanishes.
 using SwiGluGate = SwiGlu;
@@ -77,7 +79,8 @@ TEST_P(SwiGluGate, IsOpenOrShutFarFromZero) {
   EXPECT_EQ(Backward({1.0F, 1.0F}, x), (Vector{0.0, 2.0, 0.0, 9984.0}));
 }
 
-INSTANTIATE_OP_TEST(SwiGluGate, NameOf, SwiGluShape{.rows = 1, .features = 2});
+INSTANTIATE_OP_TEST(SwiGluGate, NameOf, SwiGluShape{.rows = 1, .features = 2},
+                    SwiGluShape{1, 2, GluGate::kGelu});
 
 TEST(SwiGluRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();

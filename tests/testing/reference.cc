@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -181,7 +182,7 @@ Vector EmbeddingForward(const EmbeddingShape& shape, absl::Span<const int32_t> i
   Vector y(R * T * C);
   for (size_t n = 0; n < R * T; ++n) {
     for (size_t c = 0; c < C; ++c) {
-      y[n * C + c] = tokens[static_cast<size_t>(ids[n]) * C + c];
+      y[n * C + c] = double{shape.scale} * tokens[static_cast<size_t>(ids[n]) * C + c];
       if (shape.has_positions) y[n * C + c] += positions[n % T * C + c];
     }
   }
@@ -196,7 +197,7 @@ EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<cons
   EmbeddingGradient out{Vector(V * C), Vector(shape.has_positions ? T * C : 0)};
   for (size_t n = 0; n < R * T; ++n) {
     for (size_t c = 0; c < C; ++c) {
-      out.dtokens[static_cast<size_t>(ids[n]) * C + c] += dy[n * C + c];
+      out.dtokens[static_cast<size_t>(ids[n]) * C + c] += double{shape.scale} * dy[n * C + c];
       if (shape.has_positions) out.dpositions[n % T * C + c] += dy[n * C + c];
     }
   }
@@ -274,6 +275,20 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
   return out;
 }
 
+namespace {
+
+// Returns the gate of a, and its derivative.
+std::pair<double, double> GateOf(const SwiGluShape& shape, double a) {
+  if (shape.gate == GluGate::kSilu) {
+    const double s = 1.0 / (1.0 + std::exp(-a));
+    return {s, s * (1.0 - s)};
+  }
+  const double t = std::tanh(kSqrtTwoOverPi * (a + kGeluCubic * a * a * a));
+  return {0.5 * (1.0 + t), 0.5 * (1.0 - t * t) * kSqrtTwoOverPi * (1.0 + 3.0 * kGeluCubic * a * a)};
+}
+
+}  // namespace
+
 Vector SwiGluForward(const SwiGluShape& shape, Values x) {
   const size_t R = shape.rows, C = shape.features;
   CheckSize(x, R * 2 * C);
@@ -281,7 +296,7 @@ Vector SwiGluForward(const SwiGluShape& shape, Values x) {
   for (size_t r = 0; r < R; ++r) {
     for (size_t c = 0; c < C; ++c) {
       const double a = x[r * 2 * C + c], b = x[r * 2 * C + C + c];
-      y[r * C + c] = a / (1.0 + std::exp(-a)) * b;
+      y[r * C + c] = a * GateOf(shape, a).first * b;
     }
   }
   return y;
@@ -295,8 +310,9 @@ Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x) {
   for (size_t r = 0; r < R; ++r) {
     for (size_t c = 0; c < C; ++c) {
       const size_t at_a = r * 2 * C + c, at_b = at_a + C;
-      const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
-      dx[at_a] = dy[r * C + c] * x[at_b] * (s + a * s * (1.0 - s));
+      const double a = x[at_a];
+      const auto [s, ds] = GateOf(shape, a);
+      dx[at_a] = dy[r * C + c] * x[at_b] * (s + a * ds);
       dx[at_b] = dy[r * C + c] * a * s;
     }
   }

@@ -152,6 +152,16 @@ double ActivationDerivativeBound(Activation activation, double z, DType dtype) {
   base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivativeBound", "unknown activation");
 }
 
+namespace {
+
+// Returns the bound of a product with gelu(a).
+double GatedBound(double a) {
+  return ActivationBound(Activation::kGelu, a, 0.0) +
+         Gamma(2) * std::fabs(kernels::reference::Activate(Activation::kGelu, a));
+}
+
+}  // namespace
+
 std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
                                         absl::Span<const double> x) {
   std::vector<double> bounds;
@@ -160,6 +170,10 @@ std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
     for (int64_t c = 0; c < shape.features; ++c) {
       const size_t at_a = row + static_cast<size_t>(c);
       const double a = x[at_a], b = x[at_a + static_cast<size_t>(shape.features)];
+      if (shape.gate == kernels::GluGate::kGelu) {
+        bounds.push_back(std::fabs(b) * GatedBound(a));
+        continue;
+      }
       const double s = 1.0 / (1.0 + std::exp(-a));
       bounds.push_back(Gamma(LogisticRoundings(a) + 2) * std::fabs(a * b) * s);
     }
@@ -177,6 +191,13 @@ std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,
       const size_t at_b = at_a + static_cast<size_t>(shape.features);
       const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
       const double gradient = std::fabs(dy[static_cast<size_t>(r * shape.features + c)]);
+      if (shape.gate == kernels::GluGate::kGelu) {
+        const double derivative = kernels::reference::ActivationDerivative(Activation::kGelu, a);
+        bounds[at_a] = gradient * std::fabs(x[at_b]) *
+                       (GeluDerivativeBound(a) + Gamma(2) * (1.0 + std::fabs(derivative)));
+        bounds[at_b] = gradient * GatedBound(a);
+        continue;
+      }
       const int64_t roundings = LogisticRoundings(a);
       bounds[at_a] =
           Gamma(2 * roundings + 6) * gradient * std::fabs(x[at_b]) * s * (1.0 + std::fabs(a));

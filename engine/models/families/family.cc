@@ -71,8 +71,12 @@ void ParameterNames::AddPlain(absl::string_view name, absl::string_view tensor,
   Add(name, {{std::string(tensor), std::move(shape)}});
 }
 
+void ParameterNames::AddGain(absl::string_view name, absl::string_view tensor, int64_t numbers) {
+  Add(name, {{.tensor = std::string(tensor), .shape = {numbers}, .offset = gain_offset_}});
+}
+
 void ParameterNames::AddNorm(absl::string_view inside, absl::string_view tensor, bool has_offset) {
-  AddPlain(absl::StrCat(inside, "gamma"), absl::StrCat(tensor, ".weight"), {width_});
+  AddGain(absl::StrCat(inside, "gamma"), absl::StrCat(tensor, ".weight"), width_);
   if (has_offset) AddPlain(absl::StrCat(inside, "beta"), absl::StrCat(tensor, ".bias"), {width_});
 }
 

@@ -40,6 +40,7 @@ const TransformerFiles& Gpt2Files();
 const TransformerFiles& LlamaFiles();
 const TransformerFiles& OptFiles();
 const TransformerFiles& GptNeoXFiles();
+const TransformerFiles& GemmaFiles();
 
 inline constexpr base::Int64Range kTransformerExtents = {.min = 1, .max = kMaxTransformerExtent};
 
@@ -59,11 +60,15 @@ absl::Status ExpectAbsentOr(const nlohmann::json& document, base::ObjectReader& 
 // Gathers the parameters of a model in the order of its layers.
 class ParameterNames {
  public:
-  explicit ParameterNames(int64_t width) : width_(width) {}
+  // `gain_offset`: of the gains of norms (HuggingFacePiece).
+  explicit ParameterNames(int64_t width, float gain_offset = 0.0F)
+      : width_(width), gain_offset_(gain_offset) {}
 
   void NextLayer() { ++layer_; }
   void Add(absl::string_view name, std::vector<HuggingFacePiece> pieces);
   void AddPlain(absl::string_view name, absl::string_view tensor, std::vector<int64_t> shape);
+  // Adds the gain of a norm, which has as many numbers as it normalizes.
+  void AddGain(absl::string_view name, absl::string_view tensor, int64_t numbers);
   // Adds the gain and offset of a norm.
   void AddNorm(absl::string_view inside, absl::string_view tensor, bool has_offset);
   // Adds a layer with a bias, and weights laid out like ours.
@@ -83,6 +88,7 @@ class ParameterNames {
 
  private:
   int64_t width_;
+  float gain_offset_;
   int layer_ = 0;
   std::vector<HuggingFaceParameter> parameters_;
 };

@@ -206,8 +206,8 @@ void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& name
                                  {attention + "v_proj", of_kv}},
                    model.qkv_bias);
   if (model.qk_norm) {
-    names.AddPlain("2.q_gamma", attention + "q_norm.weight", {model.size_of_head()});
-    names.AddPlain("2.k_gamma", attention + "k_norm.weight", {model.size_of_head()});
+    names.AddGain("2.q_gamma", attention + "q_norm.weight", model.size_of_head());
+    names.AddGain("2.k_gamma", attention + "k_norm.weight", model.size_of_head());
   }
   names.AddLinears(model.qk_norm ? 4 : 3, of_queries, {{attention + "o_proj", model.width}});
   names.NextLayer();

@@ -25,8 +25,10 @@ absl::StatusOr<kernels::RotaryScaling> ReadLlama3Scaling(ObjectReader& reader) {
   return scaling;
 }
 
-// Reads an object that says how positions are rotated, in either spelling.
-absl::Status ReadObject(ObjectReader reader, const nlohmann::json& document, Rotation& rotation) {
+}  // namespace
+
+absl::Status ReadRotationObject(ObjectReader reader, const nlohmann::json& document,
+                                Rotation& rotation) {
   ASSIGN_OR_RETURN(std::string type, reader.OptionalString("type", "default"));
   const char* const key = reader.Has("rope_type") ? "rope_type" : "type";
   ASSIGN_OR_RETURN(type, reader.OptionalString("rope_type", type));
@@ -48,14 +50,12 @@ absl::Status ReadObject(ObjectReader reader, const nlohmann::json& document, Rot
   return base::RefuseUnknownKeys(document, reader);
 }
 
-}  // namespace
-
 absl::Status ReadRotation(const nlohmann::json& document, ObjectReader& reader,
                           Rotation& rotation) {
   for (const char* const key : {"rope_scaling", "rope_parameters"}) {
     if (!reader.Has(key) || document[key].is_null()) continue;
     ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject(key));
-    RETURN_IF_ERROR(ReadObject(std::move(own), document[key], rotation));
+    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[key], rotation));
   }
   return absl::OkStatus();
 }

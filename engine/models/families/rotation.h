@@ -14,12 +14,17 @@ struct Rotation {
   double base = 10000.0;
   double share = 1.0;  // of the numbers of a head
   kernels::RotaryScaling scaling;
+
+  friend bool operator==(const Rotation&, const Rotation&) = default;
 };
 
 // Reads "rope_scaling" or "rope_parameters", in which newer versions have all of it. What they do
 // not say stays as it is in `rotation`.
 absl::Status ReadRotation(const nlohmann::json& document, base::ObjectReader& reader,
                           Rotation& rotation);
+// Reads the object under such a key.
+absl::Status ReadRotationObject(base::ObjectReader reader, const nlohmann::json& document,
+                                Rotation& rotation);
 // Writes a scaling to "rope_scaling", if there is one.
 void WriteScaling(const kernels::RotaryScaling& scaling, nlohmann::ordered_json& config);
 

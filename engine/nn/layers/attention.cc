@@ -1,6 +1,8 @@
 #include "engine/nn/layers/attention.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,11 +20,9 @@ namespace {
 class AttentionLayer final : public Layer {
  public:
   explicit AttentionLayer(const AttentionOptions& options)
-      : heads_(options.heads),
-        kv_heads_(options.kv_heads == 0 ? options.heads : options.kv_heads),
-        rotary_base_(options.rotary_base),
-        rotary_scaling_(options.rotary_scaling),
-        rotary_size_(options.rotary_size) {}
+      : options_(options),
+        heads_(options.heads),
+        kv_heads_(options.kv_heads == 0 ? options.heads : options.kv_heads) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     ASSIGN_OR_RETURN(const int64_t head_size,
@@ -31,21 +31,26 @@ class AttentionLayer final : public Layer {
     LayerSpec spec;
     spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
     if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");
-    if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary ", rotary_base_);
-    if (rotary_scaling_.factor != 1.0) {
-      absl::StrAppend(&spec.description, " scaled by ", rotary_scaling_.factor);
-    }
-    if (rotary_size_ != 0) absl::StrAppend(&spec.description, " of ", rotary_size_);
+    Describe(spec.description);
     spec.output = Shape{positions, heads_ * head_size};
     spec.has_attention = true;
     if (context.cached_positions > 0) {
       RETURN_IF_ERROR(PrepareCached(context, head_size, spec));
       return spec;
     }
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::AttentionShape{
-                              context.rows, positions, heads_, kv_heads_, head_size, rotary_base_,
-                              rotary_scaling_, rotary_size_, /*window=*/0, /*scale=*/0.0F,
-                              /*score_cap=*/0.0F, context.has_documents}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::AttentionShape{.samples = context.rows,
+                                                      .positions = positions,
+                                                      .heads = heads_,
+                                                      .kv_heads = kv_heads_,
+                                                      .head_size = head_size,
+                                                      .rotary_base = options_.rotary_base,
+                                                      .rotary_scaling = options_.rotary_scaling,
+                                                      .rotary_size = options_.rotary_size,
+                                                      .window = options_.window,
+                                                      .scale = options_.scale,
+                                                      .score_cap = options_.score_cap,
+                                                      .has_documents = context.has_documents}));
     statistics_ = Shape{context.rows, heads_, positions};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
@@ -71,6 +76,19 @@ class AttentionLayer final : public Layer {
   }
 
  private:
+  void Describe(std::string& text) const {
+    if (options_.rotary_base != 0.0F) {
+      absl::StrAppend(&text, ", rotary ", options_.rotary_base);
+    }
+    if (options_.rotary_scaling.factor != 1.0) {
+      absl::StrAppend(&text, " scaled by ", options_.rotary_scaling.factor);
+    }
+    if (options_.rotary_size != 0) absl::StrAppend(&text, " of ", options_.rotary_size);
+    if (options_.window != 0) absl::StrAppend(&text, ", window ", options_.window);
+    if (options_.scale != 0.0F) absl::StrAppend(&text, ", scale ", options_.scale);
+    if (options_.score_cap != 0.0F) absl::StrAppend(&text, ", cap ", options_.score_cap);
+  }
+
   // Prepares for positions that arrive one after the other.
   absl::Status PrepareCached(const LayerContext& context, int64_t head_size, LayerSpec& spec) {
     if (context.input.dim(0) != 1) {
@@ -83,11 +101,14 @@ class AttentionLayer final : public Layer {
                                      .heads = heads_,
                                      .kv_heads = kv_heads_,
                                      .head_size = head_size,
-                                     .rotary_base = rotary_base_,
-                                     .rotary_scaling = rotary_scaling_,
+                                     .rotary_base = options_.rotary_base,
+                                     .rotary_scaling = options_.rotary_scaling,
                                      .sequences = context.cached_sequences,
                                      .rows_are_sequences = context.rows_are_sequences,
-                                     .rotary_size = rotary_size_}));
+                                     .rotary_size = options_.rotary_size,
+                                     .window = options_.window,
+                                     .scale = options_.scale,
+                                     .score_cap = options_.score_cap}));
     spec.memory.cache_bytes = cached_op_->cache_bytes();
     spec.memory.workspace_bytes = cached_op_->workspace_bytes();
     // On average, half of a sequence's cache is read.
@@ -101,9 +122,12 @@ class AttentionLayer final : public Layer {
 
   void SetWork(const LayerContext& context, int64_t positions, int64_t head_size,
                LayerSpec& spec) const {
-    // Half of all pairs of positions are computed.
-    const double scores =
-        0.5 * static_cast<double>(statistics_.elements()) * static_cast<double>(positions + 1);
+    // Half of all pairs of positions are computed; with a window W, as many for the first W
+    // positions, and W for each of the others.
+    const auto T = static_cast<double>(positions);
+    const auto W = options_.window == 0 ? T : std::min(T, static_cast<double>(options_.window));
+    const double pairs = 0.5 * W * (W + 1.0) + (T - W) * W;
+    const double scores = static_cast<double>(statistics_.elements()) * pairs / T;
     const double product = 2.0 * static_cast<double>(head_size) * scores;
     const kernels::DType type = context.device.activation_type();
     const auto bytes = [&](const Shape& shape) {
@@ -120,10 +144,8 @@ class AttentionLayer final : public Layer {
     return kernels::Float32(args.stash, statistics_);
   }
 
+  const AttentionOptions options_;
   const int64_t heads_, kv_heads_;
-  const float rotary_base_;
-  const kernels::RotaryScaling rotary_scaling_;
-  const int64_t rotary_size_;
   Shape statistics_;  // (rows, heads, positions)
   std::unique_ptr<kernels::AttentionOp> op_;
   std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one
@@ -165,6 +187,14 @@ const LayerType kAttentionType = {
       }
       ASSIGN_OR_RETURN(options.rotary_size,
                        entry.reader.OptionalInt64("rotary_size", 0, kFileCounts));
+      ASSIGN_OR_RETURN(options.window, entry.reader.OptionalInt64("window", 0, kFileCounts));
+      for (const auto& [key, value] :
+           {std::pair("scale", &options.scale), std::pair("score_cap", &options.score_cap)}) {
+        if (!entry.reader.Has(key)) continue;
+        ASSIGN_OR_RETURN(const double number,
+                         entry.reader.RequiredDouble(key, {.min = 1e-6, .max = 1e6}));
+        *value = static_cast<float>(number);
+      }
       layer.factories = {Attention(options)};
       layer.output_of = [options](const Shape& input) {
         const int64_t heads = LastAxisOf(input) / (options.heads + 2 * options.kv_heads);

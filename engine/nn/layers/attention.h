@@ -15,6 +15,9 @@ struct AttentionOptions {
   float rotary_base = 0.0F;  // such as 10000; 0: no rotary embedding
   kernels::RotaryScaling rotary_scaling = {};
   int64_t rotary_size = 0;  // numbers of a head that are rotated, in two halves of it; 0: all
+  int64_t window = 0;       // positions that one sees, itself included; 0: all before it
+  float scale = 0.0F;       // of scores; 0: 1 / sqrt(D)
+  float score_cap = 0.0F;   // scores s become score_cap tanh(s / score_cap); 0: they do not
 };
 
 // Causal attention (kernels/ops/attention.h) between the positions of a sample. Takes samples [T,

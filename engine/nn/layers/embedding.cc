@@ -39,7 +39,8 @@ class EmbeddingLayer final : public Layer {
         .vocabulary = vocabulary,
         .features = features,
         .has_positions = options_.positions,
-        .sequence = options_.positions ? context.cached_positions : 0};
+        .sequence = options_.positions ? context.cached_positions : 0,
+        .scale = options_.scale};
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
     is_sequence_ = shape.sequence > 0;
     if (context.vocabulary > vocabulary) {
@@ -51,6 +52,7 @@ class EmbeddingLayer final : public Layer {
     spec.description = absl::StrCat("embedding ", vocabulary, " -> ", features);
     const int64_t rows = shape.table_positions();
     if (options_.positions) absl::StrAppend(&spec.description, ", ", rows, " positions");
+    if (options_.scale != 1.0F) absl::StrAppend(&spec.description, ", scaled by ", options_.scale);
     spec.output = Shape{positions, features};
     spec.takes_ids = true;
     spec.parameters = {{"tokens", Shape{vocabulary, features},
@@ -143,6 +145,9 @@ const LayerType kEmbeddingType = {
         ASSIGN_OR_RETURN(options.position_offset,
                          entry.reader.OptionalInt64("position_offset", 0, kFileCounts));
       }
+      ASSIGN_OR_RETURN(const double scale, entry.reader.OptionalDouble("scale", options.scale,
+                                                                       {.min = 1e-6, .max = 1e6}));
+      options.scale = static_cast<float>(scale);
       RETURN_IF_ERROR(ParseDeviation("token_deviation", entry.reader, options.token_deviation));
       RETURN_IF_ERROR(
           ParseDeviation("position_deviation", entry.reader, options.position_deviation));

@@ -16,6 +16,7 @@ struct EmbeddingOptions {
   int64_t table_positions = 0;
   // Number of vectors in files of others before that of the first position.
   int64_t position_offset = 0;
+  float scale = 1.0F;  // of the tokens' vectors, rounded as the device stores numbers
   // Standard deviations of the initial parameters, around 0. The defaults are GPT-2's, as in
   // nanoGPT.
   float token_deviation = 0.02F;
@@ -23,7 +24,7 @@ struct EmbeddingOptions {
 };
 
 // The first layer of a model of ids: maps a sample [T] of ids to [T, features], the vector of each
-// id (plus that of its position), kernels/ops/embedding.h. Parameters "tokens" [vocabulary,
+// id, scaled (plus that of its position), kernels/ops/embedding.h. Parameters "tokens" [vocabulary,
 // features] and, with positions, "positions" [T, features]. Both decay. The rest of the table of
 // positions is "later_positions" and "earlier_positions", which never change.
 LayerFactory Embedding(const EmbeddingOptions& options);

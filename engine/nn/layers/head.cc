@@ -15,7 +15,7 @@ namespace {
 class HeadLayer final : public Layer {
  public:
   explicit HeadLayer(const HeadOptions& options)
-      : classes_(options.classes), deviation_(options.deviation) {}
+      : classes_(options.classes), deviation_(options.deviation), cap_(options.logit_cap) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     if (!context.feeds_cross_entropy) {
@@ -30,9 +30,11 @@ class HeadLayer final : public Layer {
                                                  .features = features,
                                                  .classes = classes_,
                                                  .positions = axis.rows / context.rows,
-                                                 .independent_rows = context.rows_are_sequences}));
+                                                 .independent_rows = context.rows_are_sequences,
+                                                 .logit_cap = cap_}));
     LayerSpec spec;
     spec.description = absl::StrCat("head ", features, " -> ", classes_);
+    if (cap_ != 0.0F) absl::StrAppend(&spec.description, ", cap ", cap_);
     spec.output = axis.WithFeatures(classes_);
     spec.computes_loss = true;
     spec.parameters = {{"weight", Shape{classes_, features}, Init::Normal(0.0F, deviation_), true}};
@@ -78,7 +80,7 @@ class HeadLayer final : public Layer {
 
  private:
   const int64_t classes_;
-  const float deviation_;
+  const float deviation_, cap_;
   std::unique_ptr<kernels::HeadOp> op_;
 };
 
@@ -91,6 +93,11 @@ const LayerType kHeadType = {
     .parse = [](LayerEntry& entry, ParsedLayer& layer) -> absl::Status {
       HeadOptions options = {.classes = entry.classes};
       RETURN_IF_ERROR(ParseDeviation("deviation", entry.reader, options.deviation));
+      if (entry.reader.Has("logit_cap")) {
+        ASSIGN_OR_RETURN(const double cap,
+                         entry.reader.RequiredDouble("logit_cap", {.min = 1e-6, .max = 1e6}));
+        options.logit_cap = static_cast<float>(cap);
+      }
       ASSIGN_OR_RETURN(layer.is_tied, entry.reader.OptionalBool("tied", false));
       layer.factories = {Head(options)};
       layer.output_of = [outputs = options.classes](const Shape& input) {

@@ -12,6 +12,7 @@ struct HeadOptions {
   int64_t classes = 0;  // of tokens: the vocabulary
   // Standard deviation of the initial weights, around 0. The default is GPT-2's, as in nanoGPT.
   float deviation = 0.02F;
+  float logit_cap = 0.0F;  // logits z become logit_cap tanh(z / logit_cap); 0: they do not
 };
 
 // The last layer of a language model, with its loss: logits y = x w^T at each position of a sample

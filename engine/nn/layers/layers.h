@@ -43,19 +43,23 @@ inline constexpr const LayerType* kLayerTypes[] = {
     // fall: to be repeated.
     &kSequenceType,
     // { type = "embedding", vocabulary = 50257, features = 768, positions = false,
-    //   token_deviation = 0.02, position_deviation = 0.02 }: a vocabulary may be "classes";
-    // positions is true, or as many as its table has; position_offset = 0: that many before these.
+    //   token_deviation = 0.02, position_deviation = 0.02, scale = 1.0 }: a vocabulary may be
+    // "classes"; positions is true, or as many as its table has; position_offset = 0: that many
+    // before these; scale multiplies the tokens' vectors.
     &kEmbeddingType,
     // { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0, rotary_scaling =
     //   { factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 },
-    //   rotary_size = 64 }: heads has no default, kv_heads is as heads; without rotary_scaling, a
-    // factor of 1; without rotary_size, all numbers of a head.
+    //   rotary_size = 64, window = 512, scale = 0.125, score_cap = 50.0 }: heads has no default,
+    // kv_heads is as heads; without rotary_scaling, a factor of 1; without rotary_size, all numbers
+    // of a head; without window, all positions before; without scale, 1 / sqrt(numbers of a head);
+    // without score_cap, none.
     &kAttentionType,
     // { type = "head_norm", heads = 12, kv_heads = 12, epsilon = 1e-5 }: before attention; heads
     // has no default, kv_heads is as heads.
     &kHeadNormType,
-    // { type = "swiglu" }
+    // { type = "swiglu" }, { type = "geglu" }
     &kSwiGluType,
+    &kGeGluType,
     // { type = "dropout", rate = 0.1 }: no default
     &kDropoutType,
 
@@ -80,8 +84,9 @@ inline constexpr const LayerType* kLayerTypes[] = {
     // a repeated one).
     &kAddSkipType,
     &kConcatSkipType,
-    // { type = "head", deviation = 0.02, tied = false }: the last layer, in place of linear and its
-    // loss; tied: to the table of layer 0, an embedding.
+    // { type = "head", deviation = 0.02, tied = false, logit_cap = 30.0 }: the last layer, in place
+    // of linear and its loss; tied: to the table of layer 0, an embedding; without logit_cap,
+    // logits are any numbers.
     &kHeadType,
 };
 

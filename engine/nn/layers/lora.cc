@@ -62,6 +62,8 @@ int64_t CountAt(const json& entry, const char* key, int64_t otherwise) {
   return value != entry.end() && value->is_number_integer() ? value->get<int64_t>() : otherwise;
 }
 
+bool IsGlu(const std::string& type) { return type == "swiglu" || type == "geglu"; }
+
 bool HasActivation(const json& entry) {
   const auto activation = entry.find("activation");
   return activation != entry.end() && *activation != "none";
@@ -197,10 +199,10 @@ std::vector<AdaptedOutputs> AdaptedOutputsOf(const json& list, size_t i, int64_t
   if (i > 0 && TypeAt(list, i - 1) == "attention") {
     return whole(IsRotary(list[i - 1]) ? "o_proj" : "c_proj");
   }
-  if (TypeAt(list, i + 1) == "swiglu") {
+  if (IsGlu(TypeAt(list, i + 1))) {
     return {{"gate_proj", 0, outputs / 2}, {"up_proj", outputs / 2, outputs - outputs / 2}};
   }
-  if (i > 0 && TypeAt(list, i - 1) == "swiglu") return whole("down_proj");
+  if (i > 0 && IsGlu(TypeAt(list, i - 1))) return whole("down_proj");
   if (HasActivation(list[i]) && TypeAt(list, i + 1) == "linear") return whole("c_fc");
   if (i > 0 && TypeAt(list, i - 1) == "linear" && HasActivation(list[i - 1])) {
     return whole("c_proj");

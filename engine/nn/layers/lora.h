@@ -58,7 +58,7 @@ struct AdaptedOutputs {
 // tells what it is for:
 //   before attention, of rotary positions  q_proj, k_proj, v_proj     behind it  o_proj
 //   before attention, of others            c_attn                     behind it  c_proj
-//   before swiglu                          gate_proj, up_proj         behind it  down_proj
+//   before swiglu or geglu                 gate_proj, up_proj         behind it  down_proj
 //   with an activation, before a linear layer  c_fc                   behind it  c_proj
 //   anywhere else                          linear
 std::vector<AdaptedOutputs> AdaptedOutputsOf(const nlohmann::json& list, size_t i, int64_t outputs);

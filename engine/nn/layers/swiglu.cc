@@ -14,17 +14,21 @@ namespace {
 
 class SwiGluLayer final : public Layer {
  public:
+  explicit SwiGluLayer(kernels::GluGate gate)
+      : gate_(gate), name_(gate == kernels::GluGate::kSilu ? "swiglu" : "geglu") {}
+
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
-    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("swiglu", context));
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis(name_, context));
     if (axis.features % 2 != 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("swiglu: takes samples whose last axis is even, rather than of shape ",
+          absl::StrCat(name_, ": takes samples whose last axis is even, rather than of shape ",
                        context.input.ToString()));
     }
     const int64_t features = axis.features / 2;
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::SwiGluShape{axis.rows, features}));
+    ASSIGN_OR_RETURN(op_,
+                     context.device.ops().Create(kernels::SwiGluShape{axis.rows, features, gate_}));
     LayerSpec spec;
-    spec.description = absl::StrCat("swiglu ", axis.features, " -> ", features);
+    spec.description = absl::StrCat(name_, " ", axis.features, " -> ", features);
     spec.output = axis.WithFeatures(features);
     spec.memory.input_last_use = LastUse::kBackwardInput;
     const auto elements = static_cast<double>(axis.rows * features);
@@ -44,22 +48,24 @@ class SwiGluLayer final : public Layer {
   }
 
  private:
+  const kernels::GluGate gate_;
+  const char* const name_;
   std::unique_ptr<kernels::SwiGluOp> op_;
 };
 
+template <LayerFactory (*kFactory)()>
+absl::Status Parse(LayerEntry&, ParsedLayer& layer) {
+  layer.factories = {kFactory()};
+  layer.output_of = [](const Shape& input) { return WithLastAxis(input, LastAxisOf(input) / 2); };
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-LayerFactory SwiGlu() { return LayerOf<SwiGluLayer>(); }
+LayerFactory SwiGlu() { return LayerOf<SwiGluLayer>(kernels::GluGate::kSilu); }
+LayerFactory GeGlu() { return LayerOf<SwiGluLayer>(kernels::GluGate::kGelu); }
 
-const LayerType kSwiGluType = {
-    .name = "swiglu",
-    .parse = [](LayerEntry&, ParsedLayer& layer) -> absl::Status {
-      layer.factories = {SwiGlu()};
-      layer.output_of = [](const Shape& input) {
-        return WithLastAxis(input, LastAxisOf(input) / 2);
-      };
-      return absl::OkStatus();
-    },
-};
+const LayerType kSwiGluType = {.name = "swiglu", .parse = Parse<SwiGlu>};
+const LayerType kGeGluType = {.name = "geglu", .parse = Parse<GeGlu>};
 
 }  // namespace stagecoach::engine

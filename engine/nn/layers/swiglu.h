@@ -10,8 +10,11 @@ namespace stagecoach::engine {
 // (kernels/ops/swiglu.h): maps a sample of shape [..., 2 features] to [..., features]. No
 // parameters.
 LayerFactory SwiGlu();
+// The same with the tanh form of gelu(a) in place of silu(a).
+LayerFactory GeGlu();
 
 extern const LayerType kSwiGluType;
+extern const LayerType kGeGluType;
 
 }  // namespace stagecoach::engine
 

@@ -24,6 +24,11 @@ void AddTo(const From* from, int64_t n, To* to) {
   for (int64_t i = 0; i < n; ++i) to[i] = to[i] + from[i];
 }
 
+template <typename From, typename To>
+void AddScaled(const From* from, float scale, int64_t n, To* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to[i] + scale * from[i];
+}
+
 // Names of extents are those of kernels/ops/embedding.h.
 template <typename T>
 class CpuEmbedding final : public EmbeddingOp {
@@ -35,6 +40,7 @@ class CpuEmbedding final : public EmbeddingOp {
         C_(shape.features),
         has_positions_(shape.has_positions),
         sequence_(shape.sequence),
+        scale_(T(shape.scale)),
         row_tiles_(R_ * T_, kRowTile),
         column_tiles_(C_, kColumnTile),
         zero_tiles_(V_ * C_, kZeroTile) {}
@@ -52,7 +58,12 @@ class CpuEmbedding final : public EmbeddingOp {
           std::fill_n(to, C_, T(std::numeric_limits<float>::quiet_NaN()));
           continue;
         }
-        std::memcpy(to, Elements<T>(tokens) + id * C_, static_cast<size_t>(C_) * sizeof(T));
+        const T* const from = Elements<T>(tokens) + id * C_;
+        if (scale_ == 1.0F) {
+          std::memcpy(to, from, static_cast<size_t>(C_) * sizeof(T));
+        } else {
+          for (int64_t c = 0; c < C_; ++c) to[c] = scale_ * from[c];
+        }
         if (!has_positions_) continue;
         const int64_t position = sequence_ > 0 ? rows[n].position : n % T_;
         if (sequence_ > 0 && position >= sequence_) continue;
@@ -79,7 +90,7 @@ class CpuEmbedding final : public EmbeddingOp {
       for (int64_t n = 0; n < R_ * T_; ++n) {
         const T* const from = Elements<T>(dy) + n * C_ + c;
         const int32_t id = ids.i32()[n];
-        if (IsInVocabulary(id)) AddTo(from, columns, dtokens.f32() + id * C_ + c);
+        if (IsInVocabulary(id)) AddScaled(from, scale_, columns, dtokens.f32() + id * C_ + c);
         if (has_positions_) AddTo(from, columns, dpositions.f32() + n % T_ * C_ + c);
       }
     });
@@ -92,6 +103,7 @@ class CpuEmbedding final : public EmbeddingOp {
   const int64_t R_, T_, V_, C_;
   const bool has_positions_;
   const int64_t sequence_;
+  const float scale_;
   const Tiling row_tiles_, column_tiles_, zero_tiles_;
 };
 
@@ -104,6 +116,10 @@ absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& s
     return absl::InvalidArgumentError(absl::StrCat(
         "embedding: rows of a sequence are of one id, and have positions: ", shape.sequence,
         " positions of a sequence, ", shape.positions, " of a row"));
+  }
+  if (!shape.has_scale()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("embedding: the scale must be above 0, not ", shape.scale));
   }
   if (!IsExtent(shape.rows) || !IsExtent(shape.positions) ||
       !IsExtent(shape.rows * shape.positions) || !IsExtent(shape.vocabulary) ||

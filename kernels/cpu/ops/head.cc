@@ -44,6 +44,7 @@ class CpuHead final : public HeadOp {
         F_(shape.features),
         C_(shape.classes),
         P_(shape.positions),
+        cap_(shape.logit_cap),
         slots_(slots),
         row_tiles_(R_, kHeadRowTile),
         class_tiles_(C_, kClassTile),
@@ -248,6 +249,10 @@ class CpuHead final : public HeadOp {
     RETURN_IF_ERROR(ProductsFor(rows).z.Run(classes, slot, Elements<T>(w) + c * F_,
                                             scratch.x_transposed, false, z,
                                             Scratchpad(scratch, slot)));
+    if (cap_ > 0.0F) {
+      const int64_t elements = class_tiles_.length(classes) * rows.m;
+      for (int64_t i = 0; i < elements; ++i) z[i] = Capped(z[i], cap_);
+    }
     for (int64_t r = 0; r < rows.valid; ++r) {
       const int64_t row = rows.labels[r] - c;
       if (0 <= row && row < class_tiles_.length(classes)) {
@@ -265,7 +270,9 @@ class CpuHead final : public HeadOp {
 
   void Softmax(const Rows& rows, int classes, const Scratch& scratch) const {
     const int64_t c = class_tiles_.begin(classes);
-    Exponentials(scratch.z + c * rows.m, class_tiles_.length(classes), rows.m,
+    // The slope of a capped logit is computed from the logit.
+    const auto exponentials = cap_ > 0.0F ? Exponentials<false> : Exponentials<true>;
+    exponentials(scratch.z + c * rows.m, class_tiles_.length(classes), rows.m,
                  static_cast<int32_t>(c), PartialOf(classes, scratch));
   }
 
@@ -321,7 +328,7 @@ class CpuHead final : public HeadOp {
     result.f64()[1] = static_cast<double>(total.correct);
   }
 
-  // Replaces the exponentials of a tile of logits by the gradients.
+  // Replaces the exponentials of a tile of logits, or capped logits, by the gradients.
   void LogitGradients(int64_t m, const RowSoftmax* softmax, int classes,
                       const Scratch& scratch) const {
     const int64_t c = class_tiles_.begin(classes);
@@ -334,18 +341,31 @@ class CpuHead final : public HeadOp {
       factors[static_cast<size_t>(r)] =
           row.label < 0 ? 0.0F : row.factor * std::exp(partial.maximum[r] - row.maximum);
     }
+    std::array<float, kHeadRowTile> at_labels;  // what is to be subtracted there
+    const auto for_labels = [&](auto work) {
+      for (int64_t r = 0; r < m; ++r) {
+        const int64_t row = softmax[r].label - c;
+        if (softmax[r].label < 0 || row < 0 || row >= n) continue;
+        work(z[row * m + r], softmax[r].scale, at_labels[static_cast<size_t>(r)]);
+      }
+    };
+    for_labels([&](float logit, float scale, float& at_label) {
+      at_label = cap_ > 0.0F ? scale * TanhDerivative(logit / cap_) : scale;
+    });
     for (int64_t i = 0; i < n; ++i) {
       float* const row = z + i * m;
+      if (cap_ > 0.0F) {
+        for (int64_t r = 0; r < m; ++r) {
+          row[r] = FastExp(row[r] - partial.maximum[r]) * TanhDerivative(row[r] / cap_);
+        }
+      }
       for (int64_t r = 0; r < m; ++r) {
         // Exponentials of a row without a gradient may be NaN.
         const float factor = factors[static_cast<size_t>(r)];
         row[r] = factor == 0.0F ? 0.0F : row[r] * factor;
       }
     }
-    for (int64_t r = 0; r < m; ++r) {
-      const int64_t row = softmax[r].label - c;
-      if (softmax[r].label >= 0 && 0 <= row && row < n) z[row * m + r] -= softmax[r].scale;
-    }
+    for_labels([](float& gradient, float, float at_label) { gradient -= at_label; });
     if constexpr (!kIsFloat<T>) Convert(z, n * m, scratch.gradients + c * m);
   }
 
@@ -377,6 +397,7 @@ class CpuHead final : public HeadOp {
   }
 
   const int64_t R_, F_, C_, P_;
+  const float cap_;
   const int slots_;
   const Tiling row_tiles_, class_tiles_, feature_tiles_;
   const int64_t M_;               // rows of the largest tile

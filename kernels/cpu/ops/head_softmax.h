@@ -35,10 +35,13 @@ struct Partial {
   double* sum;       // of e^(z_c - maximum)
 };
 
+// Returns a logit that stays between -cap and cap. Products that are infinite do not vanish in it.
+inline float Capped(float z, float cap) { return cap * Tanh(z / cap) + 0.0F * z; }
+
 // Processes `lanes` rows from `first` on of a tile of logits z (classes, rows): writes its partial
-// results, and replaces z by e^(z - maximum). `lanes` is at most kHeadLanes, and a constant if it
-// equals that.
-template <typename Lanes>
+// results, and replaces z by e^(z - maximum) if kReplaces. `lanes` is at most kHeadLanes, and a
+// constant if it equals that.
+template <bool kReplaces, typename Lanes>
 void ExponentialsOfLanes(float* z, int64_t classes, int64_t rows, int64_t first, Lanes lanes,
                          int32_t first_class, const Partial& partial) {
   float maximum[kHeadLanes];
@@ -59,8 +62,9 @@ void ExponentialsOfLanes(float* z, int64_t classes, int64_t rows, int64_t first,
     for (int64_t c = c0; c < std::min(c0 + kHeadFloatTerms, classes); ++c) {
       float* const row = begin + c * rows;
       for (int64_t l = 0; l < lanes; ++l) {
-        row[l] = FastExp(row[l] - maximum[l]);
-        terms[l] += row[l];
+        const float exponential = FastExp(row[l] - maximum[l]);
+        if constexpr (kReplaces) row[l] = exponential;
+        terms[l] += exponential;
       }
     }
     for (int64_t l = 0; l < lanes; ++l) sum[l] += static_cast<double>(terms[l]);
@@ -73,15 +77,17 @@ void ExponentialsOfLanes(float* z, int64_t classes, int64_t rows, int64_t first,
 }
 
 // All passes use this one function, so that recomputed results have the same bits.
-inline void Exponentials(float* z, int64_t classes, int64_t rows, int32_t first_class,
-                         const Partial& partial) {
+template <bool kReplaces>
+void Exponentials(float* z, int64_t classes, int64_t rows, int32_t first_class,
+                  const Partial& partial) {
   int64_t first = 0;
   for (; first + kHeadLanes <= rows; first += kHeadLanes) {
-    ExponentialsOfLanes(z, classes, rows, first, std::integral_constant<int64_t, kHeadLanes>(),
-                        first_class, partial);
+    ExponentialsOfLanes<kReplaces>(z, classes, rows, first,
+                                   std::integral_constant<int64_t, kHeadLanes>(), first_class,
+                                   partial);
   }
   if (first < rows) {
-    ExponentialsOfLanes(z, classes, rows, first, rows - first, first_class, partial);
+    ExponentialsOfLanes<kReplaces>(z, classes, rows, first, rows - first, first_class, partial);
   }
 }
 

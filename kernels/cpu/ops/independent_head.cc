@@ -6,6 +6,7 @@
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/few_rows.h"
+#include "kernels/cpu/ops/head_softmax.h"
 #include "kernels/cpu/ops/transpose.h"
 
 namespace stagecoach::kernels {
@@ -23,6 +24,7 @@ class CpuIndependentHead final : public HeadOp {
         F_(shape.features),
         C_(shape.classes),
         columns_((R_ + 3) / 4 * 4),
+        cap_(shape.logit_cap),
         slots_(slots),
         class_tiles_(C_, kIndependentClassTile) {}
 
@@ -83,12 +85,16 @@ class CpuIndependentHead final : public HeadOp {
       const int64_t c = class_tiles_.begin(tile);
       WeightsTimesRows(class_tiles_.length(tile), columns_, F_, Elements<T>(w) + c * F_, transposed,
                        z + c * columns_, columns_, scratch + slot * WeightsTimesRowsScratch<T>(F_));
+      if (cap_ == 0.0F) return;
+      const int64_t end = (c + class_tiles_.length(tile)) * columns_;
+      for (int64_t i = c * columns_; i < end; ++i) z[i] = Capped(z[i], cap_);
     });
     return z;
   }
 
   const int64_t R_, F_, C_;
   const int64_t columns_;  // R, in whole vectors of 4
+  const float cap_;
   const int slots_;
   const Tiling class_tiles_;
 };

@@ -12,8 +12,18 @@ namespace {
 
 constexpr int64_t kRowTile = 16;
 
+// Each gate is a type, for loops that are compiled for each.
+struct SiluOfHalf {
+  static float Gate(float a) { return SiluGate(a); }
+  static float Derivative(float a, float gate) { return SiluDerivative(a, gate); }
+};
+struct GeluOfHalf {
+  static float Gate(float a) { return LogisticGate(FastExp(GeluExponent(a))); }
+  static float Derivative(float a, float gate) { return GeluDerivative(a, gate); }
+};
+
 // Names of extents are those of kernels/ops/swiglu.h.
-template <typename T>
+template <typename T, typename Half>
 class CpuSwiGlu final : public SwiGluOp {
  public:
   explicit CpuSwiGlu(const SwiGluShape& shape)
@@ -24,7 +34,7 @@ class CpuSwiGlu final : public SwiGluOp {
       const T* const a = Elements<T>(x) + r * 2 * C_;
       const T* const b = a + C_;
       T* const yr = Elements<T>(y) + r * C_;
-      for (int64_t c = 0; c < C_; ++c) yr[c] = a[c] * SiluGate(a[c]) * b[c];
+      for (int64_t c = 0; c < C_; ++c) yr[c] = a[c] * Half::Gate(a[c]) * b[c];
     });
     return absl::OkStatus();
   }
@@ -38,8 +48,8 @@ class CpuSwiGlu final : public SwiGluOp {
       T* const da = Elements<T>(dx) + r * 2 * C_;
       T* const db = da + C_;
       for (int64_t c = 0; c < C_; ++c) {
-        const float gate = SiluGate(a[c]);
-        da[c] = dyr[c] * b[c] * SiluDerivative(a[c], gate);
+        const float gate = Half::Gate(a[c]);
+        da[c] = dyr[c] * b[c] * Half::Derivative(a[c], gate);
         db[c] = dyr[c] * a[c] * gate;
       }
     });
@@ -68,7 +78,8 @@ absl::StatusOr<std::unique_ptr<SwiGluOp>> CreateOnCpu(const SwiGluShape& shape, 
                                                    " features"));
   }
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<SwiGluOp> {
-    return std::make_unique<CpuSwiGlu<T>>(shape);
+    if (shape.gate == GluGate::kGelu) return std::make_unique<CpuSwiGlu<T, GeluOfHalf>>(shape);
+    return std::make_unique<CpuSwiGlu<T, SiluOfHalf>>(shape);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/bfloat16.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/column_sums_kernels.h"
@@ -35,6 +36,7 @@ class CudaEmbedding final : public EmbeddingOp {
         .first_position = rows == nullptr ? nullptr : &rows->position,
         .vocabulary = shape_.vocabulary,
         .features = shape_.features,
+        .scale = scale(),
         .ids = ids.i32(),
         .tokens = tokens.data,
         .position_table = shape_.has_positions ? positions.data : nullptr,
@@ -51,6 +53,7 @@ class CudaEmbedding final : public EmbeddingOp {
                                                        {.ids_count = ids_count(),
                                                         .vocabulary = shape_.vocabulary,
                                                         .features = shape_.features,
+                                                        .scale = scale(),
                                                         .ids = ids.i32(),
                                                         .dy = dy.data,
                                                         .dtokens = dtokens.f32(),
@@ -76,6 +79,9 @@ class CudaEmbedding final : public EmbeddingOp {
     return AlignScratch(EmbeddingBackwardBytes(ids_count(), shape_.features));
   }
   int64_t sample_elements() const { return shape_.positions * shape_.features; }
+  float scale() const {
+    return type_ == ElementType::kBfloat16 ? float{Bfloat16(shape_.scale)} : shape_.scale;
+  }
 
   const EmbeddingShape shape_;
   const ElementType type_;
@@ -90,6 +96,10 @@ absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& 
     return absl::InvalidArgumentError(absl::StrCat(
         "embedding: rows of a sequence are of one id, and have positions: ", shape.sequence,
         " positions of a sequence, ", shape.positions, " of a row"));
+  }
+  if (!shape.has_scale()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("embedding: the scale must be above 0, not ", shape.scale));
   }
   if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.positions) ||
       !IsCudaExtent(shape.rows * shape.positions) || !IsCudaExtent(shape.vocabulary) ||

@@ -34,6 +34,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < N; ++i) values[i] = NAN;
   } else {
     Load(static_cast<const T*>(a.tokens) + id * a.features + c, values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] *= a.scale;
     const int64_t place = a.sequence > 0 ? *a.first_position + n : n % a.positions;
     if (a.position_table != nullptr && (a.sequence == 0 || place < a.sequence)) {
       float position[N];
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingGroupsKernel(const Ordered 
       float values[N];
       Unpack<T, N>(rows[k], values);
 #pragma unroll
-      for (int i = 0; i < N; ++i) sum[i] += values[i];
+      for (int i = 0; i < N; ++i) sum[i] += a.scale * values[i];
     }
   }
   if (id >= a.vocabulary) return;

@@ -22,6 +22,7 @@ struct EmbeddingForwardArguments {
   const int64_t* first_position = nullptr;  // null without a sequence
   int64_t vocabulary = 1;                   // V
   int64_t features = 1;                     // C
+  float scale = 1.0F;                       // of the tokens
   const int32_t* ids = nullptr;
   const void* tokens = nullptr;
   const void* position_table = nullptr;  // may be null
@@ -40,6 +41,7 @@ struct EmbeddingBackwardArguments {
   int64_t ids_count = 1;
   int64_t vocabulary = 1;
   int64_t features = 1;
+  float scale = 1.0F;
   const int32_t* ids = nullptr;
   const void* dy = nullptr;
   float* dtokens = nullptr;

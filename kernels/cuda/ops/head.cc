@@ -18,6 +18,7 @@
 #include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/head_cap_kernels.h"
 #include "kernels/cuda/ops/head_choice_kernels.h"
 #include "kernels/cuda/ops/loss_kernels.h"
 #include "kernels/cuda/products/blas_lt.h"
@@ -259,7 +260,10 @@ class CudaHead final : public HeadOp {
            .d = scratch.logits + parts_[i].begin * SizeOf(type_)},
           scratch.product));
     }
-    return absl::OkStatus();
+    if (shape_.logit_cap == 0.0F) return absl::OkStatus();
+    return CudaStatus(LaunchHeadCap(stream, ElementTypeOf(type_), shape_.logit_cap,
+                                    tile.rows * leading_, scratch.logits),
+                      "LaunchHeadCap");
   }
 
   // Returns w for dx, padded with rows of zeros; null if no dx is wanted.
@@ -308,7 +312,8 @@ class CudaHead final : public HeadOp {
                      .output = scratch.logits,
                      .workspace = scratch.row_losses},
             .first_row = tile.begin,
-            .leading = leading_};
+            .leading = leading_,
+            .cap = shape_.logit_cap};
   }
 
   absl::Status Losses(cudaStream_t stream, const Tile& tile, const Loss& loss, Gradient gradient,

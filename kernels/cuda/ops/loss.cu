@@ -87,27 +87,39 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
 // Replaces a vector of logits from class c on by their gradients, with zeros after the last class.
 // Products and sums are rounded one by one, here and in the row's own sum, so that all kernels that
 // contain them compute the same bits.
-template <int N>
-__device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c,
+template <int N, bool kIsCapped>
+__device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c, float cap,
                                float (&values)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) values[i] = __fmul_rn(__expf(values[i] - row.maximum), row.factor);
-  if (c + N > classes) {
+  float slopes[N];
+  if constexpr (kIsCapped) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      if (c + i >= classes) values[i] = 0.0F;
+      const float t = __fdiv_rn(values[i], cap);
+      slopes[i] = __fadd_rn(1.0F, -__fmul_rn(t, t));
     }
   }
-  if (c > row.label || row.label >= c + N) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = __fmul_rn(__expf(values[i] - row.maximum), row.factor);
+  if (c <= row.label && row.label < c + N) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (c + i == row.label) values[i] = __fadd_rn(values[i], -row.scale);
+    }
+  }
+  if constexpr (kIsCapped) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = __fmul_rn(values[i], slopes[i]);
+  }
+  if (c + N <= classes) return;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    if (c + i == row.label) values[i] = __fadd_rn(values[i], -row.scale);
+    if (c + i >= classes) values[i] = 0.0F;
   }
 }
 
 // Computes -log softmax(output)[label]. The sum of exponentials is computed in the same pass as the
 // maximum that they are relative to (Milakov & Gimelshein 2018).
-template <typename T, int N, bool kKeep>
+template <typename T, int N, bool kKeep, bool kIsCapped>
 __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch* scratch) {
   const LossArguments& a = tile.loss;
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
@@ -156,7 +168,7 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
   __syncwarp();  // if the row belongs to a warp, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
   row.Second([&](int64_t c, float(&values)[N]) {
-    LogitGradients(softmax, a.classes, c, values);
+    LogitGradients<N, kIsCapped>(softmax, a.classes, c, tile.cap, values);
     Store(gradient + c, values);
   });
 }
@@ -252,14 +264,14 @@ __global__ void __launch_bounds__(kMaxTeamThreads) ErrorRowsKernel(const LossArg
   }
 }
 
-template <typename T, int N, bool kKeep>
+template <typename T, int N, bool kKeep, bool kIsCapped>
 __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
     CrossEntropyRowsKernel(const CrossEntropyTile tile) {
   const LossArguments& a = tile.loss;
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   if (Counts(a, tile.first_row + r)) {
-    CrossEntropyRow<T, N, kKeep>(tile, r, SharedMemory<Scratch>());
+    CrossEntropyRow<T, N, kKeep, kIsCapped>(tile, r, SharedMemory<Scratch>());
     return;
   }
   if (threadIdx.x == 0) {
@@ -270,7 +282,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   ClearRow<T, N>(a.classes, static_cast<T*>(a.gradient) + r * tile.leading);
 }
 
-template <typename T, int N>
+template <typename T, int N, bool kIsCapped>
 __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
     CrossEntropyGradientKernel(const CrossEntropyTile tile, const RowSoftmax* softmax) {
   const LossArguments& a = tile.loss;
@@ -285,7 +297,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
   const TwiceReadRow<T, N, false> row(a.classes, output, nullptr);
   row.Second([&](int64_t c, float(&values)[N]) {
-    LogitGradients(row_softmax, a.classes, c, values);
+    LogitGradients<N, kIsCapped>(row_softmax, a.classes, c, tile.cap, values);
     Store(gradient + c, values);
   });
 }
@@ -349,10 +361,16 @@ cudaError_t LaunchCrossEntropyRows(cudaStream_t stream, ElementType type,
         constexpr int N = decltype(width)::value;
         const bool keeps = tile.loss.gradient != nullptr && row_bytes > kCachedBytes &&
                            sizeof(Scratch) + row_bytes <= kMostSharedBytes;
-        return keeps ? Launch(CrossEntropyRowsKernel<T, N, true>, layout.grid, layout.block,
-                              sizeof(Scratch) + row_bytes, stream, tile)
-                     : Launch(CrossEntropyRowsKernel<T, N, false>, layout.grid, layout.block,
-                              sizeof(Scratch), stream, tile);
+        const size_t bytes = sizeof(Scratch) + (keeps ? row_bytes : 0);
+        const auto launch = [&](auto kernel) {
+          return Launch(kernel, layout.grid, layout.block, bytes, stream, tile);
+        };
+        if (tile.cap == 0.0F) {
+          return keeps ? launch(CrossEntropyRowsKernel<T, N, true, false>)
+                       : launch(CrossEntropyRowsKernel<T, N, false, false>);
+        }
+        return keeps ? launch(CrossEntropyRowsKernel<T, N, true, true>)
+                     : launch(CrossEntropyRowsKernel<T, N, false, true>);
       });
 }
 
@@ -360,7 +378,10 @@ cudaError_t LaunchCrossEntropyGradient(cudaStream_t stream, ElementType type,
                                        const CrossEntropyTile& tile, const RowSoftmax* softmax) {
   return DispatchTile(
       type, tile, [&](auto element, auto width, const TeamLayout& layout, size_t /*row_bytes*/) {
-        return Launch(CrossEntropyGradientKernel<decltype(element), decltype(width)::value>,
+        using T = decltype(element);
+        constexpr int N = decltype(width)::value;
+        return Launch(tile.cap == 0.0F ? CrossEntropyGradientKernel<T, N, false>
+                                       : CrossEntropyGradientKernel<T, N, true>,
                       layout.grid, layout.block, 0, stream, tile, softmax);
       });
 }

@@ -55,6 +55,9 @@ struct CrossEntropyTile {
   // between is ignored, and the gradient gets zeros there up to a multiple of 16 bytes.
   int64_t leading = 1;
   RowSoftmax* softmax = nullptr;  // of all rows; may be null
+  // Of the output, which is capped already (head_cap_kernels.h): the gradient is that of what it
+  // was before. 0: it is not capped.
+  float cap = 0.0F;
 };
 cudaError_t LaunchCrossEntropyRows(cudaStream_t stream, ElementType type,
                                    const CrossEntropyTile& tile);

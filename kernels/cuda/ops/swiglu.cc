@@ -19,8 +19,11 @@ class CudaSwiGlu final : public SwiGluOp {
   CudaSwiGlu(const SwiGluShape& shape, ElementType type) : shape_(shape), type_(type) {}
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& y) override {
-    const SwiGluArguments arguments = {
-        .rows = shape_.rows, .features = shape_.features, .x = x.data, .y = y.data};
+    const SwiGluArguments arguments = {.rows = shape_.rows,
+                                       .features = shape_.features,
+                                       .gate = shape_.gate,
+                                       .x = x.data,
+                                       .y = y.data};
     return CudaStatus(LaunchSwiGluForward(AsCuda(stream).compute(), type_, arguments),
                       "LaunchSwiGluForward");
   }
@@ -29,6 +32,7 @@ class CudaSwiGlu final : public SwiGluOp {
                              const Tensor& dx) override {
     const SwiGluArguments arguments = {.rows = shape_.rows,
                                        .features = shape_.features,
+                                       .gate = shape_.gate,
                                        .x = x.data,
                                        .dy = dy.data,
                                        .dx = dx.data};

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/element_type.h"
+#include "kernels/glu_gate.h"
 
 // The kernels of SwiGluOp (kernels/ops/swiglu.h has the formulas and shapes). Pointers are to
 // elements of the type passed with them.
@@ -14,6 +15,7 @@ namespace stagecoach::kernels {
 struct SwiGluArguments {
   int64_t rows = 1;      // R
   int64_t features = 1;  // C
+  GluGate gate = GluGate::kSilu;
   const void* x = nullptr;
   void* y = nullptr;         // forward only
   const void* dy = nullptr;  // backward only, like dx

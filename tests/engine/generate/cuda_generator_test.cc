@@ -29,7 +29,7 @@ struct GeneratingModel {
 };
 // One model has position vectors; two have rotary positions and heads that share keys, and their
 // head shares its weight with the embedding; the weights of one of these are quantized; of the
-// heads of the last, a part is rotated.
+// heads of another, a part is rotated; two have a window and caps.
 constexpr char kLlama[] =
     "llama:blocks=1,width=16,heads=4,kv_heads=2,hidden=24,context=70,vocabulary=11,"
     "rotary_base=100,tied=1";
@@ -38,7 +38,13 @@ constexpr GeneratingModel kModels[] = {
     {"llama", kLlama},
     {"quantized", kLlama, "\n[quantization]\ntype = \"nf4\"\n"},
     {"gpt_neox",
-     "gpt_neox:blocks=1,width=16,heads=2,context=70,vocabulary=11,rotary_base=100,rotary_size=4"}};
+     "gpt_neox:blocks=1,width=16,heads=2,context=70,vocabulary=11,rotary_base=100,rotary_size=4"},
+    {"gemma2",
+     "gemma:blocks=1,width=16,heads=4,kv_heads=2,head_size=8,hidden=24,context=70,vocabulary=11,"
+     "window=9,qk_norm=0,score_cap=2,logit_cap=4,rotary_base=100,tied=0"},
+    {"gemma3",
+     "gemma:blocks=1,width=16,heads=4,kv_heads=2,head_size=8,hidden=24,context=70,vocabulary=11,"
+     "window=9,query_scalar=5,rotary_base=100,tied=0"}};
 
 Model SequenceModel(const GeneratingModel& model) {
   return ParseModel(ModelFileNamed(model.name).value() + model.tables,

@@ -355,21 +355,22 @@ TEST_P(Generators, CountTheirCachesAsMemory) {
   const Transformer model =
       ReadHuggingFaceConfigFile(absl::StrCat(STAGECOACH_TEST_FIXTURES, "/transformers/", name()))
           .value();
-  const int64_t floats =
-      model.blocks * 2 * model.context * model.kv_heads * (model.width / model.heads);
+  const int64_t floats = model.blocks * 2 * model.context * model.kv_heads * model.size_of_head();
   EXPECT_EQ(resident(*ForGeneration({})), 4 * floats);
   EXPECT_EQ(resident(*ForGeneration({.micro_batch_rows = 2}, 5)), 5 * 4 * floats);
   EXPECT_EQ(resident(*fixture_.TrainerOf(fixture_.model(), {.predicts = true})), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Generators,
-    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "opt", "gpt_neox"),
-                       ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
-    [](const auto& test) {
-      return absl::StrCat(std::get<0>(test.param),
-                          std::get<1>(test.param) == Precision::kBfloat16 ? "_Bfloat16" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(All, Generators,
+                         ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "opt",
+                                                              "gpt_neox", "gemma2", "gemma3"),
+                                            ::testing::Values(Precision::kFloat32,
+                                                              Precision::kBfloat16)),
+                         [](const auto& test) {
+                           return absl::StrCat(
+                               std::get<0>(test.param),
+                               std::get<1>(test.param) == Precision::kBfloat16 ? "_Bfloat16" : "");
+                         });
 
 TEST(Generator, RefusesIdsThatItCannotTakeAndGoesOn) {
   const FixtureModel fixture("gpt2");

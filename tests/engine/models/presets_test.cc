@@ -65,7 +65,9 @@ TEST(Presets, OfTransformersHaveTheParametersThatTheyAreKnownFor) {
       {"qwen3-8b", 151936, 8'190'735'360},    {"opt-125m", 50272, 125'239'296},
       {"opt-1.3b", 50272, 1'315'758'080},     {"opt-6.7b", 50272, 6'658'473'984},
       {"pythia-160m", 50304, 162'322'944},    {"pythia-1.4b", 50304, 1'414'647'808},
-      {"pythia-6.9b", 50432, 6'857'302'016}};
+      {"pythia-6.9b", 50432, 6'857'302'016},  {"gemma2-2b", 256000, 2'614'341'888},
+      {"gemma2-9b", 256000, 9'241'705'984},   {"gemma3-270m", 262144, 268'098'176},
+      {"gemma3-1b", 262144, 999'885'952}};
   for (const KnownTransformer& known : kKnown) {
     SCOPED_TRACE(known.name);
     ASSERT_OK_AND_ASSIGN(Transformer published, NamedTransformer(known.name));

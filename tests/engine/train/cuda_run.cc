@@ -111,6 +111,12 @@ Model PackedModel() {
   return model;
 }
 
+Model GemmaModel() {
+  return NamedModel(
+      "gemma:blocks=3,width=8,heads=4,kv_heads=2,head_size=4,hidden=12,context=5,vocabulary=37,"
+      "window=3,global_every=2,logit_cap=4");
+}
+
 Model LoraModel() { return NamedModel(kFrozenModel, kAdaptersOfIt); }
 
 Model QuantizedModel() {
@@ -120,7 +126,9 @@ Model QuantizedModel() {
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {
   if (model.vocabulary == 0) return SmallData(rows);
   const int64_t context = model.input.dim(0);
-  const auto id_at = [&](int64_t i) { return static_cast<int32_t>(i * i % 997 % model.vocabulary); };
+  const auto id_at = [&](int64_t i) {
+    return static_cast<int32_t>(i * i % 997 % model.vocabulary);
+  };
   if (model.has_documents) {
     // Three a row, of 6, 3 and 1 or 2 positions.
     std::vector<ChatTokens> examples;

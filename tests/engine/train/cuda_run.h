@@ -39,11 +39,12 @@ Model FeedForwardModel();
 // has the embedding's table; all 8 wide.
 Model TokenModel();
 
-// Return a GPT-2 with a tied head and a Llama with grouped queries, of 8 features, and a GPT-NeoX
-// whose attention and MLP are parallel. Each has nine layers.
+// Return a GPT-2 with a tied head, a Llama with grouped queries and a Gemma with a window, of 8
+// features, and a GPT-NeoX whose attention and MLP are parallel. Each has nine layers.
 Model Gpt2Model();
 Model LlamaModel();
 Model GptNeoXModel();
+Model GemmaModel();
 
 // Returns a Llama for samples of several documents.
 Model PackedModel();

@@ -85,6 +85,7 @@ constexpr Subject kLayersOfAllKinds = {"layers of all kinds", TinyModel};
 constexpr Subject kGpt2 = {"GPT-2", Gpt2Model};
 constexpr Subject kLlama = {"Llama", LlamaModel};
 constexpr Subject kGptNeoX = {"GPT-NeoX", GptNeoXModel};
+constexpr Subject kGemma = {"Gemma", GemmaModel};
 constexpr Subject kImages = {"images", ImageModel};
 
 // Returns the answer of one stage on one device; the same in every call.
@@ -525,7 +526,7 @@ void ExpectCheckpointsOfTheCpuBackendAreTaken(const Subject& subject) {
 }
 
 TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
-  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama, kGptNeoX, kImages}) {
+  for (const Subject& subject : {kLayersOfAllKinds, kGpt2, kLlama, kGptNeoX, kGemma, kImages}) {
     ExpectCheckpointsOfTheCpuBackendAreTaken(subject);
   }
 }

@@ -342,8 +342,9 @@ TEST_P(Lora, ExportsAdaptersAndTheMergedModel) {
 
 INSTANTIATE_TEST_SUITE_P(All, Lora,
                          ::testing::Values("lora/llama", "lora/qwen2", "lora/gpt2", "lora/opt",
-                                           "lora/gpt_neox", "lora/phi3", "quantized/llama_nf4",
-                                           "quantized/qwen2_nf4", "quantized/llama_int8"),
+                                           "lora/gpt_neox", "lora/phi3", "lora/gemma3",
+                                           "quantized/llama_nf4", "quantized/qwen2_nf4",
+                                           "quantized/llama_int8"),
                          [](const auto& test) {
                            return absl::StrReplaceAll(test.param, {{"/", "_"}});
                          });

@@ -50,6 +50,7 @@ class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
                .positions = shape_.positions,
                .vocabulary = shape_.vocabulary,
                .features = shape_.features,
+               .scale = shape_.scale,
                .ids = gpu.Integers(ids_).i32(),
                .tokens = gpu.Operand(type_, tokens_, offset).data,
                .position_table =
@@ -69,6 +70,7 @@ class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
                                         {.ids_count = count_,
                                          .vocabulary = shape_.vocabulary,
                                          .features = shape_.features,
+                                         .scale = shape_.scale,
                                          .ids = gpu.Integers(ids_).i32(),
                                          .dy = gpu.Operand(type_, dy_, offset).data,
                                          .dtokens = dtokens.f32(),
@@ -93,7 +95,7 @@ class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
       float group = 0.0F, total = 0.0F;
       for (size_t place = 0; place < order.size(); ++place) {
         const int32_t id = ids_[order[place]];
-        group += dy_[order[place] * C + c];
+        group += shape_.scale * dy_[order[place] * C + c];
         const bool goes_on = place + 1 < order.size() && ids_[order[place + 1]] == id;
         if (goes_on && (place + 1) % kEmbeddingGroup != 0) continue;
         total += std::exchange(group, 0.0F);
@@ -144,11 +146,14 @@ INSTANTIATE_TEST_SUITE_P(
                           EmbeddingShape{4, 25, 9, 64, true}, EmbeddingShape{1, 70, 200, 8},
                           EmbeddingShape{2, 17, 3, 2104}, EmbeddingShape{2, 33, 40, 129, true},
                           EmbeddingShape{5, 64, 2, 8}, EmbeddingShape{3, 700, 300, 4},
-                          EmbeddingShape{2, 1000, 1, 8}, EmbeddingShape{1, 70, 70000, 4})),
+                          EmbeddingShape{2, 1000, 1, 8}, EmbeddingShape{1, 70, 70000, 4},
+                          EmbeddingShape{3, 70, 5, 8, false, 0, 4.0F},
+                          EmbeddingShape{2, 9, 5, 7, true, 0, 0.5F})),
     [](const ::testing::TestParamInfo<Parameter>& param_info) {
       const EmbeddingShape& shape = std::get<1>(param_info.param);
       return absl::StrCat(NameOf(std::get<0>(param_info.param)), "_", shape.rows, "x",
-                          shape.positions, "_", shape.vocabulary, "x", shape.features);
+                          shape.positions, "_", shape.vocabulary, "x", shape.features,
+                          shape.scale != 1.0F ? "_scaled" : "");
     });
 
 TEST(CudaEmbeddingSequence, AddsItsOwnRowOfTheTableToEachPosition) {

@@ -133,11 +133,19 @@ TEST_F(CudaOpsTest, EmbeddingWithoutPositionsIgnoresThem) {
   EXPECT_THAT(Values<float>(y), ElementsAre(2));
 }
 
+TEST_F(CudaOpsTest, EmbeddingScalesTokens) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(EmbeddingShape{.vocabulary = 2, .scale = 3.0F}));
+  const Tensor ids = Operand<int32_t>(DType::kInt32, {1, 1}, {1});
+  const Tensor tokens = Floats({2, 1}, {1, 2}), y = Result(DType::kFloat32, {1, 1, 1});
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, {}, nullptr, y); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(6));
+}
+
 TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
   for (const EmbeddingShape shape :
        {EmbeddingShape{.rows = 0}, EmbeddingShape{.positions = -1}, EmbeddingShape{.vocabulary = 0},
         EmbeddingShape{.features = kHuge}, EmbeddingShape{.rows = kHuge},
-        EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
+        EmbeddingShape{.scale = -1.0F}, EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
         EmbeddingShape{.positions = 1 << 20, .features = 1 << 20}}) {
     EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
   }

@@ -147,6 +147,45 @@ TEST(TransformerModels, ParametersAreThosePublished) {
   }
 }
 
+// Costs are known up to the window of some layers. In a description, its values override those of
+// the model.
+TEST(TransformerModels, OfGemmaHaveTheParametersPublishedUpToTheirWindow) {
+  const std::string third = R"(
+version = 1
+model_type = "gemma3_text"
+num_hidden_layers = 26
+hidden_size = 1152
+num_attention_heads = 4
+num_key_value_heads = 1
+intermediate_size = 6912
+vocab_size = 262144
+max_position_embeddings = 32768
+sliding_window = 512
+sliding_window_pattern = 6
+query_pre_attn_scalar = 256
+rope_local_base_freq = 10000
+)";
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription gemma3,
+                       ParseTransformer(third + "sequence = 512\n"));
+  EXPECT_EQ(Parameters(gemma3.transformer), 999'885'952);
+  EXPECT_THAT(ParseTransformer(third), testing::IsRefused("less than the sequence, 32768"));
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription gemma2, ParseTransformer(R"(
+version = 1
+model_type = "gemma2"
+num_hidden_layers = 26
+hidden_size = 2304
+num_attention_heads = 8
+intermediate_size = 9216
+vocab_size = 256000
+sliding_window = 4096
+final_logit_softcapping = 30.0
+sequence = 4096
+)"));
+  EXPECT_EQ(Parameters(gemma2.transformer), 2'614'341'888);
+  EXPECT_THAT(ParseTransformer(third + "use_bidirectional_attention = true\n"),
+              testing::IsRefused("use_bidirectional_attention"));
+}
+
 // Two published formulas. Megatron-LM's (num_floating_point_operations of
 // megatron/training/training.py) counts products, except the router's:
 //   12 B s L h^2 ((1 + k / a + s / h) a d / h + g K f / h + V / (2 L h)), g = 3/2 for SwiGLU,
@@ -265,7 +304,7 @@ TEST(TransformerConfig, RefusesWhatMayCostOtherwise) {
   ExpectRefusals({
       {with("'llama'", "'bloom'"),
        "model_type: must be \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"phi3\", "
-       "\"qwen2\", \"qwen3\", found "
+       "\"qwen2\", \"qwen3\", \"gemma\", \"gemma2\", \"gemma3_text\", found "
        "\"bloom\""},
       {with("'silu'", "'relu'"), "hidden_act: must be \"silu\", found \"relu\""},
       {with("'use_cache': true", "'quantization_config': true"),

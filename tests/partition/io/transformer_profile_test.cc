@@ -358,6 +358,22 @@ TEST(TransformerProfile, ANormOfHeadsCostsItsTensors) {
   EXPECT_EQ(layer.flops, plain.flops);
 }
 
+// Their inputs are kept, F reads and writes a value of each, and B reads another.
+TEST(TransformerProfile, NormsBehindAttentionAndPerceptronCostTheirTensors) {
+  Transformer model = SmallLlama();
+  model.memory_gigabytes_per_second = 1;
+  const LayerCost plain = TransformerProfile(model, "").sizes[0].layers[1];
+  const int64_t kept = ActivationBytes(model, 3);
+  model.post_norms = true;
+  const LayerCost layer = TransformerProfile(model, "").sizes[0].layers[1];
+  const int64_t bytes = 2 * 32 * 3 * 64;
+  EXPECT_EQ(ActivationBytes(model, 3) - kept, 2 * bytes);
+  EXPECT_EQ(layer.parameters - plain.parameters, 2 * 64);
+  EXPECT_DOUBLE_EQ(layer.forward_ns - plain.forward_ns, static_cast<double>(4 * bytes));
+  EXPECT_DOUBLE_EQ(layer.backward_input_ns - plain.backward_input_ns,
+                   static_cast<double>(6 * bytes));
+}
+
 // Inputs of both norms and of the products behind them, queries, keys, values, the output of
 // attention, the gate, its other factor, and their product. No dropout.
 TEST(TransformerProfile, AGatedLayerWithGroupedHeadsKeepsItsTensors) {
