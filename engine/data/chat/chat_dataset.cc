@@ -277,8 +277,8 @@ absl::StatusOr<TrainTest> LoadChats(const std::string& path, const TokenOptions&
         base::Annotate(created.status(), absl::StrCat(path, ": ", set, " set"));
     if (status.ok() && packs && on_notice) {
       on_notice(absl::StrFormat(
-          "%s: the %s set's %s examples are packed into samples of %s tokens: %s, %.1f %% full", path,
-          set, base::FormatCount(std::ssize(part)), base::FormatCount(context),
+          "%s: the %s set's %s examples are packed into samples of %s tokens: %s, %.1f %% full",
+          path, set, base::FormatCount(std::ssize(part)), base::FormatCount(context),
           base::FormatCount((*created)->rows()), 100.0 * (*created)->fill()));
     }
     return status.ok() ? std::move(created) : status;

@@ -47,8 +47,9 @@ std::shared_ptr<const ChatDataset> DataOf(const std::vector<ChatTokens>& example
 
 Model ModelNamed(const std::string& name, bool has_documents, const std::string& more = "") {
   Model model =
-      ParseModel(absl::StrCat(ModelFileOf(NamedTransformer(name).value()), more),
-                 {.input = Shape{kPackedContext}, .vocabulary = kPackedWords, .classes = kPackedWords})
+      ParseModel(
+          absl::StrCat(ModelFileOf(NamedTransformer(name).value()), more),
+          {.input = Shape{kPackedContext}, .vocabulary = kPackedWords, .classes = kPackedWords})
           .value();
   model.has_documents = has_documents;
   return model;
@@ -170,8 +171,8 @@ TEST(PackedTraining, NeedsAModelThatTellsDocumentsApart) {
   EXPECT_THAT(trainer->Step(*packed, Rows(0, 1)),
               IsRefused("consist of several documents; the model takes them as one"));
   EXPECT_THAT(trainer->Evaluate(*packed), IsRefused("consist of several documents"));
-  const Model learned = ModelNamed(
-      "gpt2:blocks=1,width=16,heads=2,context=150,vocabulary=37", /*has_documents=*/true);
+  const Model learned = ModelNamed("gpt2:blocks=1,width=16,heads=2,context=150,vocabulary=37",
+                                   /*has_documents=*/true);
   EXPECT_THAT(PrepareRun(learned, {.plan = EvenPlan(PackedLlama(false), 1, "gpipe", 1, 1)}),
               IsRefused("packed examples need a model with rotary positions"));
 }

@@ -98,9 +98,8 @@ TEST(ChatDataset, PacksTheLongestExample) {
   EXPECT_THAT(InputOf(*data, 0), ElementsAre(1, 2));
   EXPECT_THAT(LabelsOf(*data, 0), ElementsAre(2, 3));
   EXPECT_THAT(DocumentsOf(*data, 0), ElementsAre(0, 0));
-  EXPECT_THAT(
-      ChatDataset::Create({{{1, 2, 3, 4}, {0, 1, 1, 1}}}, 2, 10, ExamplesInRow::kPacked),
-      IsRefused("example 0 has 4 tokens"));
+  EXPECT_THAT(ChatDataset::Create({{{1, 2, 3, 4}, {0, 1, 1, 1}}}, 2, 10, ExamplesInRow::kPacked),
+              IsRefused("example 0 has 4 tokens"));
 }
 
 TEST(ChatDataset, RefusesExamplesThatAreNone) {
