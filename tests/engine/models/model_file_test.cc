@@ -242,7 +242,7 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {LayerLines("residual", "layers = [{ type = \"pooling\" }]"),
        AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
              HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
-                       "head_norm, swiglu, dropout"))},
+                       "head_norm, swiglu, geglu, dropout"))},
       {LayerLines("linear", "outputs = 3\nactivatoin = \"relu\""),
        AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
              HasSubstr("\"activation\""))},
