@@ -225,11 +225,12 @@ TEST_P(Transformers, HaveTheLogLikelihoodOfEachSample) {
     const double theirs = LogLikelihoodBy(absl::MakeConstSpan(logits).subspan(row * of_row, of_row),
                                           *run.data, static_cast<int64_t>(row));
     EXPECT_NEAR(ours[row], theirs,
-                static_cast<double>(run.data->context()) * 2 * ToleranceOf(precision()) * largest)
+                static_cast<double>(run.data->context()) * 2 * ToleranceOf(fixture(), precision()) *
+                    largest)
         << row;
   }
   const double loss = expected.Values<double>("loss").front();
-  EXPECT_NEAR(all.loss, loss, ToleranceOf(precision()) * loss);
+  EXPECT_NEAR(all.loss, loss, ToleranceOf(fixture(), precision()) * loss);
 }
 
 // The first step of SGD leaves the gradient in its state.
