@@ -151,10 +151,10 @@ void ExpectTheAnswerOfOneDevice(const Partition& partition, const Subject& subje
 TEST_P(CudaPartitions, NeverChangeTheAnswer) {
   std::vector<std::pair<Optimizer, Precision>> cases = {
       {Optimizer::AdamW(), Precision::kFloat32}, {Optimizers().back(), Precision::kBfloat16}};
+  // Each of the other two optimizers meets some of the partitions.
   if (GetParam().place == Place::kOneGpu) {
-    for (const Optimizer& optimizer : Optimizers()) {
-      cases.emplace_back(optimizer, Precision::kTf32);
-    }
+    const size_t other = GetParam().schedule.size() % 2;
+    cases.emplace_back(Optimizers()[1 + other], Precision::kTf32);
   }
   for (const auto& [optimizer, precision] : cases) {
     ExpectTheAnswerOfOneDevice(GetParam(), kLayersOfAllKinds, optimizer, precision);
