@@ -54,10 +54,11 @@ struct Transformer {
   // another, as those of Phi 3 do; adapters belong to these.
   bool has_joined_tensors = false;
   // From here to logit_cap, all is kGemma's; Gemma 1 has none of it.
-  bool has_post_norms = false;  // attention and MLP have norms behind them, too
+  bool has_post_norms = false;  // a norm also follows attention and MLP
   int64_t window = 0;           // positions that one sees, itself included; 0: all before it
-  int64_t global_every = 0;     // with a window: the last of so many blocks sees all; 0: none does
-  // Of blocks with a window, in Gemma 3, whose positions are not scaled; 0: they are as in others.
+  int64_t global_every = 0;     // with a window: every N-th block sees all; 0: none does
+  // Gemma 3's rotary base in blocks with a window, whose positions are not scaled; 0: both are as
+  // in the other blocks.
   double local_rotary_base = 0.0;
   int64_t query_scalar = 0;  // scores are divided by its root; 0: as many as a head has numbers
   double score_cap = 0.0;    // Gemma 2's: scores stay between this and its negative; 0: any

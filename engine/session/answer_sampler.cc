@@ -20,8 +20,6 @@ namespace {
 constexpr int64_t kMostTokens = 64;        // of an answer
 constexpr int64_t kPositionsAtATime = 16;  // of a prompt
 
-bool IsFirstRank(const RunConfig& options) { return options.rank.value_or(0) == 0; }
-
 // Reads 32-bit numbers of a row, such as ids.
 template <typename Copy>
 std::vector<int32_t> Read(int64_t count, Copy copy) {
@@ -29,16 +27,6 @@ std::vector<int32_t> Read(int64_t count, Copy copy) {
   copy(
       absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(int32_t)));
   return values;
-}
-
-// Returns the memory that the devices of a run take from this machine.
-int64_t HostBytesOf(const PreparedRun& run) {
-  if (run.device.kind != DeviceKind::kCpu) return 0;
-  int64_t bytes = 0;
-  for (const partition::RankReport& rank : run.report.ranks) {
-    bytes += run.plan.replicas() * rank.peak_bytes();
-  }
-  return bytes;
 }
 
 // The model with a cache for one sequence, on one CPU device with all cores.
@@ -73,7 +61,7 @@ absl::StatusOr<std::unique_ptr<AnswerSampler>> AnswerSampler::Create(const RunCo
         "--sample-answers needs answers that are learned apart: leave out --train-on all");
   }
   std::unique_ptr<AnswerSampler> sampler(new AnswerSampler);
-  if (IsFirstRank(options)) RETURN_IF_ERROR(sampler->Prepare(options, run));
+  if (options.is_first_rank()) RETURN_IF_ERROR(sampler->Prepare(options, run));
   return sampler;
 }
 

@@ -84,6 +84,8 @@ struct RunConfig {
   Recompute recompute = Recompute::kPlanned;
   DeviceChoice device;
   std::optional<int> rank;  // the rank of this process; unset: it has all devices
+  // Whether this process speaks for all.
+  bool is_first_rank() const { return rank.value_or(0) == 0; }
   // A launcher can replace a process that is lost (engine/comm/supervisor.h).
   bool is_supervised = false;
   // The devices that are left of a run. Unless the given plan or schedule is for that number, the

@@ -70,12 +70,18 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const RunConfig& options,
                                  .trace = WantsTraces(options)}));
 }
 
+int64_t HostBytesOf(const PreparedRun& run) {
+  if (run.device.kind != DeviceKind::kCpu) return 0;
+  int64_t bytes = 0;
+  for (const partition::RankReport& rank : run.report.ranks) {
+    bytes += run.plan.replicas() * rank.peak_bytes();
+  }
+  return bytes;
+}
+
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
   if (run.device.kind != DeviceKind::kCpu) return absl::OkStatus();
-  int64_t needed_bytes = 0;
-  for (const partition::RankReport& rank : run.report.ranks) {
-    needed_bytes += run.plan.replicas() * rank.peak_bytes();
-  }
+  int64_t needed_bytes = HostBytesOf(run);
   for (const partition::StageReport& stage : run.report.stages) {
     // Values that are kept are copies of all that a stage has.
     const int64_t copied_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes +

@@ -42,6 +42,9 @@ struct MemoryUse {
   bool keeps = false;        // the state is copied when another process is lost
   int64_t output_bytes = 0;  // gathered outputs of the last layer
 };
+// Returns the bytes of this machine's memory that the devices of a run take: none, if they are
+// GPUs.
+int64_t HostBytesOf(const PreparedRun& run);
 // Returns ResourceExhausted if the plan is for CPU devices and this machine has less memory than
 // they need.
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use);

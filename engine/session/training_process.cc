@@ -28,8 +28,6 @@
 namespace stagecoach::engine {
 namespace {
 
-bool IsFirstRank(const RunConfig& options) { return options.rank.value_or(0) == 0; }
-
 // What would otherwise surface late, or as the kernel's killing the process.
 absl::Status CheckRun(const RunConfig& options, const TrainingRun& run) {
   if (!options.checkpoints.empty()) {
@@ -199,7 +197,7 @@ absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup
     RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan.num_devices(),
                                    absl::StrCat("--plan ", options.plan_file)));
   }
-  if (!lock_.has_value() && IsFirstRank(options)) {  // the folder has been made just now
+  if (!lock_.has_value() && options.is_first_rank()) {  // the folder has been made just now
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
   }
   NoteClassesOnlyTested(run_->data, options.notices);
@@ -242,7 +240,7 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(const RunConfig& options
   }
   if (!resumes_) {
     if (const auto& folder = initial.parameters; folder.has_value()) {
-      if (!folder->dropout().empty() && IsFirstRank(options)) {
+      if (!folder->dropout().empty() && options.is_first_rank()) {
         options.notices.Tell(absl::StrCat("the model is trained without the dropout of ",
                                           options.initial_parameters,
                                           "/config.json: ", folder->dropout()));

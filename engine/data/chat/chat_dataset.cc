@@ -44,14 +44,16 @@ class ChatReader {
   absl::StatusOr<std::vector<ChatTokens>> Read(const Notice& on_notice) {
     RETURN_IF_ERROR(ReadChatFile(
         path_, [&](int64_t line, const ChatExample& example) { return Add(line, example); }));
-    const int64_t read = std::ssize(examples_) + too_long_ + without_answers_;
-    const auto tell = [&](int64_t count, const std::string& why) {
+    const auto tell = [&](const std::string& why, const char* advice) {
+      const int64_t count = std::count_if(
+          lines_.begin(), lines_.end(), [&](const ChatLine& line) { return line.left_out == why; });
       if (count == 0 || !on_notice) return;
-      on_notice(absl::StrCat(path_, ": ", base::FormatCount(count), " of ", base::FormatCount(read),
-                             " examples ", count == 1 ? "is" : "are", " left out: ", why));
+      on_notice(absl::StrCat(path_, ": ", base::FormatCount(count), " of ",
+                             base::FormatCount(std::ssize(lines_)), " examples ",
+                             count == 1 ? "is" : "are", " left out: ", why, advice));
     };
-    tell(too_long_, absl::StrCat(TooLong(), "; --context sets it"));
-    tell(without_answers_, kWithoutAnswers);
+    tell(TooLong(), "; --context sets it");
+    tell(kWithoutAnswers, "");
     return std::move(examples_);
   }
   std::vector<ChatLine> TakeLines() { return std::move(lines_); }
@@ -71,10 +73,8 @@ class ChatReader {
     Trim(tokens);
     ChatLine& own = lines_.emplace_back(ChatLine{.line = line});
     if (LearnedTokens(tokens) == 0) {
-      ++without_answers_;
       own.left_out = kWithoutAnswers;
     } else if (std::ssize(tokens.ids) > options_.context + 1) {
-      ++too_long_;
       own.left_out = TooLong();
     } else {
       examples_.push_back(std::move(tokens));
@@ -97,7 +97,6 @@ class ChatReader {
   std::optional<ChatTemplate> template_;
   std::vector<ChatTokens> examples_;
   std::vector<ChatLine> lines_;
-  int64_t too_long_ = 0, without_answers_ = 0;
 };
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path,
@@ -140,13 +139,14 @@ absl::Status CheckExample(const ChatTokens& example, size_t index, int64_t conte
 // Returns the examples of each row.
 std::vector<std::vector<int64_t>> RowsOf(const std::vector<ChatTokens>& examples, int64_t context,
                                          ExamplesInRow in_row) {
-  std::vector<int64_t> lengths;
-  std::vector<std::vector<int64_t>> rows;
-  for (const ChatTokens& example : examples) {
-    rows.push_back({std::ssize(lengths)});
-    lengths.push_back(std::ssize(example.ids) - 1);
+  if (in_row == ExamplesInRow::kPacked) {
+    std::vector<int64_t> lengths;
+    for (const ChatTokens& example : examples) lengths.push_back(std::ssize(example.ids) - 1);
+    return PackIntoRows(lengths, context);
   }
-  return in_row == ExamplesInRow::kOne ? rows : PackIntoRows(lengths, context);
+  std::vector<std::vector<int64_t>> rows;
+  for (int64_t i = 0; i < std::ssize(examples); ++i) rows.push_back({i});
+  return rows;
 }
 
 }  // namespace

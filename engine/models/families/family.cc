@@ -87,8 +87,8 @@ void ParameterNames::AddConv1D(int inside, absl::string_view tensor, int64_t inp
 }
 
 void ParameterNames::AddLinears(const absl::AlphaNum& inside, int64_t inputs,
-                                const std::vector<std::pair<std::string, int64_t>>& linears,
-                                bool has_bias, const std::vector<int64_t>& order) {
+                                const Linears& linears, bool has_bias,
+                                const std::vector<int64_t>& order) {
   std::vector<HuggingFacePiece> weights, biases;
   for (const auto& [tensor, outputs] : linears) {
     weights.push_back({.tensor = absl::StrCat(tensor, ".weight"),

@@ -57,6 +57,9 @@ absl::Status ExpectText(const nlohmann::json& document, base::ObjectReader& read
 absl::Status ExpectAbsentOr(const nlohmann::json& document, base::ObjectReader& reader,
                             const char* key, const nlohmann::json& expected);
 
+// Names of linear layers, and their outputs.
+using Linears = std::vector<std::pair<std::string, int64_t>>;
+
 // Gathers the parameters of a model in the order of its layers.
 class ParameterNames {
  public:
@@ -75,8 +78,7 @@ class ParameterNames {
   void AddConv1D(int inside, absl::string_view tensor, int64_t inputs, int64_t outputs);
   // Adds several linear layers, of the given names and outputs, as one. `order`: of the outputs of
   // each (HuggingFacePiece).
-  void AddLinears(const absl::AlphaNum& inside, int64_t inputs,
-                  const std::vector<std::pair<std::string, int64_t>>& linears,
+  void AddLinears(const absl::AlphaNum& inside, int64_t inputs, const Linears& linears,
                   bool has_bias = false, const std::vector<int64_t>& order = {});
 
   // Adds the table of positions, of which a sample has a part.

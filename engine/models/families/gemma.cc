@@ -47,7 +47,7 @@ GemmaDefaults GemmaDefaultsOf(absl::string_view model_type) {
           .rotary_base = 1000000.0};
 }
 
-// Reads which blocks have a window: all but the last of so many.
+// Reads which blocks have a window: all except every global_every-th one.
 absl::Status ReadLayerTypes(const nlohmann::json& document, ObjectReader& reader,
                             int64_t usual_period, Transformer& model) {
   model.global_every = usual_period;
@@ -246,8 +246,6 @@ nlohmann::ordered_json GemmaConfig(const Transformer& model) {
   }
   return config;
 }
-
-using Linears = std::vector<std::pair<std::string, int64_t>>;  // names, and their outputs
 
 void AddGemmaBlock(const Transformer& model, int64_t block, ParameterNames& names) {
   const std::string prefix = absl::StrCat("layers.", block, ".");

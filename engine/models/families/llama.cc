@@ -189,8 +189,6 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   return config;
 }
 
-using Linears = std::vector<std::pair<std::string, int64_t>>;  // names, and their outputs
-
 void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& names) {
   const std::string prefix = absl::StrCat("layers.", block, ".");
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";

@@ -26,12 +26,14 @@ int64_t BytesOfFeed(const kernels::Device& device, const BoundaryTensors& input)
 }
 
 partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTensors& input,
-                                 const LossSpec& loss, int64_t micro_batch_rows,
-                                 int micro_batches) {
+                                 const LossSpec& loss, int64_t document_positions,
+                                 int64_t micro_batch_rows, int micro_batches) {
   return {.feed_resident_bytes = AlignTensor(micro_batches * BytesOfFeed(device, input)),
           .loss_workspace_bytes = loss.is_computed_by_layer ? 0  // the layer's own
                                                             : AlignTensor(loss.workspace_bytes),
-          .loss_resident_bytes = AlignTensor(micro_batches * BytesOfLoss(loss, micro_batch_rows))};
+          .loss_resident_bytes = AlignTensor(micro_batches * BytesOfLoss(loss, micro_batch_rows)),
+          .stage_resident_bytes =
+              micro_batches * BytesOfDocuments(document_positions, micro_batch_rows)};
 }
 
 int64_t DocumentPositions(const Model& model) {

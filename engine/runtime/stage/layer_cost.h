@@ -26,11 +26,11 @@ int64_t BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows);
 // Returns the bytes of one micro-batch's inputs in the place to which the inputs of a step are
 // copied ahead if the host cannot write them into the device's memory. `input`: the first layer's.
 int64_t BytesOfFeed(const kernels::Device& device, const BoundaryTensors& input);
-partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTensors& input,
-                                 const LossSpec& loss, int64_t micro_batch_rows, int micro_batches);
-
 // Returns the number of positions of a sample that every stage is told the documents of; 0: none.
 int64_t DocumentPositions(const Model& model);
+partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTensors& input,
+                                 const LossSpec& loss, int64_t document_positions,
+                                 int64_t micro_batch_rows, int micro_batches);
 
 // Returns the bytes of collectives: if updates wait for the norm (Optimizer::waits_for_norm), the
 // squared norm of each parameter, in double; if results are shared, what the loss keeps of each

@@ -101,7 +101,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                             InputType(device, model.takes_ids()));
   profile.feed_bytes_per_micro_batch = BytesOfFeed(device, fed);
   profile.loss_workspace_bytes =
-      BytesOfEnds(device, fed, profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1)
+      BytesOfEnds(device, fed, profile.loss_spec, /*document_positions=*/0,
+                  options.micro_batch_rows, /*micro_batches=*/1)
           .loss_workspace_bytes;
   profile.loss_bytes_per_micro_batch = BytesOfLoss(profile.loss_spec, options.micro_batch_rows);
   profile.stage_bytes_per_micro_batch =

@@ -117,20 +117,15 @@ absl::Status Stage::PrepareFeed() {
   return absl::OkStatus();
 }
 
-int64_t Stage::document_bytes() const {
-  return options_.micro_batches *
-         BytesOfDocuments(options_.document_positions, options_.micro_batch_rows);
-}
-
 void Stage::LayOut() {
   const partition::StagePosition position = {.is_first = options_.is_first,
                                              .is_last = options_.is_last,
                                              .splits_backward = options_.splits_backward,
                                              .trains = options_.trains,
                                              .replication = options_.replication};
-  partition::EndMemory ends =
-      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches);
-  ends.stage_resident_bytes = document_bytes();
+  const partition::EndMemory ends =
+      BytesOfEnds(device_, input_, loss_spec_, options_.document_positions,
+                  options_.micro_batch_rows, options_.micro_batches);
   chain_.LayOut(position, ends, options_.recomputed);
   for (OtherChain& other : others_) {
     other.chain.LayOut(position, ends);
@@ -210,7 +205,8 @@ void Stage::PlaceParameters(std::byte* resident) {
     others += AlignTensor(options_.micro_batches * feed_.feature_bytes());
   }
   feed_.PlaceDocuments(others);
-  others += document_bytes();
+  others += options_.micro_batches *
+            BytesOfDocuments(options_.document_positions, options_.micro_batch_rows);
   if (!options_.is_last) return;
   feed_.PlaceTargets(others);
   others += options_.micro_batches * BytesOfTargets(loss_spec_.target, options_.micro_batch_rows);

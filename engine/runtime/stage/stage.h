@@ -187,7 +187,6 @@ class Stage {
         const StageOptions& options, Sequential chain);
   absl::Status PrepareLoss(const LossFactory& factory);
   absl::Status PrepareFeed();
-  int64_t document_bytes() const;  // of what it is told of a step's documents
   void LayOut();
   void PlaceParameters(std::byte* resident);
   absl::Status InitializeParameters(uint64_t seed, bool draws_all);

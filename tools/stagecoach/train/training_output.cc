@@ -14,11 +14,9 @@
 namespace stagecoach::tools {
 namespace {
 
-bool IsFirstRank(const engine::RunConfig& config) { return config.rank.value_or(0) == 0; }
-
 std::unique_ptr<engine::TrainingObserver> ReportFor(const engine::RunConfig& config,
                                                     const engine::TrainingRun& run) {
-  if (!IsFirstRank(config)) return std::make_unique<engine::TrainingObserver>();
+  if (!config.is_first_rank()) return std::make_unique<engine::TrainingObserver>();
   const ReportOptions report = {.explains = config.explain,
                                 .log_every_steps = config.log_every_steps};
   return config.json ? MakeJsonReport(report) : MakeTextReport(EpochsOf(config, run), report);
@@ -28,7 +26,7 @@ std::unique_ptr<engine::TrainingObserver> ReportFor(const engine::RunConfig& con
 
 absl::Status TrainingOutput::Start(const engine::RunConfig& config,
                                    const engine::TrainingRun& run) {
-  if (IsFirstRank(config) && !config.metrics.empty()) {
+  if (config.is_first_rank() && !config.metrics.empty()) {
     RETURN_IF_ERROR(base::CheckWritable(config.metrics));
   }
   report_ = ReportFor(config, run);
@@ -39,7 +37,7 @@ absl::Status TrainingOutput::Start(const engine::RunConfig& config,
 
 absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine::TrainingRun& run,
                                    const engine::TrainingStart& start) {
-  if (!IsFirstRank(config) || !logs_.empty()) return absl::OkStatus();
+  if (!config.is_first_rank() || !logs_.empty()) return absl::OkStatus();
   const RunLog::Options log = {
       .every_steps = std::max<int64_t>(1, config.log_every_steps),
       .measures = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding)};
