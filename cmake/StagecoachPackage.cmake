@@ -25,8 +25,8 @@ threads, processes and hosts, and simulates schedules.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS dataset-fashion-mnist)
 
-stagecoach_package(development libstagecoach-dev libdevel "g++, libabsl-dev, libdnnl-dev, libgloo-dev, libpcre2-dev, \
-libsentencepiece-dev, libxxhash-dev, nlohmann-json3-dev, pkg-config, zlib1g-dev"
+stagecoach_package(development libstagecoach-dev libdevel "g++, libabsl-dev, libdnnl-dev, libgloo-dev, libjpeg-dev, \
+libpcre2-dev, libpng-dev, libsentencepiece-dev, libxxhash-dev, nlohmann-json3-dev, pkg-config, zlib1g-dev"
 "${PROJECT_DESCRIPTION} (development)
 Headers and static libraries, for programs that define models and train them
 in C++, with what CMake and pkg-config find them by.")

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
+#include "engine/data/pixels.h"
 
 namespace stagecoach::engine {
 
@@ -83,6 +84,13 @@ class SomeRows final : public Dataset {
     return std::make_shared<const SomeRows>(std::move(whole), rows_, which_);
   }
   int64_t AnswersOf(int64_t row) const override { return whole_->AnswersOf(RowOf(row)); }
+  std::string NameOf(int64_t row) const override { return whole_->NameOf(RowOf(row)); }
+  void WillRead(absl::Span<const int64_t> rows) const override {
+    std::vector<int64_t> rows_of_whole;
+    for (const int64_t row : rows) rows_of_whole.push_back(RowOf(row));
+    whole_->WillRead(rows_of_whole);
+  }
+  absl::Status ReadStatus() const override { return whole_->ReadStatus(); }
 
  private:
   void ReadInput(int i, int64_t row, std::byte* out) const override {
@@ -248,17 +256,7 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
     const Shape& image, int64_t classes, double mean, double stddev, std::vector<uint8_t> pixels,
     std::vector<int32_t> labels) {
   RETURN_IF_ERROR(CheckShape(image.elements(), classes, pixels.size(), labels));
-  if (!std::isfinite(mean) || !std::isfinite(stddev) || stddev <= 0) {
-    return base::DataError(absl::StrFormat(
-        "mean %g and standard deviation %g of the pixels, expected finite numbers, the second "
-        "positive: images of a single shade cannot be standardized",
-        mean, stddev));
-  }
-  TensorSpec tensor = {.name = kFeatures, .type = DType::kUint8, .shape = image};
-  for (int pixel = 0; pixel < 256; ++pixel) {
-    tensor.value_of_byte.push_back(static_cast<float>((pixel / 255.0 - mean) / stddev));
-  }
-  SampleSpec spec = SpecOf(std::move(tensor), classes);
+  ASSIGN_OR_RETURN(SampleSpec spec, ImageSpec(image, classes, mean, stddev));
   return std::shared_ptr<const ImageDataset>(
       new ImageDataset(std::move(spec), mean, stddev, std::move(pixels), std::move(labels)));
 }

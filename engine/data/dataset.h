@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/data/encoding.h"
@@ -34,6 +36,16 @@ class Dataset {
   virtual std::shared_ptr<const Dataset> ForEpoch(uint64_t /*seed*/, int64_t /*epoch*/) const {
     return nullptr;
   }
+
+  // Returns what a row is called where it is predicted, such as its file; "": it has no name.
+  virtual std::string NameOf(int64_t /*row*/) const { return {}; }
+
+  // Announces rows that will be read soon, in that order: sets whose rows take long to read begin
+  // with them. What is read does not depend on it.
+  virtual void WillRead(absl::Span<const int64_t> /*rows*/) const {}
+  // Returns the first error of reading a row, such as of a file that has been removed since: the
+  // row was read as 0.
+  virtual absl::Status ReadStatus() const { return absl::OkStatus(); }
 
   // Write a row's input `i` of spec(), or its target, to `out` unchanged.
   void CopyInput(int i, int64_t row, absl::Span<std::byte> out) const;

@@ -176,6 +176,9 @@ bool Feed::IsPrepared(const Batch& batch, int micro_batch) const {
 absl::Status Feed::Prepare(const Batch& next) {
   prepared_data_ = nullptr;
   released_ = 0;
+  if (next.data != nullptr && options_.features > 0) {
+    next.data->WillRead(next.RowsOf(0, options_.micro_batch_rows, options_.micro_batches));
+  }
   const bool has_places = staged_features_.bytes() + staged_loss_.bytes() > 0;
   if (next.data == nullptr || !has_places) return absl::OkStatus();
   half_ = 1 - half_;  // what this run uses may not have been copied yet
@@ -263,6 +266,12 @@ absl::Status Feed::WriteFeatures(const Batch& batch, int micro_batch, int count,
   const absl::Span<const int64_t> rows =
       batch.RowsOf(micro_batch, options_.micro_batch_rows, count);
   const int64_t row_bytes = options_.features * SizeOf(feature_type());
+  // Rows of this run that come later; those of the next run are announced by Prepare.
+  if (count < options_.micro_batches) {
+    batch.data->WillRead(batch.RowsOf(micro_batch, options_.micro_batch_rows, count));
+    batch.data->WillRead(batch.RowsOf(micro_batch + count, options_.micro_batch_rows,
+                                      options_.micro_batches - micro_batch - count));
+  }
   RoundedBytes rounded = {};
   if (rounds()) rounded = RoundedBytesOf(batch.data->spec().inputs.front());
   const int64_t parts =
@@ -277,6 +286,7 @@ absl::Status Feed::WriteFeatures(const Batch& batch, int micro_batch, int count,
   });
   std::memset(place + std::ssize(rows) * row_bytes, 0,
               static_cast<size_t>((count_rows - std::ssize(rows)) * row_bytes));
+  RETURN_IF_ERROR(batch.data->ReadStatus());
   return has_ids() ? CheckIds(rows, options_.features, options_.vocabulary, place)
                    : absl::OkStatus();
 }

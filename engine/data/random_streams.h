@@ -18,6 +18,8 @@ enum class DataStream : uint64_t {
   kTeacherHidden = 6,
   kTeacherOutput = 7,
   kTokenOrigin = 8,
+  kImageHoldOut = 9,
+  kImageBox = 10,
 };
 
 // Returns the stream id for base::RandomStream and base::Permutation. `index` tells apart the

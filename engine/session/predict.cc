@@ -68,6 +68,8 @@ DataSource SourceOf(const PredictConfig& options, const Manifest& manifest) {
       .labels = manifest.encoding.labels_are_numbers() ? LabelKind::kNumbers : LabelKind::kClasses,
       .channels = options.run.channels,
       .model_input = manifest.input,
+      .image_size = options.run.image_size.value_or(0),
+      .skips_broken_images = options.run.skips_broken_images,
       .seed = options.run.seed,
       .tokens = {.context = manifest.input.elements(),
                  .vocabulary = manifest.encoding.vocabulary,

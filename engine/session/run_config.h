@@ -34,6 +34,10 @@ struct RunConfig {
   std::string default_data = kFashionMnistDirectory;
   std::string label = "label";           // column of a .csv file
   std::optional<ChannelOrder> channels;  // of arrays; unset: ArrayOptions'
+  // Of files of images: the side of samples (unset: the model's, kLargeImageSide if it takes any,
+  // or kDefaultImageSide for the default network), and what happens with those that cannot be read.
+  std::optional<int64_t> image_size;
+  bool skips_broken_images = false;
   // "cross-entropy", or "mse", which takes labels that are numbers; unset: the loss of the model's
   // file, or cross-entropy if it has none.
   std::optional<std::string> loss;
@@ -171,6 +175,7 @@ inline bool WantsTraces(const RunConfig& options) {
 }
 
 inline constexpr int64_t kDefaultImageRows = 10'000;
+inline constexpr int64_t kLargeImageSide = 224;
 inline constexpr char kUsualSchedule[] = "1f1b";
 inline constexpr int kDefaultStages = 4;
 inline constexpr int kDefaultMicroBatches = 4;

@@ -24,6 +24,7 @@
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
+#include "engine/data/formats/image_folder.h"
 #include "engine/data/formats/load.h"
 #include "engine/data/tokenizer/folder_tokenizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -159,6 +160,27 @@ absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source
                                        source.spec, " is none"));
 }
 
+absl::Status CheckImageFlags(const RunConfig& options, const DataSource& source) {
+  const char* const given = options.image_size.has_value() ? "--image-size"
+                            : options.skips_broken_images  ? "--skip-broken-images"
+                                                           : nullptr;
+  const DataFormat* const format = FindDataFormat(source);
+  const bool has_files = format != nullptr && format->has_image_files;
+  if (given == nullptr || has_files) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(given, " is for ",
+                                       DescribeDataForms(&DataFormat::has_image_files), ", and ",
+                                       source.spec, " is none"));
+}
+
+// Returns the side of samples that are files of images; 0: that of the model's input.
+int64_t ImageSizeOf(const RunConfig& options, const Shape& model_input) {
+  if (options.image_size.has_value()) return *options.image_size;
+  if (model_input.rank() == 3) return 0;
+  const bool is_small =
+      NameOfModel(options) == kDefaultModel || absl::EndsWith(options.model_file, "-small");
+  return is_small ? kDefaultImageSide : kLargeImageSide;
+}
+
 absl::Status CheckChatFlags(const RunConfig& options, const DataSource& source) {
   const char* const given = !options.chat_template.empty() ? "--chat-template"
                             : options.trains_on_all        ? "--train-on"
@@ -184,11 +206,14 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .labels = LabelsOf(options),
                              .channels = options.channels,
                              .model_input = model_input,
+                             .image_size = ImageSizeOf(options, model_input),
+                             .skips_broken_images = options.skips_broken_images,
                              .has_shapes_only = options.needs_shapes_only,
                              .seed = options.seed,
                              .tokens = tokens,
                              .on_notice = options.notices.on_notice};
   RETURN_IF_ERROR(CheckLabelColumn(options, source));
+  RETURN_IF_ERROR(CheckImageFlags(options, source));
   RETURN_IF_ERROR(CheckChatFlags(options, source));
   if (options.test_fraction.has_value() && !IsDivided(source)) {
     return base::UsageError(

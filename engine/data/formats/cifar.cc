@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCifarImages(const std::string
 }
 
 const DataFormat kCifarFormat = {
-    .name = "CIFAR-10",
+    .name = "CIFAR",
     .form = "a directory of CIFAR-10 files",
     .matches = [](const DataSource& source) { return HoldsCifar(source.spec); },
     .load = [](const DataSource& source,

@@ -29,18 +29,22 @@ struct DataFormat {
                                                                  int64_t classes) = nullptr;
   bool has_numbers = false;       // labels may be numbers, and not only classes
   bool has_label_column = false;  // DataSource::label_column says which column has the labels
+  bool has_image_files = false;   // images are of any size, and become those of image_size
   // The share of a file that is the test set, by default; 0: there is a test set of its own.
   double test_fraction = 0.0;
+  // Returns whether the test set is a share of the data; null: it is, if they are one file.
+  bool (*is_divided)(const DataSource& source) = nullptr;
 };
 
 extern const DataFormat kSyntheticFormat, kChatFormat, kTokenFormat;
 extern const DataFormat kCsvFormat, kArrayFormat, kCifarFormat, kIdxFormat;
+extern const DataFormat kImageFolderFormat;
 
 // If data have several of the formats, the first counts; IDX is the last, since any file may have
 // it. Messages and help list the last one first.
 inline constexpr const DataFormat* kDataFormats[] = {
-    &kSyntheticFormat, &kChatFormat,  &kTokenFormat, &kCsvFormat,
-    &kArrayFormat,     &kCifarFormat, &kIdxFormat,
+    &kSyntheticFormat, &kChatFormat,  &kTokenFormat,       &kCsvFormat,
+    &kArrayFormat,     &kCifarFormat, &kImageFolderFormat, &kIdxFormat,
 };
 
 // Returns null if the source has none of the formats.

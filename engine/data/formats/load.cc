@@ -120,7 +120,8 @@ absl::Status CheckEncodesImages(const DataEncoding& encoding) {
 
 bool IsDivided(const DataSource& source) {
   const DataFormat* const format = FindDataFormat(source);
-  return format != nullptr && format->test_fraction > 0.0 && !IsDirectory(source.spec);
+  if (format == nullptr || format->test_fraction == 0.0) return false;
+  return format->is_divided != nullptr ? format->is_divided(source) : !IsDirectory(source.spec);
 }
 
 absl::StatusOr<TrainTest> LoadData(const DataSource& source) {

@@ -5,7 +5,7 @@
 namespace stagecoach::engine {
 
 const DataFormat kTokenFormat = {
-    .name = "text/ids",
+    .name = "text",
     .form =
         "a .txt file, tokens in .bin or .npy files or in a directory of them, any text with a "
         "tokenizer",

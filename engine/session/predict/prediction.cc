@@ -58,6 +58,7 @@ class Collector {
       row.outputs =
           values.subspan(static_cast<size_t>(i * outputs_), static_cast<size_t>(outputs_));
       row.predicted = ClassOf(row.outputs);
+      row.name = task_.data->NameOf(row.row);
       if (!task_.has_one_label()) continue;
       row.label = task_.data->label(row.row);
       if (task_.counts_classes()) confusion_.Add(row.label, row.predicted);
@@ -146,6 +147,7 @@ absl::StatusOr<Prediction> PredictAll(Trainer& trainer, const PredictionTask& ta
                                          {.rows = task.data->rows(),
                                           .outputs = outputs,
                                           .has_labels = task.has_one_label(),
+                                          .has_names = !task.data->NameOf(0).empty(),
                                           .encoding = task.encoding},
                                          0, files, [&] {
                                            has_run = true;

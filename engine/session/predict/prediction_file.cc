@@ -30,12 +30,17 @@ void AppendField(const std::string& text, std::string& to) {
   }
 }
 
+// Names of files may be no UTF-8.
+std::string JsonText(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 class Csv final : public PredictionFormat {
  public:
   using PredictionFormat::PredictionFormat;
 
   void AppendHeader(std::string& to) const override {
-    to += "row";
+    to += layout_.has_names ? "row,file" : "row";
     for (int64_t i = 0; has_outputs() && i < layout_.outputs; ++i) {
       to += ',';
       AppendField(layout_.encoding.labels_are_numbers() ? "prediction" : layout_.encoding.NameOf(i),
@@ -47,6 +52,10 @@ class Csv final : public PredictionFormat {
 
   void AppendRow(const PredictedRow& row, std::string& to) const override {
     absl::StrAppend(&to, row.row);
+    if (layout_.has_names) {
+      to += ',';
+      AppendField(row.name, to);
+    }
     for (size_t i = 0; has_outputs() && i < row.outputs.size(); ++i) {
       to += ',';
       AppendNumber(row.outputs[i], to);
@@ -71,6 +80,7 @@ class JsonLines final : public PredictionFormat {
 
   void AppendRow(const PredictedRow& row, std::string& to) const override {
     absl::StrAppend(&to, "{\"row\":", row.row);
+    if (layout_.has_names) absl::StrAppend(&to, ",\"file\":", JsonText(row.name));
     if (has_outputs()) {
       const char* separator = ",\"outputs\":[";
       for (const float output : row.outputs) {
@@ -86,8 +96,7 @@ class JsonLines final : public PredictionFormat {
       return;
     }
     const auto add = [&](const char* key, int32_t label) {
-      absl::StrAppend(&to, ",\"", key,
-                      "\":", nlohmann::json(layout_.encoding.NameOf(label)).dump());
+      absl::StrAppend(&to, ",\"", key, "\":", JsonText(layout_.encoding.NameOf(label)));
     };
     add("class", row.predicted);
     if (layout_.has_labels) add("label", row.label);

@@ -17,6 +17,7 @@ struct PredictedRow {
   absl::Span<const float> outputs;
   int32_t predicted = 0;  // the class
   int32_t label = -1;     // -1: unknown
+  std::string name;       // Dataset::NameOf
 };
 
 // What a file of predictions holds.
@@ -30,6 +31,7 @@ struct PredictionLayout {
   int64_t rows = 0;
   int64_t outputs = 0;  // per row
   bool has_labels = false;
+  bool has_names = false;
   DataEncoding encoding;  // for the names of classes
 };
 
@@ -38,6 +40,7 @@ struct PredictionLayout {
 //           the classes, or "prediction" for a number; or "row,class,label", by names
 //   .jsonl  {"row": 0, "outputs": [...]}, or {"row": 0, "class": "a", "label": "b"}; an output that
 //           is not finite is null
+//           In both, "file" follows "row" if the rows are files.
 //   .npy    (rows, outputs) float32, or (rows) int32: the numbers of classes, without labels
 // Numbers are the shortest texts that read as the same float32.
 class PredictionFormat {

@@ -17,6 +17,7 @@
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
+#include "engine/data/formats/image_folder.h"
 #include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
@@ -170,6 +171,10 @@ const engine::TensorSpec& InputOf(const engine::TrainingRun& run) {
 }
 bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
 bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
+bool HoldsImageFiles(const O& options) {
+  const engine::DataFormat* const format = engine::FindDataFormat({.spec = DataOf(options)});
+  return format != nullptr && format->has_image_files;
+}
 bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
 bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
 bool IsWarmupCosine(const engine::TrainingRun& run) {
@@ -243,6 +248,20 @@ std::vector<RunFlag> DataFlags() {
                                                                                   : "first")
                          : std::nullopt;
             })}),
+      Flag("--image-size", "N",
+           "Side of square samples made of image files [the model's, 224 or 32]",
+           Reads(&O::image_size, CountIn(1, engine::kMaxImageSampleSide)),
+           {.in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
+             if (!HoldsImageFiles(options)) return std::nullopt;
+             const kernels::Shape& shape = InputOf(run).shape;
+             if (shape.dim(1) != shape.dim(2)) return std::nullopt;
+             return absl::StrCat(shape.dim(1));
+           }}),
+      Flag("--skip-broken-images", "", "Leave out image files that cannot be read, with a notice",
+           Switches(&O::skips_broken_images), {.in_effect = OfOptions([](const O& options) {
+                                                 return options.skips_broken_images ? Effect("yes")
+                                                                                    : std::nullopt;
+                                               })}),
       Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
            Reads(&O::loss, Choice({"cross-entropy", "mse"})),
            {.in_effect =
@@ -296,7 +315,7 @@ std::vector<RunFlag> TestDataFlags() {
                                                           : std::nullopt;
                                              })}),
       Flag("--test-fraction", "X",
-           absl::StrCat("Share of a file held out for tests [", TestFractions(), "]"),
+           absl::StrCat("Share held out for tests [", TestFractions(), "]"),
            Reads(&O::test_fraction, ParseTestFraction),
            {.in_effect = OfOptions([](const O& options) -> Effect {
               return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))

@@ -30,9 +30,10 @@ namespace {
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
 constexpr absl::string_view kTakenOptions[] = {
-    "--data",      "--label",     "--channels",      "--test-data", "--test-fraction",
-    "--model",     "--layers",    "--width",         "--seed",      "--device",
-    "--precision", "--tokenizer", "--chat-template", "--train-on"};
+    "--data",          "--label",    "--channels",   "--test-data",
+    "--test-fraction", "--model",    "--layers",     "--width",
+    "--seed",          "--device",   "--precision",  "--tokenizer",
+    "--chat-template", "--train-on", "--image-size", "--skip-broken-images"};
 
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;
@@ -108,6 +109,8 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options) {
               {{"--data", "As in train, or a file of IDX images [the run's test set]", own},
                {"--label", "Label column of a .csv file, if it has one [the run's]", own},
                {"--channels", "Position of the channel axis in arrays of images [the run's]", own},
+               {"--image-size", "Side of square samples made of image files [the run's]", own},
+               {"--skip-broken-images"},
                {"--tokenizer", "The run's tokenizer, if it has moved [where it was]", own},
                {"--chat-template", DescribeChatTemplate("Chats", "the run's"), own},
                {"--train-on", "Tokens of chats and completions that count [the run's]", own}});

@@ -81,7 +81,8 @@ TEST(LoadData, RefusesWhatIsNoData) {
       {LoadData(Source("/no/such/directory")), "/no/such/directory: no such file or directory",
        kNotFound},
       {LoadData(Source("")),
-       "expected a directory of IDX files, a directory of CIFAR-10 files, a directory of .npy "},
+       "expected a directory of IDX files, a folder of .png and .jpg files in a subfolder per "
+       "class, a directory of CIFAR-10 files, a directory of .npy "},
       {LoadData(Source(folder + "/num.cvs")),
        "/num.cvs: no such file or directory; did you mean num.csv?", kNotFound},
       {LoadData({.spec = "synthetic:30x4x3", .train_rows = 31}),
@@ -92,18 +93,18 @@ TEST(LoadData, RefusesWhatIsNoData) {
 
 TEST(LoadData, ListsTheFormsForWhatIsInNone) {
   const std::string folder = TestDirectory();
-  WriteTestFile(folder, "cat.png", "\x89PNG");
-  WriteTestFile(folder, "dog.png", "\x89PNG");
-  for (const char* name : {"", "/cat.png", "/a.json", "/a.txt.gz", "/a.npz", "/a.md"}) {
+  WriteTestFile(folder, "cat.gif", "GIF89a");
+  WriteTestFile(folder, "dog.gif", "GIF89a");
+  for (const char* name : {"", "/cat.gif", "/a.json", "/a.json.gz", "/a.npz", "/a.md"}) {
     const std::string data = folder + name;
     if (*name != '\0') WriteTestFile(folder, name + 1, std::string(20, 'x'));
     EXPECT_THAT(LoadData(Source(data)),
                 IsRefused(AllOf(HasSubstr(data), HasSubstr("known form, expected a directory of "
-                                                           "IDX files, a directory of "))));
+                                                           "IDX files, a folder of "))));
   }
   const DataEncoding of_images = {.mean = {0}, .stddev = {1}};
   EXPECT_THAT(LoadSamples(Source(folder), of_images, 2), IsRefused("known form, expected"));
-  EXPECT_THAT(LoadSamples(Source(folder + "/cat.png"), of_images, 2),
+  EXPECT_THAT(LoadSamples(Source(folder + "/cat.gif"), of_images, 2),
               IsRefused("other forms are a directory of IDX"));
 }
 
