@@ -20,6 +20,7 @@ enum class DataStream : uint64_t {
   kTokenOrigin = 8,
   kImageHoldOut = 9,
   kImageBox = 10,
+  kImageShift = 11,
 };
 
 // Returns the stream id for base::RandomStream and base::Permutation. `index` tells apart the

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/checkpoint/retention.h"
+#include "engine/data/augment.h"
 #include "engine/data/dataset.h"
 #include "engine/data/formats/idx.h"
 #include "engine/models/model.h"
@@ -38,6 +39,7 @@ struct RunConfig {
   // or kDefaultImageSide for the default network), and what happens with those that cannot be read.
   std::optional<int64_t> image_size;
   bool skips_broken_images = false;
+  Augmentation augmentation;
   // "cross-entropy", or "mse", which takes labels that are numbers; unset: the loss of the model's
   // file, or cross-entropy if it has none.
   std::optional<std::string> loss;

@@ -208,6 +208,7 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .model_input = model_input,
                              .image_size = ImageSizeOf(options, model_input),
                              .skips_broken_images = options.skips_broken_images,
+                             .augmentation = options.augmentation,
                              .has_shapes_only = options.needs_shapes_only,
                              .seed = options.seed,
                              .tokens = tokens,

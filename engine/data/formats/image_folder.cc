@@ -307,6 +307,7 @@ ImageFolderOptions ImageFolderOptionsOf(const DataSource& source) {
   options.test_fraction = source.test_fraction.value_or(kDefaultImageTestFraction);
   options.seed = source.seed;
   options.skips_broken = source.skips_broken_images;
+  options.has_random_boxes = source.augmentation.cuts_boxes;
   options.has_shapes_only = source.has_shapes_only;
   options.on_notice = source.on_notice;
   return options;

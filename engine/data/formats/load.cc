@@ -53,6 +53,11 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
                                         ": has classes; labels that are numbers are read from ",
                                         DescribeDataForms(&DataFormat::has_numbers)));
   }
+  if (source.augmentation.cuts_boxes && !format->has_image_files) {
+    return base::DataError(
+        absl::StrCat(source.spec, ": resized-crop is for images of any size, which are read from ",
+                     DescribeDataForms(&DataFormat::has_image_files), "; crop is for all images"));
+  }
   return format->load(source, source.test_spec.empty() ? Sets::kBoth : Sets::kTraining);
 }
 
@@ -138,6 +143,11 @@ absl::StatusOr<TrainTest> LoadData(const DataSource& source) {
       return base::DataError(
           absl::StrCat(source.test_spec, ": has no labels, which a test set needs"));
     }
+  }
+  if (source.augmentation.any()) {
+    auto augmented = Augmented(data.train, source.augmentation);
+    RETURN_IF_ERROR(base::Annotate(augmented.status(), source.spec));
+    data.train = *std::move(augmented);
   }
   if (source.train_rows == 0) return data;
   auto subset = Subset(data.train, source.train_rows);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/data/augment.h"
 #include "engine/data/dataset.h"
 #include "engine/data/tokens/tokens.h"
 
@@ -34,6 +35,7 @@ struct DataSource {
   // input, or kDefaultImageSide), and whether those that cannot be read are left out, with a notice.
   int64_t image_size = 0;
   bool skips_broken_images = false;
+  Augmentation augmentation;  // of the training set, which are images
   // Number of training samples to keep, the first in the order of the file; 0 keeps all. The
   // standardization stays that of the whole training set.
   int64_t train_rows = 0;

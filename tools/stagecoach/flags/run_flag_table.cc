@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -92,6 +93,35 @@ auto NamesOf(std::vector<std::pair<std::string, T>> values) {
     }
     return ParseChoice(name, names).status();
   };
+}
+
+// The words of --augment, and what they stand for.
+constexpr std::pair<const char*, bool engine::Augmentation::*> kAugmentations[] = {
+    {"flip", &engine::Augmentation::flips},
+    {"crop", &engine::Augmentation::shifts},
+    {"resized-crop", &engine::Augmentation::cuts_boxes},
+};
+
+absl::StatusOr<engine::Augmentation> ParseAugmentation(const std::string& text) {
+  std::vector<std::string> names;
+  for (const auto& [name, field] : kAugmentations) names.emplace_back(name);
+  engine::Augmentation augmentation;
+  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+    ASSIGN_OR_RETURN(const std::string chosen, ParseChoice(std::string(word), names));
+    for (const auto& [name, field] : kAugmentations) {
+      if (chosen == name) augmentation.*field = true;
+    }
+  }
+  if (!augmentation.shifts || !augmentation.cuts_boxes) return augmentation;
+  return absl::InvalidArgumentError("crop and resized-crop exclude each other");
+}
+
+std::string AugmentationText(const engine::Augmentation& augmentation) {
+  std::vector<std::string> words;
+  for (const auto& [name, field] : kAugmentations) {
+    if (augmentation.*field) words.emplace_back(name);
+  }
+  return absl::StrJoin(words, ",");
 }
 
 auto ParseRows() { return OrWord<int64_t>("all", 0, CountIn(1, kMostCount)); }
@@ -262,6 +292,13 @@ std::vector<RunFlag> DataFlags() {
                                                  return options.skips_broken_images ? Effect("yes")
                                                                                     : std::nullopt;
                                                })}),
+      Flag("--augment", "LIST",
+           "Vary training images: flip, crop (shift by up to 4), resized-crop",
+           Reads(&O::augmentation, ParseAugmentation),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              const std::string list = AugmentationText(options.augmentation);
+              return list.empty() ? std::nullopt : Effect(list);
+            })}),
       Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
            Reads(&O::loss, Choice({"cross-entropy", "mse"})),
            {.in_effect =

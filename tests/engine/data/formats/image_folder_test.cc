@@ -201,6 +201,26 @@ TEST(ImageFolder, PredictsImagesWithOrWithoutLabels) {
                                  "dog")));
 }
 
+TEST(ImageFolder, CutsRandomBoxesInTraining) {
+  const std::string folder = Pets(TestDirectory());
+  const auto data =
+      LoadData({.spec = folder, .image_size = 6, .augmentation = {.cuts_boxes = true}});
+  const auto plain = LoadData({.spec = folder, .image_size = 6});
+  ASSERT_OK(data);
+  EXPECT_EQ(data->encoding, plain->encoding);
+  const auto first = data->train->ForEpoch(1, 1), second = data->train->ForEpoch(1, 2);
+  ASSERT_NE(first, nullptr);
+  const auto again = data->train->ForEpoch(1, 1);
+  again->WillRead({4, 5});
+  for (int64_t row = 0; row < data->train->rows(); ++row) {
+    EXPECT_EQ(FeaturesOf(*data->train, row), FeaturesOf(*plain->train, row));
+    EXPECT_EQ(FeaturesOf(*first, row), FeaturesOf(*again, row));
+    EXPECT_NE(FeaturesOf(*first, row), FeaturesOf(*second, row));
+    EXPECT_EQ(first->label(row), plain->train->label(row));
+  }
+  EXPECT_OK(first->ReadStatus());
+}
+
 TEST(ImageFolder, NeedsNoImagesForShapes) {
   const std::string folder = Pets(TestDirectory());
   WriteTestFile(folder, "cat/7.jpg", "broken");
