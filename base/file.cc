@@ -77,27 +77,24 @@ absl::StatusOr<std::string> ReadPlain(const FileReader& file, int64_t max_bytes)
 // Uncompresses the members of one gzip file into one string.
 class Gunzip {
  public:
-  static absl::StatusOr<std::string> Read(const FileReader& file, int64_t max_bytes) {
-    Gunzip gunzip(file, max_bytes);
+  // `read_parts` calls its argument with one part of the compressed contents after the other.
+  using TakePart = absl::FunctionRef<absl::Status(absl::Span<char> part)>;
+  static absl::StatusOr<std::string> Read(
+      const std::string& name, int64_t max_bytes,
+      absl::FunctionRef<absl::Status(TakePart take_part)> read_parts) {
+    Gunzip gunzip(name, max_bytes);
     // 15 is the largest window; 16 asks for a gzip header and trailer.
     if (inflateInit2(&gunzip.stream_, 15 + 16) != Z_OK) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory to uncompress ", file.path()));
+      return absl::ResourceExhaustedError(absl::StrCat("no memory to uncompress ", name));
     }
     const std::unique_ptr<z_stream, decltype(&inflateEnd)> end(&gunzip.stream_, &inflateEnd);
-    return gunzip.ReadMembers();
+    RETURN_IF_ERROR(read_parts([&](absl::Span<char> part) { return gunzip.Inflate(part); }));
+    if (gunzip.at_member_end_) return std::move(gunzip.contents_);
+    return absl::DataLossError(absl::StrCat(name, " is truncated: its gzip data end early"));
   }
 
  private:
-  Gunzip(const FileReader& file, int64_t max_bytes) : file_(file), max_bytes_(max_bytes) {}
-
-  absl::StatusOr<std::string> ReadMembers() {
-    RETURN_IF_ERROR(ReadParts(file_, [&](absl::Span<char> part) { return Inflate(part); }));
-    if (!at_member_end_) {
-      return absl::DataLossError(
-          absl::StrCat(file_.path(), " is truncated: its gzip data end early"));
-    }
-    return std::move(contents_);
-  }
+  Gunzip(const std::string& name, int64_t max_bytes) : name_(name), max_bytes_(max_bytes) {}
 
   absl::Status Inflate(absl::Span<char> compressed) {
     stream_.next_in = reinterpret_cast<Bytef*>(compressed.data());
@@ -109,7 +106,7 @@ class Gunzip {
       const int result = inflate(&stream_, Z_NO_FLUSH);
       // Z_BUF_ERROR says only that there was nothing to do.
       if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) return Damaged();
-      RETURN_IF_ERROR(AppendWithin(max_bytes_, file_.path(),
+      RETURN_IF_ERROR(AppendWithin(max_bytes_, name_,
                                    absl::MakeSpan(chunk_).first(chunk_.size() - stream_.avail_out),
                                    contents_));
       at_member_end_ = result == Z_STREAM_END;
@@ -120,14 +117,13 @@ class Gunzip {
 
   absl::Status Damaged() const {
     const char* detail = stream_.msg == nullptr ? "unknown error" : stream_.msg;
-    return absl::DataLossError(members_ == 0
-                                   ? absl::StrCat(file_.path(), " is damaged gzip data: ", detail)
-                                   : absl::StrCat(file_.path(),
-                                                  " has damaged or foreign data after gzip member ",
-                                                  members_, ": ", detail));
+    return absl::DataLossError(
+        members_ == 0 ? absl::StrCat(name_, " is damaged gzip data: ", detail)
+                      : absl::StrCat(name_, " has damaged or foreign data after gzip member ",
+                                     members_, ": ", detail));
   }
 
-  const FileReader& file_;
+  const std::string& name_;
   const int64_t max_bytes_;
   z_stream stream_ = {};
   std::vector<char> chunk_ = std::vector<char>(kChunkBytes);
@@ -140,6 +136,25 @@ absl::StatusOr<bool> IsGzip(const FileReader& file) {
   std::byte magic[2] = {};
   ASSIGN_OR_RETURN(const size_t count, file.ReadSome(0, absl::MakeSpan(magic)));
   return count == 2 && magic[0] == std::byte{0x1F} && magic[1] == std::byte{0x8B};
+}
+
+absl::StatusOr<std::string> ReadGzip(const FileReader& file, int64_t max_bytes) {
+  return Gunzip::Read(file.path(), max_bytes,
+                      [&](Gunzip::TakePart take_part) { return ReadParts(file, take_part); });
+}
+
+// Does the same for contents that were read, and returns others as they are.
+absl::StatusOr<std::string> Uncompressed(const std::string& name, std::string contents,
+                                         int64_t max_bytes) {
+  if (contents.substr(0, 2) != "\x1F\x8B") return contents;
+  return Gunzip::Read(name, max_bytes, [&](Gunzip::TakePart take_part) -> absl::Status {
+    for (absl::Span<char> rest = absl::MakeSpan(contents); !rest.empty();) {
+      const absl::Span<char> part = rest.subspan(0, kChunkBytes);
+      RETURN_IF_ERROR(take_part(part));
+      rest.remove_prefix(part.size());
+    }
+    return absl::OkStatus();
+  });
 }
 
 // The descriptor that "-" is written to.
@@ -224,15 +239,19 @@ std::string InputName(absl::string_view path) {
 absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes) {
   if (path == kStandardStream) {
     static const absl::StatusOr<std::string>* const contents =
-        new absl::StatusOr<std::string>(ReadStream(STDIN_FILENO, InputName(path), max_bytes));
+        new absl::StatusOr<std::string>([&]() -> absl::StatusOr<std::string> {
+          ASSIGN_OR_RETURN(std::string read, ReadStream(STDIN_FILENO, InputName(path), max_bytes));
+          return Uncompressed(InputName(path), std::move(read), max_bytes);
+        }());
     return *contents;
   }
-  if (!IsStream(path)) return ReadFile(path, max_bytes);
+  if (!IsStream(path)) return ReadGzipFile(path, max_bytes);
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return ReadError("open", path);
   absl::StatusOr<std::string> contents = ReadStream(file, path, max_bytes);
   close(file);
-  return contents;
+  RETURN_IF_ERROR(contents.status());
+  return Uncompressed(path, *std::move(contents), max_bytes);
 }
 
 absl::Status ReserveStandardOutput() {
@@ -250,8 +269,7 @@ absl::Status ReserveStandardOutput() {
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes) {
   ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path, /*follows_links=*/true));
   ASSIGN_OR_RETURN(const bool is_gzip, IsGzip(file));
-  return is_gzip ? Gunzip::Read(file, max_uncompressed_bytes)
-                 : ReadPlain(file, max_uncompressed_bytes);
+  return is_gzip ? ReadGzip(file, max_uncompressed_bytes) : ReadPlain(file, max_uncompressed_bytes);
 }
 
 absl::Status CheckWritable(const std::string& path) {

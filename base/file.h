@@ -26,8 +26,8 @@ inline constexpr char kStandardStream[] = "-";
 // contents.
 bool IsStream(const std::string& path);
 
-// Returns the contents of a file that a user names. A stream is read to its end. Standard input is
-// read once and kept, so that several readers see the same contents. Errors are those of ReadFile.
+// Returns the contents of a file that a user names, uncompressed as by ReadGzipFile, which has the
+// same errors. A stream is read to its end; standard input is read once and kept for all readers.
 absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes);
 
 // Returns the name for messages: the path, or "standard input".

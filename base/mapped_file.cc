@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include "absl/strings/match.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
 
@@ -14,6 +16,15 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   void* const data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   if (data == MAP_FAILED) return ReadError("map", path);
   return MappedFile(data, bytes);
+}
+
+absl::StatusOr<MappedFile> MappedFile::OpenUncompressed(const std::string& path,
+                                                        int64_t max_uncompressed_bytes) {
+  ASSIGN_OR_RETURN(MappedFile file, Open(path));
+  if (!absl::StartsWith(file.contents(), "\x1F\x8B")) return file;
+  ASSIGN_OR_RETURN(std::string contents, ReadGzipFile(path, max_uncompressed_bytes));
+  file.uncompressed_ = std::make_unique<const std::string>(std::move(contents));
+  return file;
 }
 
 MappedFile::~MappedFile() {

@@ -18,6 +18,7 @@
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/chat/chat_template.h"
 #include "engine/data/chat/packing.h"
+#include "engine/data/file_name.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "kernels/ops/loss_terms.h"
 
@@ -165,7 +166,7 @@ int64_t LearnedTokens(const ChatTokens& example) {
   return std::count(example.trained.begin() + 1, example.trained.end(), 1);
 }
 
-bool HoldsChats(const std::string& path) { return absl::EndsWith(path, ".jsonl"); }
+bool HoldsChats(const std::string& path) { return HasEnding(path, ".jsonl"); }
 
 absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Create(
     const std::vector<ChatTokens>& examples, int64_t context, int64_t vocabulary,

@@ -18,6 +18,7 @@
 #include "base/mapped_file.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "engine/data/file_name.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -164,7 +165,8 @@ const char* KindName(const ChatExample& example) {
 absl::Status ReadChatFile(
     const std::string& path,
     absl::FunctionRef<absl::Status(int64_t line, const ChatExample& example)> take) {
-  ASSIGN_OR_RETURN(const base::MappedFile file, base::MappedFile::Open(path));
+  ASSIGN_OR_RETURN(const base::MappedFile file,
+                   base::MappedFile::OpenUncompressed(path, kMaxUncompressedBytes));
   absl::string_view rest = file.contents();
   absl::ConsumePrefix(&rest, "\xEF\xBB\xBF");
   const char* kind = nullptr;  // of the first example

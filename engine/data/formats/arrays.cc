@@ -44,8 +44,11 @@ struct ArraySamples {
   }
 };
 
+// Returns the path of an array, plain or compressed.
 std::string ArrayFile(const std::string& directory, absl::string_view name) {
-  return absl::StrCat(directory, "/", name, ".npy");
+  const std::string plain = absl::StrCat(directory, "/", name, ".npy");
+  const std::string compressed = absl::StrCat(plain, ".gz");
+  return !base::Exists(plain) && base::Exists(compressed) ? compressed : plain;
 }
 
 // A file, and the array in it.
@@ -55,7 +58,7 @@ struct MappedArray {
 };
 
 absl::StatusOr<MappedArray> MapArray(const std::string& path) {
-  ASSIGN_OR_RETURN(base::MappedFile file, base::MappedFile::Open(path));
+  ASSIGN_OR_RETURN(base::MappedFile file, base::MappedFile::OpenUncompressed(path, kMaxArrayBytes));
   const absl::string_view contents = file.contents();
   if (std::ssize(contents) > kMaxArrayBytes) {
     return base::DataError(absl::StrFormat("%s: %d bytes, above the limit of %d", path,

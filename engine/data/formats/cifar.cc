@@ -33,7 +33,7 @@ std::string TestFile(const std::string& directory) {
 // Adds the records of a file.
 absl::Status ReadRecords(const std::string& path, CifarImages& images) {
   constexpr size_t kRecordBytes = 1 + kCifarPixels;
-  ASSIGN_OR_RETURN(const std::string content, base::ReadFile(path, kMaxCifarBytes));
+  ASSIGN_OR_RETURN(const std::string content, base::ReadGzipFile(path, kMaxCifarBytes));
   if (content.empty()) return base::DataError(absl::StrCat(path, ": is empty"));
   if (content.size() % kRecordBytes != 0) {
     return absl::DataLossError(

@@ -26,6 +26,7 @@
 #include "base/nearest.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "engine/data/file_name.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/number_statistics.h"
 #include "engine/data/random_streams.h"
@@ -432,7 +433,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string&
 const DataFormat kCsvFormat = {
     .name = "csv",
     .form = "a .csv file",
-    .matches = [](const DataSource& source) { return absl::EndsWith(source.spec, ".csv"); },
+    .matches = [](const DataSource& source) { return HasEnding(source.spec, ".csv"); },
     .load =
         [](const DataSource& source, Sets sets) {
           return LoadCsv(source.spec,

@@ -32,7 +32,8 @@ struct DataSource {
   std::optional<ChannelOrder> channels;
   kernels::Shape model_input;
   // For files of images: the side of the square samples that they become (0: that of the model's
-  // input, or kDefaultImageSide), and whether those that cannot be read are left out, with a notice.
+  // input, or kDefaultImageSide), and whether those that cannot be read are left out, with a
+  // notice.
   int64_t image_size = 0;
   bool skips_broken_images = false;
   Augmentation augmentation;  // of the training set, which are images
@@ -48,8 +49,8 @@ struct DataSource {
   std::function<void(const std::string&)> on_notice = {};
 };
 
-// Returns whether the test set is a part of the same file or folder: a table, tokens in one file, or
-// images without a folder for tests.
+// Returns whether the test set is a part of the same file or folder: a table, tokens in one file,
+// or images without a folder for tests.
 bool IsDivided(const DataSource& source);
 
 // Errors are NotFound for a missing file or directory, and DataLoss or InvalidArgument for
@@ -60,10 +61,10 @@ absl::StatusOr<TrainTest> LoadData(const DataSource& source);
 // Loads samples for a model to predict, encoded like those that it was trained on: all rows of a
 // .csv file, with or without a label column; the test images of a directory of CIFAR-10, or the
 // test samples of arrays or of IDX files, with labels if they exist; those of one file of IDX
-// images; those of a folder of images (LoadFolderImages); the test set of a synthetic spec; tokens as in LoadTokenSamples. Neither train_rows nor
-// labels are read from `source`: the encoding says which labels. `classes`: the number that the
-// model tells apart. FailedPrecondition: the encoding is that of another kind of data. Other
-// errors: those of LoadData.
+// images; those of a folder of images (LoadFolderImages); the test set of a synthetic spec; tokens
+// as in LoadTokenSamples. Neither train_rows nor labels are read from `source`: the encoding says
+// which labels. `classes`: the number that the model tells apart. FailedPrecondition: the encoding
+// is that of another kind of data. Other errors: those of LoadData.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadSamples(const DataSource& source,
                                                            const DataEncoding& encoding,
                                                            int64_t classes);

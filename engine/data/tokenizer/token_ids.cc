@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -14,6 +15,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "engine/data/file_name.h"
 #include "engine/data/npy.h"
 
 namespace stagecoach::engine {
@@ -137,7 +139,11 @@ absl::StatusOr<TokenIds> TokenIds::OfContents(const std::string& path, TokenForm
 
 absl::StatusOr<TokenIds> TokenIds::Map(const std::string& path, TokenFormat format,
                                        int64_t vocabulary) {
-  ASSIGN_OR_RETURN(base::MappedFile opened, base::MappedFile::Open(path));
+  // Ids without a header may begin with any bytes.
+  const bool may_be_gzip = format != TokenFormat::kBin || absl::EndsWith(path, ".gz");
+  ASSIGN_OR_RETURN(base::MappedFile opened,
+                   may_be_gzip ? base::MappedFile::OpenUncompressed(path, kMaxUncompressedBytes)
+                               : base::MappedFile::Open(path));
   const auto file = std::make_shared<const base::MappedFile>(std::move(opened));
   ASSIGN_OR_RETURN(TokenIds ids, OfContents(path, format, file, file->contents()));
   RETURN_IF_ERROR(ids.CheckAll(path, vocabulary));

@@ -12,6 +12,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "engine/data/file_name.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/data/tokens/token_file.h"
 #include "engine/data/tokens/token_info.h"
@@ -115,7 +116,8 @@ size_t TrainingBytes(absl::string_view text, double test_fraction) {
 absl::StatusOr<PreparedTokens> PrepareTokens(const PrepareOptions& options) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
                    Tokenizer::Load(options.tokenizer));
-  ASSIGN_OR_RETURN(const base::MappedFile file, base::MappedFile::Open(options.text));
+  ASSIGN_OR_RETURN(const base::MappedFile file,
+                   base::MappedFile::OpenUncompressed(options.text, kMaxUncompressedBytes));
   // The text is checked before anything is written.
   RETURN_IF_ERROR(base::Annotate(base::CheckUtf8(file.contents()), options.text));
   Preparation preparation(options, *tokenizer, file.contents());

@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "engine/data/file_name.h"
 #include "engine/data/random_streams.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/data/tokens/prepare.h"
@@ -27,8 +28,8 @@ namespace stagecoach::engine {
 namespace {
 
 TokenFormat FormatOf(const std::string& path) {
-  if (absl::EndsWith(path, ".bin")) return TokenFormat::kBin;
-  return absl::EndsWith(path, ".npy") ? TokenFormat::kNpy : TokenFormat::kText;
+  if (HasEnding(path, ".bin")) return TokenFormat::kBin;
+  return HasEnding(path, ".npy") ? TokenFormat::kNpy : TokenFormat::kText;
 }
 
 // Returns the suffix of a directory's files of tokens; "" if it has none.
@@ -40,7 +41,7 @@ std::string SuffixIn(const std::string& directory) {
 }
 
 bool IsTokenFile(const std::string& path) {
-  return absl::EndsWith(path, ".txt") || IsTokenFileName(path);
+  return HasEnding(path, ".txt") || FormatOf(path) != TokenFormat::kText;
 }
 
 bool IsText(const std::string& path) {
@@ -97,7 +98,8 @@ struct TwoParts {
 
 absl::StatusOr<TwoParts> EncodeParts(const std::string& path, const Tokenizer& tokenizer,
                                      const TokenOptions& options) {
-  ASSIGN_OR_RETURN(const base::MappedFile file, base::MappedFile::Open(path));
+  ASSIGN_OR_RETURN(const base::MappedFile file,
+                   base::MappedFile::OpenUncompressed(path, kMaxUncompressedBytes));
   const absl::string_view text = file.contents();
   RETURN_IF_ERROR(base::Annotate(base::CheckUtf8(text), path));
   const DataEncoding encoding = {.vocabulary = tokenizer.vocabulary(),
@@ -275,7 +277,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadTokenSamples(const std::strin
     RETURN_IF_ERROR(
         CheckTokens(encoding, tokenizer == nullptr, tokenizer == nullptr ? "" : tokenizer->hash()));
     if (tokenizer == nullptr) return TokenIds::Map(file, TokenFormat::kText, encoding.vocabulary);
-    ASSIGN_OR_RETURN(const base::MappedFile text, base::MappedFile::Open(file));
+    ASSIGN_OR_RETURN(const base::MappedFile text,
+                     base::MappedFile::OpenUncompressed(file, kMaxUncompressedBytes));
     absl::StatusOr<TokenIds> ids = EncodeText(*tokenizer, text.contents());
     RETURN_IF_ERROR(base::Annotate(ids.status(), file));
     return ids;
