@@ -50,6 +50,11 @@ absl::StatusOr<std::vector<std::string>> ParseNames(ObjectReader& reader, absl::
 nlohmann::ordered_json ToJson(const DataEncoding& encoding) {
   nlohmann::ordered_json json = {{"mean", encoding.mean}, {"stddev", encoding.stddev}};
   if (!encoding.columns.empty()) json["columns"] = encoding.columns;
+  for (size_t i = 0; i < encoding.categories.size(); ++i) {
+    if (encoding.categories[i].empty()) continue;
+    json["categories"][encoding.columns[i]] = encoding.categories[i];
+  }
+  if (!encoding.dropped_columns.empty()) json["dropped"] = encoding.dropped_columns;
   if (!encoding.class_names.empty()) json["classes"] = encoding.class_names;
   if (encoding.labels_are_numbers()) {
     json["labels"] = {{"mean", encoding.label_mean}, {"stddev", encoding.label_stddev}};
@@ -67,6 +72,16 @@ absl::StatusOr<DataEncoding> ParseEncoding(ObjectReader reader) {
   ASSIGN_OR_RETURN(encoding.mean, ParseNumbers(reader, "mean", {}));
   ASSIGN_OR_RETURN(encoding.stddev, ParseNumbers(reader, "stddev", {.min = 0.0}));
   ASSIGN_OR_RETURN(encoding.columns, ParseNames(reader, "columns"));
+  ASSIGN_OR_RETURN(std::optional<ObjectReader> categories, reader.OptionalObject("categories"));
+  size_t features = encoding.columns.size();
+  if (categories.has_value()) {
+    for (const std::string& column : encoding.columns) {
+      ASSIGN_OR_RETURN(encoding.categories.emplace_back(), ParseNames(*categories, column));
+      if (!encoding.categories.back().empty()) features += encoding.categories.back().size() - 1;
+    }
+    RETURN_IF_ERROR(categories->Finish());
+  }
+  ASSIGN_OR_RETURN(encoding.dropped_columns, ParseNames(reader, "dropped"));
   ASSIGN_OR_RETURN(encoding.class_names, ParseNames(reader, "classes"));
   ASSIGN_OR_RETURN(std::optional<ObjectReader> labels, reader.OptionalObject("labels"));
   if (labels.has_value()) {
@@ -85,8 +100,7 @@ absl::StatusOr<DataEncoding> ParseEncoding(ObjectReader reader) {
     RETURN_IF_ERROR(tokens->Finish());
   }
   RETURN_IF_ERROR(reader.Finish());
-  const size_t features = encoding.columns.empty() ? std::min<size_t>(encoding.mean.size(), 1)
-                                                   : encoding.columns.size();
+  if (encoding.columns.empty()) features = std::min<size_t>(encoding.mean.size(), 1);
   if (encoding.mean.size() == features && encoding.stddev.size() == features) return encoding;
   return reader.Error("mean", absl::StrCat("has ", encoding.mean.size(), " elements, and stddev ",
                                            encoding.stddev.size(), ": expected ", features));

@@ -30,7 +30,16 @@ void AddRows(const Dataset& set, int64_t first, int64_t stride, base::Hasher& ha
   std::vector<int32_t> documents(spec.has_documents ? static_cast<size_t>(set.features())
                                                     : size_t{0});
   std::vector<std::byte> target(static_cast<size_t>(spec.target.bytes()));
-  for (int64_t row = first; row < set.rows(); row += stride) {
+  constexpr int64_t kAnnounced = 256;
+  std::vector<int64_t> announced;
+  for (int64_t row = first, number = 0; row < set.rows(); row += stride, ++number) {
+    if (number % kAnnounced == 0) {
+      announced.clear();
+      for (int64_t i = 0; i < kAnnounced && row + i * stride < set.rows(); ++i) {
+        announced.push_back(row + i * stride);
+      }
+      set.WillRead(announced);
+    }
     for (size_t i = 0; i < inputs.size(); ++i) {
       set.CopyInput(static_cast<int>(i), row, absl::MakeSpan(inputs[i]));
       hasher.Update(absl::MakeConstSpan(inputs[i]));
@@ -66,6 +75,9 @@ void AddEncoding(const DataEncoding& encoding, base::Hasher& hasher) {
   }
   hasher.UpdateValue(encoding.label_mean);
   hasher.UpdateValue(encoding.label_stddev);
+  for (const std::vector<std::string>& texts : encoding.categories) {
+    for (const std::string& text : texts) hasher.Update(text + "\n");
+  }
   for (const auto* const names : {&encoding.columns, &encoding.class_names}) {
     for (const std::string& name : *names) hasher.Update(name + "\n");
   }

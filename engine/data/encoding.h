@@ -12,11 +12,15 @@ namespace stagecoach::engine {
 // (LoadSamples).
 struct DataEncoding {
   // A value v is fed as (v - mean) / stddev, or as 0 if stddev is 0. There is one of each for every
-  // feature of a table; one for all pixels of images, on the scale where white is 1; none for
-  // values that are fed unchanged.
+  // feature of a table (0 and 1 for a text's); one for all pixels of images, on the scale where
+  // white is 1; none for values that are fed unchanged.
   std::vector<double> mean, stddev;
-  std::vector<std::string> columns;      // the names of a table's features; none for images
-  std::vector<std::string> class_names;  // by label; none if classes are called 0, 1, 2, ...
+  std::vector<std::string> columns;  // the names of a table's columns; none for images
+  // The texts of each column, sorted, which are a feature each: 1 where a row has it, and otherwise
+  // 0. None for a column of numbers; empty if all are. A text that is not among them is 0 in all.
+  std::vector<std::vector<std::string>> categories;
+  std::vector<std::string> dropped_columns;  // of a table, which are no features
+  std::vector<std::string> class_names;      // by label; none if classes are called 0, 1, 2, ...
   // For labels that are numbers: v is learned as (v - label_mean) / label_stddev, and an output y
   // stands for NumberOf(y). A label_stddev of 0: labels are classes.
   double label_mean = 0.0, label_stddev = 0.0;

@@ -19,6 +19,7 @@
 #include "engine/comm/rendezvous.h"
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/data/formats/arrays.h"
+#include "engine/data/formats/format.h"
 #include "engine/data/formats/load.h"
 #include "engine/session/machine.h"
 #include "engine/session/predict/scores.h"
@@ -65,6 +66,7 @@ DataSource SourceOf(const PredictConfig& options, const Manifest& manifest) {
       .test_spec = options.run.test_data,
       .test_fraction = options.run.test_fraction,
       .label_column = options.run.label,
+      .dropped_columns = options.run.dropped_columns,
       .labels = manifest.encoding.labels_are_numbers() ? LabelKind::kNumbers : LabelKind::kClasses,
       .channels = options.run.channels,
       .model_input = manifest.input,
@@ -79,6 +81,23 @@ DataSource SourceOf(const PredictConfig& options, const Manifest& manifest) {
       .on_notice = options.run.notices.on_notice};
 }
 
+// Returns an error if a flag is for data of another format.
+absl::Status CheckDataHas(const PredictConfig& options, const DataSource& source) {
+  const DataFormat* const format = FindDataFormat(source);
+  if (format == nullptr) return absl::OkStatus();  // LoadSamples tells
+  if (options.has_dropped && !format->has_label_column) {
+    return base::UsageError(absl::StrCat("--drop is for ",
+                                         DescribeDataForms(&DataFormat::has_label_column), ", and ",
+                                         source.spec, " is none"));
+  }
+  if (options.has_image_flags && !format->has_image_files) {
+    return base::UsageError(absl::StrCat("--image-size and --skip-broken-images are for ",
+                                         DescribeDataForms(&DataFormat::has_image_files), ", and ",
+                                         source.spec, " is none"));
+  }
+  return absl::OkStatus();
+}
+
 // What is to be predicted, without where to. Of a run's own data: what it tested itself with.
 absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Manifest& manifest) {
   const DataSource source = SourceOf(options, manifest);
@@ -86,6 +105,7 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
     return base::DataError(absl::StrCat(
         "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));
   }
+  RETURN_IF_ERROR(CheckDataHas(options, source));
   PredictionTask task{.wants_scores = !options.scores.empty()};
   const auto work = options.run.notices.BeginWork(DescribeReading(DataOf(options.run)));
   if (!options.has_data) {

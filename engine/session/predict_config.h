@@ -24,8 +24,9 @@ struct PredictConfig {
   // Whether all rows of the data are predicted, which may have no labels; otherwise those that the
   // run was tested with.
   bool has_data = false;
-  bool has_label = false, has_channels = false;  // whether the data must have them
-  std::optional<int64_t> micro_batch_rows;       // unset: those of the run
+  // Whether the data must have them: labels, channels, columns, files of images.
+  bool has_label = false, has_channels = false, has_dropped = false, has_image_flags = false;
+  std::optional<int64_t> micro_batch_rows;  // unset: those of the run
   bool has_threads = false;      // otherwise each device gets its share of the processors
   std::string outputs, classes;  // files; "": none
   // A file for the log-likelihood of each sample (ScoreAll), which then is a micro-batch of its

@@ -33,8 +33,9 @@ namespace stagecoach::engine {
 struct RunConfig {
   std::optional<std::string> data;  // unset: default_data
   std::string default_data = kFashionMnistDirectory;
-  std::string label = "label";           // column of a .csv file
-  std::optional<ChannelOrder> channels;  // of arrays; unset: ArrayOptions'
+  std::string label = "label";               // column of a .csv file
+  std::vector<std::string> dropped_columns;  // of a .csv file
+  std::optional<ChannelOrder> channels;      // of arrays; unset: ArrayOptions'
   // Of files of images: the side of samples (unset: the model's, kLargeImageSide if it takes any,
   // or kDefaultImageSide for the default network), and what happens with those that cannot be read.
   std::optional<int64_t> image_size;

@@ -154,8 +154,9 @@ absl::StatusOr<ModelData> ShapesOf(const RunConfig& options, const ModelTokens& 
 absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source) {
   const DataFormat* const format = FindDataFormat(source);
   const bool has_columns = format != nullptr && format->has_label_column;
-  if (options.label == RunConfig().label || has_columns) return absl::OkStatus();
-  return base::UsageError(absl::StrCat("--label is for ",
+  const bool has_label = options.label != RunConfig().label;
+  if ((!has_label && options.dropped_columns.empty()) || has_columns) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(has_label ? "--label" : "--drop", " is for ",
                                        DescribeDataForms(&DataFormat::has_label_column), ", and ",
                                        source.spec, " is none"));
 }
@@ -203,6 +204,7 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .test_spec = options.test_data,
                              .test_fraction = options.test_fraction,
                              .label_column = options.label,
+                             .dropped_columns = options.dropped_columns,
                              .labels = LabelsOf(options),
                              .channels = options.channels,
                              .model_input = model_input,
@@ -241,9 +243,11 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                                           ", but there are ", data.train->rows(),
                                           " rows to train on"));
     }
-    ASSIGN_OR_RETURN(data.train, Subset(std::move(data.train), rows));
+    ASSIGN_OR_RETURN(data.train, SomeTrainingRows(source, std::move(data.train), rows));
   }
-  const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
+  // All files of a folder are trained on.
+  const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8 &&
+                          !FindDataFormat(source)->has_image_files;
   if (options.evaluation_rows > 0) {
     auto subset = SpreadSubset(std::move(data.test), options.evaluation_rows);
     RETURN_IF_ERROR(

@@ -129,6 +129,7 @@ TEST_F(FileTest, GzipReadUncompresses) {
 
 TEST_F(FileTest, GzipReadUncompressesAnEmptyMember) {
   EXPECT_EQ(*ReadGzipFile(Create("a", Gzip("")), 0), "");
+  EXPECT_EQ(*ReadInput(Create("a", Gzip("what a user names")), 100), "what a user names");
 }
 
 TEST_F(FileTest, GzipReadJoinsMembers) {

@@ -18,7 +18,8 @@
 // one. A file has:
 //
 //   let NAME = TEXT      From here on $NAME is that text. Every file has the folders $tokenizers,
-//                        $transformers, $lora, $quantized and $profiles of fixtures.
+//                        $transformers, $images, $lora, $quantized and $profiles of
+//                        fixtures.
 //   before               The indented lines are the first of every case from here on.
 //   case NAME            The lines of the case follow.
 //
@@ -93,6 +94,7 @@ class UnreadableCliFile : public ::testing::Test {
 void RegisterCliFile(const fs::path& path) {
   const CliNames names = {{"tokenizers", STAGECOACH_TOKENIZER_FIXTURES},
                           {"transformers", STAGECOACH_TRANSFORMER_FIXTURES},
+                          {"images", STAGECOACH_IMAGE_FIXTURES},
                           {"lora", STAGECOACH_LORA_FIXTURES},
                           {"quantized", STAGECOACH_QUANTIZED_FIXTURES},
                           {"profiles", STAGECOACH_PARTITION_TEST_DATA}};

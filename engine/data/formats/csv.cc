@@ -39,18 +39,35 @@ using base::CsvReader;
 
 // Roles of columns.
 constexpr int kLabel = -1;
+constexpr int kDropped = -2;
 
 struct Header {
   std::vector<std::string> columns;
-  std::vector<int> roles;  // by column: kLabel, or the number of a feature
+  std::vector<int> roles;  // by column: kLabel, kDropped, or its number among the features'
   int features = 0;
   bool has_labels = false;
+};
+
+// What is known about a column of features.
+struct ColumnKind {
+  bool is_known = false;
+  bool is_text = false;
+  std::map<std::string, int32_t> texts;  // a text's number, in order of appearance
+};
+
+// Texts that are none of those that a model was trained on.
+struct UnknownTexts {
+  int64_t count = 0;
+  std::string column;  // of the first
+  CsvField first;
 };
 
 struct Table {
   int64_t features = 0;
   int64_t rows = 0;
-  std::vector<double> values;            // (rows, features)
+  std::vector<double> values;       // (rows, features); a text's number, or -1
+  std::vector<ColumnKind> columns;  // by feature
+  UnknownTexts unknown;
   LabelKind kind = LabelKind::kClasses;  // that of labels, if there are any
   std::vector<double> numbers;           // (rows), or
   std::vector<int32_t> labels;           // (rows), numbers of texts
@@ -91,20 +108,38 @@ absl::StatusOr<std::vector<std::string>> ReadColumns(CsvReader& reader) {
   return columns;
 }
 
-// All columns but that of the labels are features.
-absl::StatusOr<Header> HeaderToTrain(std::vector<std::string> columns,
-                                     const std::string& label_column) {
-  Header header = {.columns = std::move(columns)};
-  for (const std::string& column : header.columns) {
-    header.roles.push_back(column == label_column ? kLabel : header.features++);
+bool Contains(absl::Span<const std::string> names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+absl::Status CheckHasColumn(absl::Span<const std::string> columns, absl::string_view kind,
+                            const std::string& name) {
+  if (Contains(columns, name)) return absl::OkStatus();
+  std::string message =
+      absl::StrFormat("no %s \"%s\"; the columns are %s", kind, name, ListColumns(columns));
+  const std::string nearest = base::Nearest(name, columns);
+  if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", nearest, "\"?");
+  return CsvReader::ErrorAt({}, message);
+}
+
+// All columns but that of the labels and those that are dropped are features.
+absl::StatusOr<Header> HeaderToTrain(std::vector<std::string> columns, const CsvOptions& options) {
+  RETURN_IF_ERROR(CheckHasColumn(columns, "label column", options.label_column));
+  for (const std::string& dropped : options.dropped_columns) {
+    RETURN_IF_ERROR(CheckHasColumn(columns, "column to drop,", dropped));
+    if (dropped == options.label_column) {
+      return CsvReader::ErrorAt({}, absl::StrFormat("the column \"%s\" is to be dropped, but has "
+                                                    "the labels",
+                                                    dropped));
+    }
   }
-  header.has_labels = header.features < static_cast<int>(header.columns.size());
-  if (!header.has_labels) {
-    std::string message = absl::StrFormat("no label column \"%s\"; the columns are %s",
-                                          label_column, ListColumns(header.columns));
-    const std::string nearest = base::Nearest(label_column, header.columns);
-    if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", nearest, "\"?");
-    return CsvReader::ErrorAt({}, message);
+  Header header = {.columns = std::move(columns)};
+  header.has_labels = true;
+  for (const std::string& column : header.columns) {
+    const bool is_dropped = Contains(options.dropped_columns, column);
+    header.roles.push_back(column == options.label_column ? kLabel
+                           : is_dropped                   ? kDropped
+                                                          : header.features++);
   }
   if (header.features == 0) {
     return CsvReader::ErrorAt(
@@ -114,8 +149,7 @@ absl::StatusOr<Header> HeaderToTrain(std::vector<std::string> columns,
 }
 
 // The columns of the encoding are features, in any order; that of the labels may be missing.
-absl::StatusOr<Header> HeaderToPredict(std::vector<std::string> columns,
-                                       const std::string& label_column,
+absl::StatusOr<Header> HeaderToPredict(std::vector<std::string> columns, const CsvOptions& options,
                                        const DataEncoding& encoding) {
   std::map<std::string, int> features;
   for (const std::string& column : encoding.columns) {
@@ -125,7 +159,13 @@ absl::StatusOr<Header> HeaderToPredict(std::vector<std::string> columns,
                    .features = static_cast<int>(encoding.columns.size())};
   for (const std::string& column : header.columns) {
     const auto feature = features.find(column);
-    if (feature == features.end() && column != label_column) {
+    const bool is_dropped =
+        Contains(options.dropped_columns, column) || Contains(encoding.dropped_columns, column);
+    if (feature == features.end() && column != options.label_column && is_dropped) {
+      header.roles.push_back(kDropped);
+      continue;
+    }
+    if (feature == features.end() && column != options.label_column) {
       return CsvReader::ErrorAt(
           {}, absl::StrFormat("the model was not trained on a column \"%s\", but on %s", column,
                               ListColumns(encoding.columns)));
@@ -158,6 +198,55 @@ absl::Status NotANumber(const std::string& column, const CsvField& field) {
   return CsvReader::ErrorAt(
       field.position,
       absl::StrFormat("\"%s\" in column \"%s\" is not a finite number", field.text, column));
+}
+
+// Reads a field of a column of features; of a text, the value is its number. `unknown`: null if
+// texts may be new.
+absl::Status ReadFeature(const std::string& column, const CsvField& field, ColumnKind& kind,
+                         UnknownTexts* unknown, double& value) {
+  if (field.text.empty()) {
+    return CsvReader::ErrorAt(
+        field.position, absl::StrFormat("the field in column \"%s\" is empty: fill in what is "
+                                        "missing, leave out the row, or the column with --drop",
+                                        column));
+  }
+  const bool is_number = ParseNumber(field.text, value);
+  if (!kind.is_known) {
+    kind.is_known = true;
+    kind.is_text = !is_number;
+  }
+  if (!kind.is_text) return is_number ? absl::OkStatus() : NotANumber(column, field);
+  auto known = kind.texts.find(field.text);
+  if (known == kind.texts.end() && unknown != nullptr) {
+    if (unknown->count++ == 0) {
+      unknown->column = column;
+      unknown->first = field;
+    }
+    value = -1.0;
+    return absl::OkStatus();
+  }
+  if (is_number) {
+    return CsvReader::ErrorAt(field.position,
+                              absl::StrFormat("\"%s\" in column \"%s\" is a number, but the rows "
+                                              "above have texts, such as \"%s\"",
+                                              field.text, column, kind.texts.begin()->first));
+  }
+  if (known == kind.texts.end()) {
+    if (std::ssize(kind.texts) == kMaxCsvCategories) {
+      return CsvReader::ErrorAt(
+          field.position,
+          absl::StrFormat("column \"%s\" has more than %d different texts, which "
+                          "are too many for a feature each: leave it out with --drop",
+                          column, kMaxCsvCategories));
+    }
+    if (!base::IsUtf8(field.text)) {
+      return CsvReader::ErrorAt(field.position,
+                                absl::StrFormat("the text in column \"%s\" is not UTF-8", column));
+    }
+    known = kind.texts.emplace(field.text, static_cast<int32_t>(kind.texts.size())).first;
+  }
+  value = known->second;
+  return absl::OkStatus();
 }
 
 absl::Status AppendLabel(const std::string& column, const CsvField& label, Table& table) {
@@ -201,9 +290,11 @@ absl::Status AppendRow(const Header& header, absl::Span<const CsvField> record, 
       RETURN_IF_ERROR(AppendLabel(header.columns[i], record[i], table));
       continue;
     }
-    if (!ParseNumber(record[i].text, table.values[first + static_cast<size_t>(role)])) {
-      return NotANumber(header.columns[i], record[i]);
-    }
+    if (role == kDropped) continue;
+    const auto feature = static_cast<size_t>(role);
+    RETURN_IF_ERROR(ReadFeature(header.columns[i], record[i], table.columns[feature],
+                                table.knows_texts ? &table.unknown : nullptr,
+                                table.values[first + feature]));
   }
   ++table.rows;
   return absl::OkStatus();
@@ -212,6 +303,7 @@ absl::Status AppendRow(const Header& header, absl::Span<const CsvField> record, 
 // Adds all rows that follow the header.
 absl::Status ReadRows(CsvReader& reader, const Header& header, Table& table) {
   table.features = header.features;
+  table.columns.resize(static_cast<size_t>(header.features));
   std::vector<CsvField> record, blank;
   while (true) {
     ASSIGN_OR_RETURN(const bool found, reader.Next(record));
@@ -288,6 +380,65 @@ std::vector<bool> ChooseTestRows(int64_t rows, const CsvOptions& options) {
   return is_test;
 }
 
+// Returns the texts of a column that training rows have, sorted.
+std::vector<std::string> TextsOf(const Table& table, const std::vector<bool>& is_test,
+                                 int64_t feature) {
+  std::set<int32_t> trained;
+  for (int64_t row = 0; row < table.rows; ++row) {
+    if (is_test[row]) continue;
+    trained.insert(static_cast<int32_t>(table.values[row * table.features + feature]));
+  }
+  std::vector<std::string> texts;
+  for (const auto& [text, number] : table.columns[static_cast<size_t>(feature)].texts) {
+    if (trained.contains(number)) texts.push_back(text);
+  }
+  return texts;
+}
+
+// Replaces each column of texts by a feature for each of its categories.
+void ExpandTexts(const DataEncoding& encoding, Table& table) {
+  if (encoding.categories.empty()) return;
+  const auto old_features = static_cast<size_t>(table.features);
+  std::vector<size_t> first;  // the first feature of each column
+  // Of each column, the category of each of its texts' numbers; -1: none.
+  std::vector<std::vector<int64_t>> category_of(old_features);
+  size_t features = 0;
+  for (size_t column = 0; column < old_features; ++column) {
+    const std::vector<std::string>& categories = encoding.categories[column];
+    const std::map<std::string, int32_t>& texts = table.columns[column].texts;
+    first.push_back(features);
+    features += std::max<size_t>(1, categories.size());
+    category_of[column].assign(texts.size(), -1);
+    for (size_t i = 0; i < categories.size(); ++i) {
+      category_of[column][static_cast<size_t>(texts.at(categories[i]))] = static_cast<int64_t>(i);
+    }
+  }
+  std::vector<double> values(static_cast<size_t>(table.rows) * features);
+  for (size_t row = 0; row < static_cast<size_t>(table.rows); ++row) {
+    for (size_t column = 0; column < old_features; ++column) {
+      const double value = table.values[row * old_features + column];
+      double* const place = &values[row * features + first[column]];
+      if (encoding.categories[column].empty()) {
+        *place = value;
+        continue;
+      }
+      const int64_t category = value < 0 ? -1 : category_of[column][static_cast<size_t>(value)];
+      if (category >= 0) place[category] = 1.0;
+    }
+  }
+  table.values = std::move(values);
+  table.features = static_cast<int64_t>(features);
+}
+
+// Returns, for each feature, whether it is that of a text; none if all are numbers.
+std::vector<bool> AreTexts(const DataEncoding& encoding) {
+  std::vector<bool> are_texts;
+  for (const std::vector<std::string>& categories : encoding.categories) {
+    are_texts.insert(are_texts.end(), std::max<size_t>(1, categories.size()), !categories.empty());
+  }
+  return are_texts;
+}
+
 // Measures the statistics by which the features and, if they are numbers, the labels are
 // standardized, on the training rows.
 void Measure(const Table& table, const std::vector<bool>& is_test, DataEncoding& encoding) {
@@ -299,9 +450,12 @@ void Measure(const Table& table, const std::vector<bool>& is_test, DataEncoding&
     }
     return MeasureNumbers(values);
   };
+  const std::vector<bool> are_texts = AreTexts(encoding);
   for (int64_t f = 0; f < table.features; ++f) {
+    const bool is_text = !are_texts.empty() && are_texts[static_cast<size_t>(f)];
     const NumberStatistics statistics =
-        measure([&](int64_t row) { return table.values[row * table.features + f]; });
+        is_text ? NumberStatistics{.mean = 0.0, .stddev = 1.0}
+                : measure([&](int64_t row) { return table.values[row * table.features + f]; });
     encoding.mean.push_back(statistics.mean);
     encoding.stddev.push_back(statistics.stddev);
   }
@@ -355,15 +509,23 @@ absl::StatusOr<std::shared_ptr<const Dataset>> MakeSet(const Table& table,
 absl::StatusOr<TrainTest> ParseToTrain(absl::string_view text, const CsvOptions& options) {
   CsvReader reader(text);
   ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
-  ASSIGN_OR_RETURN(const Header header, HeaderToTrain(std::move(columns), options.label_column));
+  ASSIGN_OR_RETURN(const Header header, HeaderToTrain(std::move(columns), options));
   Table table = {.kind = options.labels};
   RETURN_IF_ERROR(ReadRows(reader, header, table));
   RETURN_IF_ERROR(CheckTrains(options, table));
   const std::vector<bool> is_test = ChooseTestRows(table.rows, options);
   TrainTest data;
   data.encoding.class_names = NamesOfClasses(table.texts);
-  for (const std::string& column : header.columns) {
-    if (column != options.label_column) data.encoding.columns.push_back(column);
+  for (size_t i = 0; i < header.columns.size(); ++i) {
+    if (header.roles[i] >= 0) data.encoding.columns.push_back(header.columns[i]);
+  }
+  data.encoding.dropped_columns = options.dropped_columns;
+  const auto is_text = [](const ColumnKind& column) { return column.is_text; };
+  if (std::any_of(table.columns.begin(), table.columns.end(), is_text)) {
+    for (int64_t f = 0; f < header.features; ++f) {
+      data.encoding.categories.push_back(TextsOf(table, is_test, f));
+    }
+    ExpandTexts(data.encoding, table);
   }
   Measure(table, is_test, data.encoding);
   if (table.kind == LabelKind::kNumbers) {
@@ -392,16 +554,32 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ParseToPredict(absl::string_view 
                                                               int64_t classes) {
   CsvReader reader(text);
   ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
-  ASSIGN_OR_RETURN(const Header header,
-                   HeaderToPredict(std::move(columns), options.label_column, encoding));
+  ASSIGN_OR_RETURN(const Header header, HeaderToPredict(std::move(columns), options, encoding));
   Table table = {.kind = encoding.labels_are_numbers() ? LabelKind::kNumbers : LabelKind::kClasses,
                  .knows_texts = true};
+  for (const std::vector<std::string>& texts : encoding.categories) {
+    ColumnKind& column = table.columns.emplace_back();
+    column.is_known = true;
+    column.is_text = !texts.empty();
+    for (const std::string& known : texts) {
+      column.texts.emplace(known, static_cast<int32_t>(column.texts.size()));
+    }
+  }
   std::vector<int32_t> class_of;  // each text has the number of its class
   for (int32_t label = 0; header.has_labels && label < classes; ++label) {
     table.texts.emplace(encoding.NameOf(label), label);
     class_of.push_back(label);
   }
   RETURN_IF_ERROR(ReadRows(reader, header, table));
+  if (table.unknown.count > 0 && options.on_notice != nullptr) {
+    const CsvField& first = table.unknown.first;
+    options.on_notice(absl::StrFormat(
+        "%d field%s none of the texts that the model was trained on, and so 0: \"%s\" in column "
+        "\"%s\" of line %d%s",
+        table.unknown.count, table.unknown.count == 1 ? " has" : "s have", first.text,
+        table.unknown.column, first.position.line, table.unknown.count == 1 ? "" : ", ..."));
+  }
+  ExpandTexts(encoding, table);
   return MakeSet(table, encoding, class_of, [](int64_t) { return true; });
 }
 
@@ -438,6 +616,7 @@ const DataFormat kCsvFormat = {
         [](const DataSource& source, Sets sets) {
           return LoadCsv(source.spec,
                          {.label_column = source.label_column,
+                          .dropped_columns = source.dropped_columns,
                           .labels = source.labels,
                           .sets = sets,
                           .test_fraction = source.test_fraction.value_or(kDefaultCsvTestFraction),
@@ -447,7 +626,11 @@ const DataFormat kCsvFormat = {
                        int64_t classes) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
       RETURN_IF_ERROR(CheckEncodes(!encoding.columns.empty(), "a table",
                                    "it is not known which columns to feed it with"));
-      return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
+      return LoadCsvSamples(source.spec,
+                            {.label_column = source.label_column,
+                             .dropped_columns = source.dropped_columns,
+                             .on_notice = source.on_notice},
+                            encoding, classes);
     },
     .has_numbers = true,
     .has_label_column = true,

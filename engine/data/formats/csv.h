@@ -2,8 +2,10 @@
 #define STAGECOACH_ENGINE_DATA_FORMATS_CSV_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
@@ -14,6 +16,7 @@ inline constexpr double kDefaultCsvTestFraction = 0.2;
 
 struct CsvOptions {
   std::string label_column = "label";
+  std::vector<std::string> dropped_columns;  // which are not read, besides those of the encoding
   LabelKind labels = LabelKind::kClasses;
   Sets sets = Sets::kBoth;
   // The share of the rows held out for the test set, in (0, 1). Rounded to whole rows; both sets
@@ -21,12 +24,20 @@ struct CsvOptions {
   double test_fraction = kDefaultCsvTestFraction;
   uint64_t seed = 0;  // chooses which rows are held out
   int64_t max_bytes = int64_t{2} << 30;
+  std::function<void(const std::string&)> on_notice = {};  // told of unknown texts
 };
 
-// Reads a table of numbers with one column of labels. The text is split as base/csv_reader.h says.
-// The first record names the columns, each differently. Every column but the label column is a
-// feature, in the order of the file, and every field of it is a decimal number without spaces, of
-// magnitude below 3.4e38.
+// The most different texts that a column may have.
+inline constexpr int64_t kMaxCsvCategories = 64;
+
+// Reads a table of numbers and texts with one column of labels; it may be compressed (gzip). The
+// text is split as base/csv_reader.h says. The first record names the columns, each differently.
+// Every column is a feature, in the order of the file, but for the label column and those that are
+// dropped. Each field of a column is a decimal number without spaces, of magnitude below 3.4e38; or
+// each is a text, of which a column has at most kMaxCsvCategories. No field is empty.
+//
+// A column of texts becomes a feature for each text that the training rows have, sorted by bytes: 1
+// in rows with that text, and 0 in others, also if theirs is new.
 //
 // Labels: if the distinct labels are exactly the integers 0, 1, ..., n-1, written plainly, label k
 // is class k. Otherwise each distinct text is a class, numbered from 0 in the order of its bytes.
@@ -36,7 +47,7 @@ struct CsvOptions {
 // With LabelKind::kNumbers each label is a number like those of features, and not all are equal;
 // the targets are standardized by the training rows (DataEncoding::label_mean).
 //
-// Both sets keep the order of the file. Every feature is standardized by its mean and standard
+// Both sets keep the order of the file. Every number is standardized by its mean and standard
 // deviation over the training rows; a feature that is constant there reads as 0 everywhere.
 //
 // NotFound for a missing file, ResourceExhausted for one above `max_bytes`, otherwise
@@ -44,10 +55,10 @@ struct CsvOptions {
 absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& options);
 
 // Loads all rows of a table, for a model that was trained on one with this encoding. The columns
-// may come in another order; the labels, of which there are `classes` unless the encoding says that
-// they are numbers, may be missing, and then the set has no targets. Only label_column and
-// max_bytes are read from `options`. Pre-condition: the encoding has columns. Errors: those of
-// LoadCsv; a missing or an extra column; an unknown label.
+// may come in another order, and those that were dropped may be there or not; the labels, of which
+// there are `classes` unless the encoding says that they are numbers, may be missing, and then the
+// set has no targets. Only label_column and max_bytes are read from `options`. Pre-condition: the
+// encoding has columns. Errors: those of LoadCsv; a missing or an extra column; an unknown label.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string& path,
                                                               const CsvOptions& options,
                                                               const DataEncoding& encoding,

@@ -316,6 +316,8 @@ ImageFolderOptions ImageFolderOptionsOf(const DataSource& source) {
 }  // namespace
 
 bool HoldsImageFolder(const std::string& path) {
+  std::error_code error;
+  if (KindOf(path) == FileKind::kImage && fs::is_regular_file(path, error)) return true;
   // Unlike what is known to be images, a folder of anything may have millions of files.
   constexpr int kLevelsToLook = 3;
   return IsDirectory(path) && HasImage(path, kLevelsToLook);
@@ -325,6 +327,12 @@ bool IsDividedImageFolder(const std::string& path) { return FindParts(path).test
 
 absl::StatusOr<TrainTest> LoadImageFolder(const std::string& folder,
                                           const ImageFolderOptions& options) {
+  if (!IsDirectory(folder)) {
+    return base::DataError(
+        absl::StrCat(folder,
+                     ": is one image, which can be predicted; to train, name a folder of "
+                     "images in a subfolder per class"));
+  }
   const Parts parts = FindParts(folder);
   ASSIGN_OR_RETURN(const auto label_of, LabelsOfFolders(folder, parts.train));
   ImageSet train, test;
@@ -362,7 +370,11 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadFolderImages(const std::strin
   const bool has_stray = VisitFolder(root, [](const fs::directory_entry& entry) {
     return KindOf(entry.path()) == FileKind::kImage && !IsFolderEntry(entry);
   });
-  if (has_stray) {
+  if (!IsDirectory(folder)) {
+    set.list = {.folder = root.has_parent_path() ? root.parent_path().string() : ".",
+                .files = {{.name = root.filename().string()}},
+                .shape = options.shape};
+  } else if (has_stray) {
     set.list = {.folder = folder, .shape = options.shape};
     LeftOut left_out;
     AddImages(root, "", 0, set.list, left_out);

@@ -28,7 +28,7 @@ inline constexpr double kDefaultImageTestFraction = 0.2;
 inline constexpr int64_t kDefaultImageSide = 32;
 inline constexpr int64_t kMaxImageSampleSide = 4096;
 
-// Returns whether that is a directory with images, in subfolders or not.
+// Returns whether that is a directory with images, in subfolders or not, or one image.
 bool HoldsImageFolder(const std::string& path);
 
 // Returns whether a part of the images becomes the test set.
@@ -50,9 +50,9 @@ struct ImageFolderOptions {
 absl::StatusOr<TrainTest> LoadImageFolder(const std::string& folder,
                                           const ImageFolderOptions& options);
 
-// Loads the images of a folder, to predict: those of its test set, if it has a subfolder for it,
-// those of class folders, which must be classes of the encoding, or those that are in no class
-// folder, without labels.
+// Loads one image, or those of a folder, to predict: those of its test set, if it has a subfolder
+// for it, those of class folders, which must be classes of the encoding, or those that are in no
+// class folder, without labels.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadFolderImages(const std::string& folder,
                                                                 const ImageFolderOptions& options,
                                                                 const DataEncoding& encoding,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <ios>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/nearest.h"
@@ -37,10 +40,28 @@ absl::Status NotThere(const std::string& spec) {
       absl::StatusCode::kNotFound);
 }
 
+// Returns an error for Parquet, which no library of Debian 12 reads, whatever it is called.
+absl::Status CheckIsNotParquet(const std::string& spec) {
+  constexpr absl::string_view kMagic = "PAR1";
+  if (!base::Exists(spec) || IsDirectory(spec) || base::IsStream(spec)) return absl::OkStatus();
+  char begin[kMagic.size()] = {};
+  if (!std::ifstream(spec, std::ios::binary).read(begin, sizeof(begin)) ||
+      absl::string_view(begin, sizeof(begin)) != kMagic) {
+    return absl::OkStatus();
+  }
+  const std::string csv = absl::StrCat(absl::StripSuffix(spec, ".parquet"), ".csv");
+  return base::DataError(absl::StrCat(
+      spec,
+      ": is a Parquet file, which is not read; this makes a table of it: python3 -c \"import "
+      "pandas; pandas.read_parquet('",
+      spec, "').to_csv('", csv, "', index=False)\""));
+}
+
 absl::StatusOr<const DataFormat*> FormatOf(const DataSource& source) {
   if (source.spec.empty()) {
     return base::DataError(absl::StrCat("no data given, expected ", DescribeDataForms()));
   }
+  RETURN_IF_ERROR(CheckIsNotParquet(source.spec));
   if (const DataFormat* const format = FindDataFormat(source); format != nullptr) return format;
   return base::Exists(source.spec) ? UnknownDataFormat(source.spec) : NotThere(source.spec);
 }
@@ -123,6 +144,13 @@ absl::Status CheckEncodesImages(const DataEncoding& encoding) {
                       "it is not known how to standardize pixels for it");
 }
 
+absl::StatusOr<std::shared_ptr<const Dataset>> SomeTrainingRows(
+    const DataSource& source, std::shared_ptr<const Dataset> train, int64_t rows) {
+  const DataFormat* const format = FindDataFormat(source);
+  const bool is_sorted = format != nullptr && format->has_image_files;
+  return is_sorted ? SpreadSubset(std::move(train), rows) : Subset(std::move(train), rows);
+}
+
 bool IsDivided(const DataSource& source) {
   const DataFormat* const format = FindDataFormat(source);
   if (format == nullptr || format->test_fraction == 0.0) return false;
@@ -150,7 +178,7 @@ absl::StatusOr<TrainTest> LoadData(const DataSource& source) {
     data.train = *std::move(augmented);
   }
   if (source.train_rows == 0) return data;
-  auto subset = Subset(data.train, source.train_rows);
+  auto subset = SomeTrainingRows(source, data.train, source.train_rows);
   RETURN_IF_ERROR(base::Annotate(subset.status(), absl::StrCat(source.spec, ": training rows")));
   data.train = *std::move(subset);
   return data;

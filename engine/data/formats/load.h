@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/data/augment.h"
@@ -25,8 +26,9 @@ struct DataSource {
   // The share of a divided file (IsDivided) that is its test set, in (0, 1); unset:
   // DataFormat::test_fraction.
   std::optional<double> test_fraction;
-  std::string label_column = "label";      // in a .csv file
-  LabelKind labels = LabelKind::kClasses;  // kNumbers: for a .csv file or arrays
+  std::string label_column = "label";        // in a .csv file
+  std::vector<std::string> dropped_columns;  // of a .csv file
+  LabelKind labels = LabelKind::kClasses;    // kNumbers: for a .csv file or arrays
   // For arrays (ArrayOptions): what the user says about the order, and what the model says about
   // its input.
   std::optional<ChannelOrder> channels;
@@ -37,8 +39,8 @@ struct DataSource {
   int64_t image_size = 0;
   bool skips_broken_images = false;
   Augmentation augmentation;  // of the training set, which are images
-  // Number of training samples to keep, the first in the order of the file; 0 keeps all. The
-  // standardization stays that of the whole training set.
+  // Number of training samples to keep (SomeTrainingRows); 0 keeps all. The standardization stays
+  // that of the whole training set.
   int64_t train_rows = 0;
   // True if the values of a synthetic set are not needed (MakeSyntheticShapes).
   bool has_shapes_only = false;
@@ -57,6 +59,12 @@ bool IsDivided(const DataSource& source);
 // malformed content, for a spec of none of these forms, for more training rows than there are, for
 // labels of the other kind, or for a test set without labels. Also the errors of LoadSamples.
 absl::StatusOr<TrainTest> LoadData(const DataSource& source);
+
+// Returns a view of some of the training samples that LoadData has loaded: the first in the order
+// of the file, or, of a folder of images, whose classes follow each other, such as are spread over
+// it. InvalidArgument unless there are as many.
+absl::StatusOr<std::shared_ptr<const Dataset>> SomeTrainingRows(
+    const DataSource& source, std::shared_ptr<const Dataset> train, int64_t rows);
 
 // Loads samples for a model to predict, encoded like those that it was trained on: all rows of a
 // .csv file, with or without a label column; the test images of a directory of CIFAR-10, or the

@@ -124,6 +124,13 @@ std::string AugmentationText(const engine::Augmentation& augmentation) {
   return absl::StrJoin(words, ",");
 }
 
+absl::StatusOr<std::vector<std::string>> ParseNames(const std::string& text) {
+  std::vector<std::string> names = absl::StrSplit(text, ',');
+  if (std::find(names.begin(), names.end(), "") == names.end()) return names;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\": expected names with commas between them"));
+}
+
 auto ParseRows() { return OrWord<int64_t>("all", 0, CountIn(1, kMostCount)); }
 
 using Set = std::function<absl::Status(const std::string&, engine::RunConfig&)>;
@@ -266,6 +273,13 @@ std::vector<RunFlag> DataFlags() {
                     defaults.label),
            Reads(&O::label, ParseText),
            {.in_effect = OfOptions([](const O& options) { return options.label; })}),
+      Flag("--drop", "NAMES", "Columns to ignore: names with commas between them",
+           Reads(&O::dropped_columns, ParseNames),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return options.dropped_columns.empty()
+                         ? std::nullopt
+                         : Effect(absl::StrJoin(options.dropped_columns, ","));
+            })}),
       Flag("--channels", "first|last",
            Describe("Position of the channel axis in arrays of images", "first"),
            Reads(&O::channels,
@@ -292,8 +306,7 @@ std::vector<RunFlag> DataFlags() {
                                                  return options.skips_broken_images ? Effect("yes")
                                                                                     : std::nullopt;
                                                })}),
-      Flag("--augment", "LIST",
-           "Vary training images: flip, crop (shift by up to 4), resized-crop",
+      Flag("--augment", "LIST", "Vary training images: flip, crop (shift by up to 4), resized-crop",
            Reads(&O::augmentation, ParseAugmentation),
            {.in_effect = OfOptions([](const O& options) -> Effect {
               const std::string list = AugmentationText(options.augmentation);
@@ -351,8 +364,7 @@ std::vector<RunFlag> TestDataFlags() {
                                                           ? Effect(options.test_data)
                                                           : std::nullopt;
                                              })}),
-      Flag("--test-fraction", "X",
-           absl::StrCat("Share held out for tests [", TestFractions(), "]"),
+      Flag("--test-fraction", "X", absl::StrCat("Share held out for tests [", TestFractions(), "]"),
            Reads(&O::test_fraction, ParseTestFraction),
            {.in_effect = OfOptions([](const O& options) -> Effect {
               return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))

@@ -29,11 +29,23 @@ namespace stagecoach::tools {
 namespace {
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
-constexpr absl::string_view kTakenOptions[] = {
-    "--data",          "--label",    "--channels",   "--test-data",
-    "--test-fraction", "--model",    "--layers",     "--width",
-    "--seed",          "--device",   "--precision",  "--tokenizer",
-    "--chat-template", "--train-on", "--image-size", "--skip-broken-images"};
+constexpr absl::string_view kTakenOptions[] = {"--data",
+                                               "--label",
+                                               "--channels",
+                                               "--test-data",
+                                               "--test-fraction",
+                                               "--model",
+                                               "--layers",
+                                               "--width",
+                                               "--seed",
+                                               "--device",
+                                               "--precision",
+                                               "--tokenizer",
+                                               "--chat-template",
+                                               "--train-on",
+                                               "--image-size",
+                                               "--drop",
+                                               "--skip-broken-images"};
 
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;
@@ -64,6 +76,9 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   options.has_data = IsGiven(flags, "--data");
   options.has_label = IsGiven(flags, "--label");
   options.has_channels = IsGiven(flags, "--channels");
+  options.has_dropped = IsGiven(flags, "--drop");
+  options.has_image_flags =
+      IsGiven(flags, "--image-size") || IsGiven(flags, "--skip-broken-images");
   for (const std::string& path : {options.outputs, options.classes, options.scores}) {
     if (!IsSameFile(path, DataOf(options.run))) continue;
     return base::UsageError(absl::StrCat(path, " is what is to be predicted: name another file"));
@@ -108,6 +123,7 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options) {
   AddRunFlags(app, options.run,
               {{"--data", "As in train, or a file of IDX images [the run's test set]", own},
                {"--label", "Label column of a .csv file, if it has one [the run's]", own},
+               {"--drop", "Columns of a .csv file to ignore, if it has them [the run's]", own},
                {"--channels", "Position of the channel axis in arrays of images [the run's]", own},
                {"--image-size", "Side of square samples made of image files [the run's]", own},
                {"--skip-broken-images"},

@@ -196,12 +196,92 @@ TEST(Csv, AcceptsEveryUsualWayToWriteANumber) {
 }
 
 TEST(Csv, RefusesWhatIsNotAFiniteNumber) {
-  for (const std::string text : {"", "one", "1 ", " 1", "1.2.3", "0x10", "nan", "inf", "-inf",
-                                 "1e999", "3.5e38", "1e", "--1"}) {
+  for (const std::string text :
+       {"one", "1 ", " 1", "1.2.3", "0x10", "nan", "inf", "-inf", "1e999", "3.5e38", "1e", "--1"}) {
     EXPECT_THAT(Load(absl::StrCat("x,y,label\n1,2,0\n3,", text, ",1\n")),
                 IsRefused(absl::StrFormat(
                     "a.csv:3:3: \"%s\" in column \"y\" is not a finite number", text)));
   }
+}
+
+TEST(Csv, HasAFeatureForEachTextOfAColumn) {
+  std::string text = "color,x,label,kind\n";
+  const char* const colors[] = {"red", "blue", "\"a, b\""};
+  for (int row = 0; row < 30; ++row) {
+    absl::StrAppend(&text, colors[row % 3], ",", row, ",", row % 2, ",", row % 5 == 0 ? "p" : "q",
+                    "\n");
+  }
+  const auto data = Load(text);
+  ASSERT_OK(data);
+  EXPECT_THAT(data->encoding.columns, ElementsAre("color", "x", "kind"));
+  EXPECT_THAT(data->encoding.categories,
+              ElementsAre(ElementsAre("a, b", "blue", "red"), IsEmpty(), ElementsAre("p", "q")));
+  ASSERT_EQ(data->train->features(), 6);
+  std::set<std::vector<float>> seen;
+  for (int64_t row = 0; row < data->train->rows(); ++row) {
+    const std::vector<float> features = FeaturesOf(*data->train, row);
+    EXPECT_EQ(features[0] + features[1] + features[2], 1.0F);
+    EXPECT_EQ(features[4] + features[5], 1.0F);
+    seen.emplace(features.begin(), features.begin() + 3);
+  }
+  EXPECT_EQ(seen.size(), 3U);
+  // Columns in another order, and texts that are new.
+  std::vector<std::string> notices;
+  const CsvOptions options = {
+      .on_notice = [&](const std::string& notice) { notices.push_back(notice); }};
+  const auto samples = LoadCsvSamples(
+      WriteTestFile(TestDirectory(), "b.csv", "kind,color,x\nq,red,0\nr,7,0\nq,blue,0\n"), options,
+      data->encoding, 2);
+  ASSERT_OK(samples);
+  const float x = FeaturesOf(**samples, 0)[3];
+  EXPECT_THAT(FeaturesOf(**samples, 0), ElementsAre(0, 0, 1, x, 0, 1));
+  EXPECT_THAT(FeaturesOf(**samples, 1), ElementsAre(0, 0, 0, x, 0, 0));
+  EXPECT_THAT(notices, ElementsAre("2 fields have none of the texts that the model was trained on, "
+                                   "and so 0: \"r\" in column \"kind\" of line 3, ..."));
+}
+
+TEST(Csv, DropsColumns) {
+  const std::string text = "id,x,note,label\na1,1,,0\na2,2,,1\na3,3,,0\na4,5,,1\n";
+  const CsvOptions options = {.dropped_columns = {"note", "id"}};
+  const auto data = Load(text, options);
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->features(), 1);
+  EXPECT_THAT(data->encoding.columns, ElementsAre("x"));
+  EXPECT_THAT(data->encoding.categories, IsEmpty());
+  // To predict, they may be there or not, and others can be dropped as well.
+  for (const std::string other : {"x\n2\n", "note,x\n,2\n", "more,x,id\nm,2,i\n"}) {
+    const auto samples = LoadCsvSamples(WriteTestFile(TestDirectory(), "b.csv", other),
+                                        {.dropped_columns = {"more"}}, data->encoding, 2);
+    ASSERT_OK(samples) << other;
+    EXPECT_EQ((*samples)->features(), 1);
+  }
+  ExpectRefusals({
+      {Load(text, {.dropped_columns = {"nota"}}),
+       "a.csv:1:1: no column to drop, \"nota\"; the columns are id, x, note, label; did you mean "
+       "\"note\"?"},
+      {Load(text, {.dropped_columns = {"label"}}),
+       "the column \"label\" is to be dropped, but has the labels"},
+      {Load(text, {.dropped_columns = {"id", "x", "note"}}),
+       "there is no column beside the labels"},
+  });
+}
+
+TEST(Csv, RefusesColumnsThatAreNeitherNumbersNorFewTexts) {
+  std::string many = "x,label\n";
+  for (int row = 0; row < 65; ++row) absl::StrAppend(&many, "t", row, ",", row % 2, "\n");
+  ExpectRefusals({
+      {Load("x,y,label\n1,2,0\n3,,1\n"),
+       "a.csv:3:3: the field in column \"y\" is empty: fill in what is missing, leave out the row, "
+       "or the column with --drop"},
+      {Load("x,y,label\n1,,0\n3,,1\n"), "a.csv:2:3: the field in column \"y\" is empty"},
+      {Load("x,label\nred,0\n3,1\n"),
+       "a.csv:3:1: \"3\" in column \"x\" is a number, but the rows above have texts, such as "
+       "\"red\""},
+      {Load("x,label\nr\xff,0\n3,1\n"), ":2:1: the text in column \"x\" is not UTF-8"},
+      {Load(many), "a.csv:66:1: column \"x\" has more than 64 different texts"},
+  });
+  many.resize(many.rfind("t64"));
+  EXPECT_OK(Load(many));
 }
 
 TEST(Csv, RefusesWhatIsNoTable) {

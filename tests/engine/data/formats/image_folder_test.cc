@@ -190,6 +190,12 @@ TEST(ImageFolder, PredictsImagesWithOrWithoutLabels) {
   ASSERT_OK(cats);
   EXPECT_EQ((*cats)->spec().target.kind, TargetSpec::Kind::kNone);
   EXPECT_THAT(NamesOf(**cats), ElementsAre("0.png", "1.png", "2.png", "3.png", "4.png"));
+  const auto one = LoadSamples({.spec = folder + "/cat/3.png", .image_size = 4}, data->encoding, 2);
+  ASSERT_OK(one);
+  EXPECT_THAT(NamesOf(**one), ElementsAre("3.png"));
+  EXPECT_EQ(FeaturesOf(**one, 0), FeaturesOf(**cats, 3));
+  EXPECT_THAT(LoadData({.spec = folder + "/cat/3.png"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is one image")));
   source.spec = folder;
   const auto all = LoadSamples(source, data->encoding, 2);
   ASSERT_OK(all);
@@ -219,6 +225,13 @@ TEST(ImageFolder, CutsRandomBoxesInTraining) {
     EXPECT_EQ(first->label(row), plain->train->label(row));
   }
   EXPECT_OK(first->ReadStatus());
+}
+
+TEST(ImageFolder, HasSomeRowsOfEachClass) {
+  const std::string folder = Pets(TestDirectory());
+  const auto data = LoadData({.spec = folder, .image_size = 4, .train_rows = 4});
+  ASSERT_OK(data);
+  EXPECT_EQ(LabelsOf(*data->train), (std::vector<int32_t>{0, 0, 1, 1}));
 }
 
 TEST(ImageFolder, NeedsNoImagesForShapes) {

@@ -3,6 +3,8 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "engine/data/data_fingerprint.h"
+#include "engine/data/npy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
@@ -106,6 +108,58 @@ TEST(LoadData, ListsTheFormsForWhatIsInNone) {
   EXPECT_THAT(LoadSamples(Source(folder), of_images, 2), IsRefused("known form, expected"));
   EXPECT_THAT(LoadSamples(Source(folder + "/cat.gif"), of_images, 2),
               IsRefused("other forms are a directory of IDX"));
+}
+
+TEST(LoadData, SaysHowParquetBecomesATable) {
+  const std::string path = WriteTestFile(TestDirectory(), "a.parquet", "PAR1 and so on");
+  const std::string csv = path.substr(0, path.size() - 8) + ".csv";
+  EXPECT_THAT(LoadData(Source(path)),
+              IsRefused(absl::StrCat(path,
+                                     ": is a Parquet file, which is not read; this makes a "
+                                     "table of it: python3 -c \"import pandas; "
+                                     "pandas.read_parquet('",
+                                     path, "').to_csv('", csv, "', index=False)\"")));
+}
+
+// Each of them is what it is without the compression.
+TEST(LoadData, ReadsCompressedFiles) {
+  const std::string folder = TestDirectory();
+  const auto expect_same = [&](DataSource plain, const std::string& compressed) {
+    const auto expected = LoadData(plain);
+    plain.spec = compressed;
+    const auto data = LoadData(plain);
+    ASSERT_OK(expected) << plain.spec;
+    ASSERT_OK(data) << plain.spec;
+    EXPECT_EQ(data->encoding, expected->encoding);
+    EXPECT_EQ(FingerprintOf(*data), FingerprintOf(*expected)) << plain.spec;
+  };
+  const std::string text(600, 'b');
+  const std::string ids = FormatNpyHeader("<u2", 300) + text;
+  for (const auto& [name, contents] :
+       {std::pair<std::string, std::string>("a.csv", "x,label\n1,a\n2,b\n3,a\n4,b\n"),
+        {"a.txt", text},
+        {"a.npy", ids}}) {
+    DataSource source = Source(WriteTestFile(folder, name, contents));
+    source.tokens.context = 10;
+    expect_same(source, WriteTestFile(folder, name + ".gz", Gzip(contents)));
+    // The content counts, not the name.
+    expect_same(source, WriteTestFile(folder, "other_" + name, Gzip(contents)));
+  }
+  std::filesystem::create_directories(folder + "/plain");
+  std::filesystem::create_directories(folder + "/gz");
+  // The header of one axis, with another one put in.
+  std::string x = FormatNpyHeader("<f4", 2);
+  x.replace(x.find("(2,), }  "), 9, "(2, 1), }");
+  const std::string y = FormatNpyHeader("|u1", 2);
+  for (const char* set : {"train", "test"}) {
+    const std::string x_file = x + std::string("\0\0\0\0\0\0\x80\x3f", 8);
+    const std::string y_file = y + std::string("\0\x01", 2);
+    WriteTestFile(folder + "/plain", absl::StrCat("x_", set, ".npy"), x_file);
+    WriteTestFile(folder + "/plain", absl::StrCat("y_", set, ".npy"), y_file);
+    WriteTestFile(folder + "/gz", absl::StrCat("x_", set, ".npy.gz"), Gzip(x_file));
+    WriteTestFile(folder + "/gz", absl::StrCat("y_", set, ".npy"), y_file);
+  }
+  expect_same(Source(folder + "/plain"), folder + "/gz");
 }
 
 // A sparse file takes no room on the disk.

@@ -111,8 +111,8 @@ TEST(FitInto, MakesOtherShapesThanSquares) {
   const Image middle = FitInto(image, 2, 4);
   EXPECT_EQ(middle.pixels, (std::vector<uint8_t>{1, 2, 3, 4, 7, 8, 9, 10}));
   EXPECT_EQ(FitInto(image, 6, 6).pixels.size(), 36U);
-  EXPECT_EQ(FitInto(image, 1, 6).pixels, (std::vector<uint8_t>{3, 4, 5, 6, 7, 8}))
-      << "not resized: the middle of both rows, of which the upper one is taken";
+  EXPECT_EQ(FitInto(image, 1, 6).pixels, (std::vector<uint8_t>{0, 1, 2, 3, 4, 5}))
+      << "half a row above is rounded to none, as torchvision does";
 }
 
 }  // namespace
