@@ -16,6 +16,7 @@
 #include "partition/report/evaluation_report.h"
 #include "partition/report/page_style.h"
 #include "schedule/render/chart.h"
+#include "schedule/render/html.h"
 #include "schedule/render/trace_style.h"
 
 namespace stagecoach::partition {
@@ -335,24 +336,30 @@ std::string Timeline(const schedule::Trace& trace) {
 
 }  // namespace
 
-std::string ToHtml(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
+PageParts PagePartsOf(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
   const schedule::Trace& trace = evaluation.simulation.trace;
-  const std::string title =
-      EscapeMarkup(evaluation.model.empty() ? "Plan" : absl::StrCat("Plan for ", evaluation.model));
-  const std::string transfers = GroupedTransfers(evaluation);
   const std::string why = Why(evaluation);
   const bool is_beside = !why.empty() && evaluation.plan.num_ranks() <= kFewRanks;
-  return absl::StrCat(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      title, "</title>\n", schedule::ChartStyle({{"", trace}}, kEvaluationStyle),
-      "</head>\n<body>\n<header><h1>", title, "</h1><p>",
-      EscapeMarkup(evaluation.choice.ToString()), transfers.empty() ? "" : ", transfers ",
-      transfers, "</p></header>\n<main>\n", Tiles(evaluation), "<div class=\"pair",
-      is_beside ? " few" : "", "\">", Bars(evaluation), why, "</div>\n",
-      Comparison(evaluation, compared), Timeline(trace), HtmlStageTable(evaluation),
-      HtmlMemoryTable(evaluation), "</main>\n",
-      trace.actions.empty() ? "" : schedule::ChartScript({{"", trace}}), "\n</body>\n</html>\n");
+  return {.style = schedule::ChartStyle({{"", trace}}, kEvaluationStyle),
+          .tiles = Tiles(evaluation),
+          .memory = absl::StrCat("<div class=\"pair", is_beside ? " few" : "", "\">",
+                                 Bars(evaluation), why, "</div>\n"),
+          .details = absl::StrCat(Comparison(evaluation, compared), Timeline(trace),
+                                  HtmlStageTable(evaluation), HtmlMemoryTable(evaluation)),
+          .script = trace.actions.empty() ? "" : schedule::ChartScript({{"", trace}})};
+}
+
+std::string ToHtml(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
+  const std::string title =
+      evaluation.model.empty() ? "Plan" : absl::StrCat("Plan for ", evaluation.model);
+  const std::string transfers = GroupedTransfers(evaluation);
+  const PageParts parts = PagePartsOf(evaluation, compared);
+  return schedule::HtmlDocument(
+      title, parts.style,
+      absl::StrCat("<header><h1>", EscapeMarkup(title), "</h1><p>",
+                   EscapeMarkup(evaluation.choice.ToString()),
+                   transfers.empty() ? "" : ", transfers ", transfers, "</p></header>\n<main>\n",
+                   parts.tiles, parts.memory, parts.details, "</main>\n", parts.script));
 }
 
 }  // namespace stagecoach::partition

@@ -36,6 +36,17 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
 // timeline and no script.
 std::string ToHtml(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared = {});
 
+// The parts of that page as markup, for a page that has others as well.
+struct PageParts {
+  std::string style;    // for its head
+  std::string tiles;    // headline numbers
+  std::string memory;   // bars of every device's memory, and why the plan was chosen
+  std::string details;  // the timeline and the tables
+  std::string script;   // to stand after them
+};
+PageParts PagePartsOf(const PlanEvaluation& evaluation,
+                      absl::Span<const ComparedPlan> compared = {});
+
 // Returns a row for the evaluation's own plan, then one for each compared plan, with durations as
 // in ToText.
 std::string ComparisonTable(const PlanEvaluation& own, absl::Span<const ComparedPlan> compared);
