@@ -383,6 +383,12 @@ absl::StatusOr<PlanOptions> PlanOptionsOnDevices(const RunConfig& options) {
   return plan;
 }
 
+// Takes fewer devices than usual if the model has fewer layers, and none were asked for.
+void LimitDevices(const RunConfig& options, const Model& model, PlanOptions& plan) {
+  if (options.stages.has_value() || plan.given.has_value() || IsProcess(options)) return;
+  plan.devices = std::min(plan.devices, std::max(1, model.num_layers() / std::max(1, plan.chunks)));
+}
+
 absl::StatusOr<TrainingRun> RunOfFoundPlan(const RunConfig& options) {
   if (options.devices_left.has_value() && schedule::IsScheduleFile(options.schedule)) {
     RunConfig other = options;
@@ -399,6 +405,7 @@ absl::StatusOr<TrainingRun> RunOfFoundPlan(const RunConfig& options) {
   ASSIGN_OR_RETURN(PlanOptions plan, PlanOptionsOnDevices(options));
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
   plan.optimizer = workload.optimizer;
+  LimitDevices(options, workload.model, plan);
   RETURN_IF_ERROR(CheckRows(options, *workload.data.train, options.batch));
   ASSIGN_OR_RETURN(ChosenRun chosen, CutModel(options, workload.model, plan));
   return TrainingRun{.data = std::move(workload.data),
@@ -411,7 +418,8 @@ absl::StatusOr<TrainingRun> MakeRunOnDevices(const RunConfig& options) {
   ASSIGN_OR_RETURN(TrainingRun run,
                    HasPlan(options) ? RunOfGivenPlan(options) : RunOfFoundPlan(options));
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run.prepared));
-  ASSIGN_OR_RETURN(run.learning_rate, LearningRateOf(options, StepsOf(options, run)));
+  ASSIGN_OR_RETURN(run.learning_rate, LearningRateOf(options, NetworkFeaturesOf(*run.data.train),
+                                                     StepsOf(options, run)));
   return run;
 }
 
@@ -424,6 +432,7 @@ absl::StatusOr<PreparedRun> CutOverDevices(const RunConfig& options, const Plann
                         on_device.device = device;
                         ASSIGN_OR_RETURN(PlanOptions plan, PlanOptionsOnDevices(on_device));
                         plan.optimizer = planned.optimizer;
+                        LimitDevices(on_device, planned.model, plan);
                         ASSIGN_OR_RETURN(ChosenRun chosen,
                                          CutModel(on_device, planned.model, plan));
                         return std::move(chosen.run);

@@ -65,10 +65,12 @@ struct RunConfig {
   std::string lora;
   // The weights of linear layers are stored so, and frozen; nothing: as the model says.
   std::optional<kernels::Quantization> quantization;
-  int layers = 20;
-  int64_t width = 2304;
+  // The size of the default network; unset: NetworkSizeOf.
+  std::optional<int> layers;
+  std::optional<int64_t> width;
 
-  // Devices of each replica; unset: kDefaultStages, or those of a schedule file.
+  // Devices of each replica; unset: kDefaultStages, or fewer if the model has fewer layers, or
+  // those of a schedule file.
   std::optional<int> stages;
   int replicas = 1;
   std::optional<int> gradient_blocks;  // unset: as many as replicas
@@ -105,7 +107,11 @@ struct RunConfig {
   float clip_norm = 0.0F;
   std::optional<OnNonFinite> on_nonfinite;  // unset: kStop, by the loss alone unless clipped
 
-  std::string checkpoints;  // the folder that the run is saved in; "": it is not saved
+  std::string checkpoints;  // the folder that the run is saved in; "": `runs` decides
+  // A run without `checkpoints` makes a folder of its own in this one (MakeRunFolder), and is saved
+  // there once, at its end; "": it is not saved. Processes on several hosts must share the folder.
+  std::string runs;
+  bool saves_at_end_only = false;  // not as often as it pays, nor after each epoch
   bool resume = false;
   bool data_changed = false;           // it is known that the data changed since the run was saved
   std::optional<int64_t> every_steps;  // between saves; unset: as often as it pays (SaveInterval)
@@ -134,6 +140,7 @@ struct RunConfig {
 
   // The file and the folder for the metrics of steps and evaluations; "": none.
   std::string metrics, tensorboard;
+  std::string html;  // the file of a page about the run; "": it is in the folder of `checkpoints`
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured
   std::string simulated_trace;  // as a simulation at the measured times of actions has it
@@ -203,23 +210,38 @@ absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
 inline constexpr char kDefaultModel[] = "default";
 std::string NameOfModel(const RunConfig& options);
 
+// The size of the default network, for samples of so many features: the given one, or what is left
+// of it as the data need: 4 layers of width 64 for a few features, up to 20 layers of width 2304
+// for those of 28 x 28 pixels or more. For tokens (features of 0) it is that of a GPT: blocks, and
+// the width of an embedding.
+struct NetworkSize {
+  int layers = 0;
+  int64_t width = 0;
+};
+NetworkSize NetworkSizeOf(const RunConfig& options, int64_t features);
+
+// Returns the number of features that NetworkSizeOf takes.
+int64_t NetworkFeaturesOf(const Dataset& data);
+
 // Returns where the processes of a run learn the results of the loss: before steps, if a process
 // that is lost can then be replaced (engine/train/recovery/state_snapshot.h).
 schedule::ResultsPlace ResultsOf(const RunConfig& options,
                                  const partition::Replication& replication);
 
-// Returns the learning rates of a run of `steps` steps. Defaults: the rate, or its peak, is 0.01
+// Returns the learning rates of a run of `steps` steps over data of so many features
+// (NetworkFeaturesOf). Defaults: the rate, or its peak, is 0.01
 // for sgd, and for adamw 0.09 / width, at most 1e-3. (An update of Adam moves every weight by about
 // the rate, so what it moves an activation by grows with the number of inputs; a model file's
 // widths are unknown here: 1e-3. Adapters begin with 0: 2e-4.) The warm-up takes kWarmupShare of
 // the steps, and at the end the rate is 0. InvalidArgument: an option that its schedule does not
 // have, or that is out of range.
-absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps);
+absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t features,
+                                            int64_t steps);
 
 // Returns what each of the devices is.
 absl::StatusOr<DeviceSpec> ChooseDevices(const RunConfig& options, int devices);
 
-// Reads the model from `text` or, if that is "", makes the default network, which takes numbers.
+// Reads the model from `text` or, if that is "", makes the default network for numbers.
 absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& text,
                                 const ModelData& data);
 

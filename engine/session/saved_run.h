@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_
 #define STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,11 @@ absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string&
 // Returns folders with checkpoints that the caller may have meant: in this one, beside it, or below
 // those.
 std::vector<std::string> CheckpointFoldersNear(const std::string& folder);
+
+// Makes a folder in config.runs for the run, which has none yet, and returns its path: named after
+// the day of `now` and the model, "runs/2026-11-29-default", with "-2" and so on if there is one
+// already. ResourceExhausted: the disk has no room for a checkpoint of `bytes`.
+absl::StatusOr<std::string> MakeRunFolder(const RunConfig& config, int64_t bytes, absl::Time now);
 
 // Opens the checkpoint at a path, or the newest one of a run. A notice names each newer one that is
 // damaged.

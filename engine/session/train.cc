@@ -36,7 +36,8 @@ absl::StatusOr<bool> Complete(const TrainingHooks& hooks, const std::optional<La
 
 absl::StatusOr<TrainingOutcome> Train(RunConfig config, const TrainingHooks& hooks) {
   ASSIGN_OR_RETURN(const std::optional<Launch> launch, FindLaunch());
-  config.takes_fingerprint = launch.has_value() || !config.checkpoints.empty();
+  config.takes_fingerprint =
+      launch.has_value() || !config.checkpoints.empty() || !config.runs.empty();
   absl::StatusOr<std::optional<base::FileLock>> lock = std::nullopt;
   // First, so that what is found does not change.
   if (!launch.has_value() || launch->rank == 0) {

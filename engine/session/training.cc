@@ -79,16 +79,21 @@ int64_t HostBytesOf(const PreparedRun& run) {
   return bytes;
 }
 
+int64_t SavedBytesOf(const PreparedRun& run) {
+  int64_t bytes = 0;
+  for (const partition::StageReport& stage : run.report.stages) {
+    bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
+             FrozenFloats(run) * stage.memory.frozen_bytes;
+  }
+  return bytes;
+}
+
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
   if (run.device.kind != DeviceKind::kCpu) return absl::OkStatus();
   int64_t needed_bytes = HostBytesOf(run);
-  for (const partition::StageReport& stage : run.report.stages) {
-    // Values that are kept are copies of all that a stage has.
-    const int64_t copied_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
-                                 FrozenFloats(run) * stage.memory.frozen_bytes;
-    if (use.saves) needed_bytes += copied_bytes;
-    if (use.keeps) needed_bytes += run.plan.replicas() * copied_bytes;
-  }
+  // Values that are kept are copies of all that the stages have.
+  if (use.saves) needed_bytes += SavedBytesOf(run);
+  if (use.keeps) needed_bytes += run.plan.replicas() * SavedBytesOf(run);
   return CheckHasMemory(needed_bytes + use.output_bytes);
 }
 

@@ -45,6 +45,8 @@ struct MemoryUse {
 // Returns the bytes of this machine's memory that the devices of a run take: none, if they are
 // GPUs.
 int64_t HostBytesOf(const PreparedRun& run);
+// Returns the bytes of what a checkpoint keeps of all stages.
+int64_t SavedBytesOf(const PreparedRun& run);
 // Returns ResourceExhausted if the plan is for CPU devices and this machine has less memory than
 // they need.
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -158,9 +159,9 @@ absl::StatusOr<TrainingProcess::InitialValues> TrainingProcess::OpenInitialValue
   return initial;
 }
 
-absl::StatusOr<TrainingOutcome> TrainingProcess::Train(const RunConfig& options,
+absl::StatusOr<TrainingOutcome> TrainingProcess::Train(RunConfig options,
                                                        const ProcessGroup& group) {
-  if (!run_.has_value()) RETURN_IF_ERROR(Begin(options, group));
+  RETURN_IF_ERROR(run_.has_value() ? TakeOwnFolder(options, group) : Begin(options, group));
   const bool goes_on = trainer_ != nullptr || snapshot_.has_value() || group.launch.is_replacement;
   if (goes_on) RETURN_IF_ERROR(PrepareRecovery(options, *group.rendezvous));
   rendezvous_ = group.rendezvous;
@@ -190,13 +191,39 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::Train(const RunConfig& options,
   return TrainToTheEnd(options, group.launch.restarts, goes_on);
 }
 
-absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup& group) {
+absl::Status TrainingProcess::TakeOwnFolder(RunConfig& options, const ProcessGroup& group) {
+  if (options.runs.empty() || !options.checkpoints.empty()) return absl::OkStatus();
+  if (options.is_first_rank() && own_folder_.empty() && !group.launch.is_replacement) {
+    const absl::Status has_memory = CheckHasMemoryFor(
+        run_->prepared,
+        {.saves = true, .keeps = run_->prepared.lowered->collectives.results_before_steps});
+    absl::StatusOr<std::string> made =
+        has_memory.ok() ? MakeRunFolder(options, SavedBytesOf(run_->prepared), absl::Now())
+                        : has_memory;
+    if (made.ok()) own_folder_ = *std::move(made);
+    if (!made.ok()) {
+      options.notices.Tell(absl::StrCat("the run will not be saved: ", made.status().message()));
+    }
+  }
+  if (group.rendezvous != nullptr) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> folders,
+                     group.rendezvous->AllGather(own_folder_, DeadlineOf(options)));
+    const auto known = absl::c_find_if(folders, [](const auto& name) { return !name.empty(); });
+    if (known != folders.end()) own_folder_ = *known;
+  }
+  options.checkpoints = own_folder_;
+  options.saves_at_end_only = true;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingProcess::Begin(RunConfig& options, const ProcessGroup& group) {
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(CheckRun(options, *run_));
   if (group.rendezvous != nullptr && !options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan.num_devices(),
                                    absl::StrCat("--plan ", options.plan_file)));
   }
+  RETURN_IF_ERROR(TakeOwnFolder(options, group));
   if (!lock_.has_value() && options.is_first_rank()) {  // the folder has been made just now
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
   }

@@ -1,6 +1,7 @@
 // What is trained, of engine/session/run_config.h: data, model, optimizer.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/line.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
@@ -264,6 +266,49 @@ absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string te
   return WithLora(ModelFileOf(*named), lora);
 }
 
+// The model file of the default network for tokens. Positions are as many as the data have: chats
+// need more of them than a text is cut into.
+std::string SmallGpt(const RunConfig& options) {
+  const NetworkSize size = NetworkSizeOf(options, 0);
+  const int heads = size.width % 4 == 0 ? 4 : 1;
+  return absl::StrCat(HoldsChats(DataOf(options)) ? "" : "context = 64\n", R"(
+[[layer]]
+type = "embedding"
+vocabulary = "classes"
+features = )",
+                      size.width, R"(
+positions = true
+
+[[layer]]
+type = "sequence"
+repeat = )",
+                      size.layers, R"(
+layers = [
+  { type = "residual", layers = [
+      { type = "layer_norm" },
+      { type = "linear", outputs = )",
+                      3 * size.width, R"( },
+      { type = "attention", heads = )",
+                      heads, R"( },
+      { type = "linear", outputs = )",
+                      size.width, R"( } ] },
+  { type = "residual", layers = [
+      { type = "layer_norm" },
+      { type = "linear", outputs = )",
+                      4 * size.width, R"(, activation = "gelu" },
+      { type = "linear", outputs = )",
+                      size.width, R"( } ] },
+]
+
+[[layer]]
+type = "layer_norm"
+
+[[layer]]
+type = "linear"
+outputs = "classes"
+)");
+}
+
 absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
   if (!options.model_text.empty()) return options.model_text;
   if (options.model_file.empty() && !options.initial_parameters.empty()) {
@@ -279,16 +324,24 @@ absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
     }
     return ModelFileOf(model);
   }
-  if (options.model_file.empty()) return std::string();
+  if (options.model_file.empty()) {
+    const bool has_tokens = HoldsTokens(DataOf(options), !options.tokenizer.empty());
+    return has_tokens ? SmallGpt(options) : std::string();
+  }
   absl::StatusOr<std::string> named = ModelFileNamed(options.model_file);
   if (named.ok()) return WithInitial(options, *std::move(named));
   if (!absl::IsNotFound(named.status())) return base::WithClass(base::ErrorClass::kUsage, named);
   absl::StatusOr<std::string> text = base::ReadInput(options.model_file, kMaxModelFileBytes);
   if (text.ok()) return WithInitial(options, *std::move(text));
   if (!absl::IsNotFound(text.status())) return text;
-  return base::DataError(absl::StrCat(text.status().message(), "; models with a name are ",
-                                      absl::StrJoin(ModelNames(), ", ")),
-                         absl::StatusCode::kNotFound);
+  const std::string nearest =
+      base::Nearest(options.model_file.substr(0, options.model_file.find(':')), ModelNames());
+  return base::DataError(
+      absl::StrCat(text.status().message(),
+                   nearest.empty() ? absl::StrCat("; models with a name are ",
+                                                  absl::StrJoin(ModelNames(), ", "))
+                                   : absl::StrCat("; did you mean the model ", nearest, "?")),
+      absl::StatusCode::kNotFound);
 }
 
 absl::StatusOr<std::string> WithQuantization(const RunConfig& options, std::string text) {
@@ -349,16 +402,17 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
 }
 
 // The learning rate, or its peak.
-float PeakRateOf(const RunConfig& options) {
+float PeakRateOf(const RunConfig& options, int64_t features) {
   if (options.learning_rate.has_value()) return *options.learning_rate;
   constexpr float kAdapterRate = 2e-4F;  // Dettmers et al. 2023, for models of 7 and 13 billion
   if (!options.lora.empty() && options.optimizer == "adamw") return kAdapterRate;
   const OptimizerType* const found = FindOptimizerType(options.optimizer);
   const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
-  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel) {
+  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel || features == 0) {
     return type.learning_rate;
   }
-  return std::min(type.learning_rate, type.rate_times_width / static_cast<float>(options.width));
+  const auto width = static_cast<float>(NetworkSizeOf(options, features).width);
+  return std::min(type.learning_rate, type.rate_times_width / width);
 }
 
 }  // namespace
@@ -376,8 +430,28 @@ std::string NameOfModel(const RunConfig& options) {
   return options.initial_parameters.empty() ? kDefaultModel : options.initial_parameters;
 }
 
-absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps) {
-  const float peak = PeakRateOf(options);
+NetworkSize NetworkSizeOf(const RunConfig& options, int64_t features) {
+  constexpr NetworkSize kGpt = {.layers = 4, .width = 128};
+  constexpr NetworkSize kLargest = {.layers = 20, .width = 2304};
+  constexpr int64_t kLeastWidth = 64, kFew = 256;
+  NetworkSize size = kGpt;
+  if (features > 0) {
+    const uint64_t wanted =
+        std::bit_ceil(8 * static_cast<uint64_t>(std::min(features, kLargest.width)));
+    size.width = std::clamp(static_cast<int64_t>(wanted), kLeastWidth, kLargest.width);
+    size.layers = size.width <= kFew ? 4 : size.width < kLargest.width ? 8 : kLargest.layers;
+  }
+  return {.layers = options.layers.value_or(size.layers),
+          .width = options.width.value_or(size.width)};
+}
+
+int64_t NetworkFeaturesOf(const Dataset& data) {
+  return data.spec().inputs.front().has_ids() ? 0 : data.features();
+}
+
+absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t features,
+                                            int64_t steps) {
+  const float peak = PeakRateOf(options, features);
   if (options.learning_rate_schedule == "constant") {
     if (!options.warmup_steps.has_value() && !options.min_learning_rate.has_value()) {
       return LearningRate::Constant(peak);
@@ -408,8 +482,9 @@ absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& tex
           "the default network takes numbers, and the data has ids of tokens: name a model that "
           "takes ids with --model");
     }
-    ASSIGN_OR_RETURN(Model network, DefaultNetwork(data.input.elements(), data.classes,
-                                                   options.layers, options.width));
+    const NetworkSize size = NetworkSizeOf(options, data.input.elements());
+    ASSIGN_OR_RETURN(Model network,
+                     DefaultNetwork(data.input.elements(), data.classes, size.layers, size.width));
     if (data.has_numbers) network.loss = MeanSquaredErrorOfValues();
     return network;
   }

@@ -93,6 +93,7 @@ class TrainingLoop {
     if (trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
+    result_.evaluation = absl::Seconds(all_evaluations_seconds_);
     result_.skipped_steps = position_.skipped_steps;
     result_.out_of_patience = IsOutOfPatience();
     result_.best_test_loss = position_.best_test_loss;

@@ -95,6 +95,7 @@ struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
   int64_t skipped_steps = 0;     // those of `steps` that changed nothing (OnNonFinite)
+  absl::Duration evaluation;     // the time that evaluations took
   bool stopped = false;          // by FitOptions::stop
   bool condition_met = false;    // by FitOptions::stop_when
   bool out_of_patience = false;  // FitOptions::patience

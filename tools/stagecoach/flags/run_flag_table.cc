@@ -171,7 +171,16 @@ const engine::TensorSpec& InputOf(const engine::TrainingRun& run) {
 bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
 bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
 bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
-bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
+
+// A value in effect of the default network.
+template <typename Value>
+auto InNetwork(Value value) {
+  return [value](const O& options, const engine::TrainingRun& run) -> Effect {
+    if (NameOfModel(options) != engine::kDefaultModel) return std::nullopt;
+    return value(NetworkSizeOf(options, engine::NetworkFeaturesOf(*run.data.train)));
+  };
+}
+
 bool IsWarmupCosine(const engine::TrainingRun& run) {
   return run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine;
 }
@@ -312,7 +321,6 @@ std::vector<RunFlag> TestDataFlags() {
 }
 
 std::vector<RunFlag> ModelFlags() {
-  const O defaults;
   return {
       Flag("--model", "NAME|FILE",
            "default, gpt2-124m, llama, resnet18, ..., or a .toml file [default]",
@@ -337,23 +345,20 @@ std::vector<RunFlag> ModelFlags() {
                                                  return std::nullopt;
                                                return QuantizationName(*options.quantization);
                                              })}),
-      Flag("--layers", "N",
-           Describe("Number of layers of the default network", absl::StrCat(defaults.layers)),
+      Flag("--layers", "N", "Number of layers of the default network [4 to 20, as the data need]",
            Reads(&O::layers, CountIn(2, kMaxLayers)),
-           {.in_effect = OfOptions(IsOfDefaultNetwork,
-                                   [](const O& options) { return absl::StrCat(options.layers); })}),
-      Flag("--width", "N",
-           Describe("Hidden size of the default network", absl::StrCat(defaults.width)),
+           {.in_effect = InNetwork([](auto size) { return absl::StrCat(size.layers); })}),
+      Flag("--width", "N", "Hidden size of the default network [64 to 2304, as the data need]",
            Reads(&O::width, CountIn(1, kMaxWidth)),
-           {.in_effect = OfOptions(IsOfDefaultNetwork,
-                                   [](const O& options) { return absl::StrCat(options.width); })})};
+           {.in_effect = InNetwork([](auto size) { return absl::StrCat(size.width); })})};
 }
 
 std::vector<RunFlag> PipelineFlags() {
   const O defaults;
   return {
       Flag("--devices", "N",
-           Describe("Devices to split the model over", absl::StrCat(engine::kDefaultStages)),
+           absl::StrCat("Devices to split the model over [", engine::kDefaultStages,
+                        ", or fewer if it has fewer layers]"),
            Reads(&O::stages, CountIn(1, kMaxStages)), {.alias = "--stages", .is_of_plan = true}),
       Flag("--replicas", "N", "Data-parallel copies of the model: 1, 2, 4, ... [1]",
            Reads(&O::replicas, CountIn(1, kMaxStages)), {.is_of_plan = true}),
@@ -595,8 +600,14 @@ std::vector<RunFlag> CheckpointFlags() {
   const O defaults;
   return {
       Flag("--checkpoint", "DIR",
-           "Save checkpoints in this folder, in the background [no checkpoints]",
+           "Save checkpoints here, in the background [once, at the end, in runs/DATE-MODEL]",
            Reads(&O::checkpoints, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--no-checkpoint", "", "Do not save the run, as with --json and without --checkpoint",
+           [](const std::string& /*text*/, O& options) {
+             options.runs.clear();
+             return absl::OkStatus();
+           },
+           {.saving = FlagSaving::kNever, .excludes = {"--checkpoint"}}),
       Flag("--resume", "",
            "Resume from its newest checkpoint; flags not given keep their saved values",
            Switches(&O::resume), {.saving = FlagSaving::kNever, .needs = "--checkpoint"}),
@@ -622,6 +633,8 @@ std::vector<RunFlag> ReportFlags() {
   return {
       Flag("--metrics", "FILE", "Write steps and evaluations as JSON lines; a resumed run appends",
            Reads(&O::metrics, ParseFile), {.saving = FlagSaving::kNever, .is_output = true}),
+      Flag("--html", "FILE", "Write a page about the run [run.html in the folder of checkpoints]",
+           Reads(&O::html, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
       Flag("--tensorboard", "DIR", "Write steps and evaluations for TensorBoard into this folder",
            Reads(&O::tensorboard, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--trace", "FILE", "Write a trace of the last step's actions",
@@ -684,7 +697,9 @@ std::string PresentName(const std::string& name) {
   static constexpr std::pair<std::string_view, std::string_view> kEarlier[] = {
       {"--batch", "--global-batch-size"}, {"--microbatches", "--micro-batches"},
       {"--rows", "--train-samples"},      {"--every", "--checkpoint-every"},
-      {"--keep", "--keep-checkpoints"},   {"--deadline", "--timeout"}};
+      {"--keep", "--keep-checkpoints"},   {"--deadline", "--timeout"},
+      {"--lr", "--learning-rate"},        {"--batch-size", "--global-batch-size"},
+      {"--bs", "--global-batch-size"}};
   for (const auto& [earlier, present] : kEarlier) {
     if (name == earlier) return std::string(present);
   }

@@ -76,7 +76,8 @@ absl::Span<const RunFlag> RunFlags();
 const RunFlag* FindRunFlag(std::string_view name);
 
 // Returns the present name of a flag: that of the last release, in a checkpoint or a script, stays
-// valid for one release. Other names are returned as they are.
+// valid for one release, and other programs' names for the same, such as --lr, are understood.
+// Other names are returned as they are.
 std::string PresentName(const std::string& name);
 
 // A flag as a command has it: its help, or its group in --help, may be the

@@ -4,13 +4,18 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/text_table.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "engine/data/chat/chat_dataset.h"
 #include "tools/stagecoach/terminal/bars.h"
 #include "tools/stagecoach/terminal/explanation.h"
 #include "tools/stagecoach/terminal/terminal.h"
@@ -134,8 +139,18 @@ std::string DescribeParameters(const engine::ParameterTable& parameters) {
                          100.0 * static_cast<double>(trained) / static_cast<double>(all));
 }
 
+// Says what the model is if the data chose it; "": a name says it, or it is the network for
+// numbers.
+std::string DescribeDefault(const engine::RunConfig& config, const Measures& measures) {
+  if (measures.tokens == 0 || NameOfModel(config) != engine::kDefaultModel) return "";
+  const engine::NetworkSize size = NetworkSizeOf(config, 0);
+  return absl::StrCat("\n       a small GPT of ", Counted(size.layers, "block", "blocks"),
+                      " of width ", size.width, "; --model names another");
+}
+
 // Data, model and plan in a few lines and a table.
-std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures) {
+std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingRun& run,
+                        const Measures& measures) {
   const partition::Plan& plan = run.prepared.plan;
   const int blocks = plan.replication.gradient_blocks;
   const int64_t left_over = run.rows_left_over();
@@ -147,8 +162,8 @@ std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures
                          left_over == 1 ? ", which makes no batch: another one each time"
                                         : ", which make no whole batch: others each time"),
       "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
-      DescribeParameters(run.prepared.profile.parameters), "\nplan   ", plan.schedule.name,
-      " over ", Counted(plan.num_stages(), "stage", "stages"),
+      DescribeParameters(run.prepared.profile.parameters), DescribeDefault(config, measures),
+      "\nplan   ", plan.schedule.name, " over ", Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
       plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
       plan.replication.reduction == partition::ReductionKind::kRing
@@ -192,15 +207,36 @@ std::string DescribePatience(const engine::FitResult& fit) {
       " did not lower the test loss", bound);
 }
 
+// A word of a command, as a shell reads it.
+std::string Quoted(const std::string& word) {
+  const bool is_plain = absl::c_all_of(word, [](unsigned char letter) {
+    return absl::ascii_isalnum(letter) || absl::StrContains("_-./+:,=@%", letter);
+  });
+  return is_plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+// The command that uses what was trained: those who trained it can copy it.
+std::string UseOf(const engine::RunConfig& config, const engine::DataEncoding& encoding,
+                  const Measures& measures) {
+  const std::string folder = Quoted(config.checkpoints);
+  const bool has_text = encoding.tokens_are_bytes || !encoding.tokenizer.empty();
+  if (!measures.has_perplexity || !has_text) {
+    return absl::StrCat("predict: stagecoach predict --checkpoint ", folder);
+  }
+  return absl::StrCat("generate: stagecoach generate --checkpoint ", folder,
+                      engine::HoldsChats(DataOf(config)) ? " --chat" : " --prompt", " \"...\"");
+}
+
 class TextReport final : public engine::TrainingObserver {
  public:
   TextReport(int epochs, const ReportOptions& options) : epochs_(epochs), options_(options) {}
   ~TextReport() override { RedrawLine(""); }  // An error would otherwise follow it.
 
-  absl::Status Start(const engine::RunConfig& /*config*/, const engine::TrainingRun& run) override {
+  absl::Status Start(const engine::RunConfig& config, const engine::TrainingRun& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
-    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(run, measures_)));
+    use_ = UseOf(config, run.data.encoding, measures_);
+    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(config, run, measures_)));
     if (options_.explains)
       absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
     const int columns = TerminalColumns();
@@ -276,19 +312,23 @@ class TextReport final : public engine::TrainingObserver {
     absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
     absl::PrintF("%s", AcceleratorTable(outcome.devices));
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
-    absl::PrintF(
-        "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
-        Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),
-        base::FormatDuration(outcome.elapsed));
+    absl::PrintF("%s %s (%s) in %s, of which evaluations took %s\n",
+                 outcome.fit.stopped ? "stopped by a signal after" : "trained",
+                 Counted(outcome.fit.epochs, "epoch", "epochs"),
+                 Counted(outcome.fit.steps, "step", "steps"), base::FormatDuration(outcome.elapsed),
+                 base::FormatDuration(outcome.fit.evaluation));
     if (outcome.fit.skipped_steps > 0) {
       absl::PrintF("skipped %s with numbers that are not finite\n",
                    Counted(outcome.fit.skipped_steps, "step", "steps"));
     }
     if (outcome.stop_when.has_value()) absl::PrintF("%s\n", DescribeStop(outcome));
     if (outcome.fit.out_of_patience) absl::PrintF("%s\n", DescribePatience(outcome.fit));
-    if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
     absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
     absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
+    if (!saved_.empty()) {
+      absl::PrintF("saved as %s (%s)\n%s\n", base::EscapeControls(saved_),
+                   base::FormatBytes(FolderBytes(saved_)), base::EscapeControls(use_));
+    }
     std::fflush(stdout);
   }
 
@@ -315,6 +355,7 @@ class TextReport final : public engine::TrainingObserver {
   Measures measures_;
   std::optional<EpochTable> table_;  // once it has started
   std::string saved_;                // the last checkpoint
+  std::string use_;                  // the command that uses it
   absl::Time drawn_ = absl::InfinitePast();
   ProgressPace pace_ = ProgressPace(absl::Now());
 };

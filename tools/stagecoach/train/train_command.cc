@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -126,8 +127,27 @@ absl::StatusOr<std::string> CompareWithSaved(const engine::Manifest& saved,
   return changes;
 }
 
+// The folder of the runs that are not told where to save themselves; "": they are not saved.
+std::string RunsFolder() {
+  const char* const folder = std::getenv("STAGECOACH_RUNS");
+  const std::string name = folder == nullptr || *folder == '\0' ? "runs" : folder;
+  return name == "none" ? "" : name;
+}
+
+// Programs, and launchers that may start processes on several hosts, say where to save.
+absl::StatusOr<bool> SavesUnasked(const engine::RunConfig& options) {
+  ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch, engine::FindLaunch());
+  return !options.json && (!launch.has_value() || launch->launcher == engine::kOwnLauncher);
+}
+
 absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
+  ASSIGN_OR_RETURN(const bool saves_unasked, SavesUnasked(options));
+  if (!saves_unasked) options.runs.clear();
   TrainingOutput output;
+  options.notices.on_notice = [&output](const std::string& notice) {
+    PrintNotice(notice);
+    output.Note(notice);
+  };
   std::optional<int> refused;
   const engine::TrainingHooks hooks = {
       .observer = &output,
@@ -144,6 +164,7 @@ absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
       .on_refused = [&](const absl::Status& error) { refused = Fail("train", error); }};
   const absl::StatusOr<engine::TrainingOutcome> outcome = engine::Train(options, hooks);
   if (refused.has_value()) return *refused;
+  if (!outcome.ok()) output.Fail(outcome.status());
   RETURN_IF_ERROR(outcome.status());
   if (!output.is_logged()) return kExitCannotWrite;
   return outcome->fit.stopped ? StatusOfStop(outcome->stop_reason) : kExitOk;
@@ -154,6 +175,7 @@ absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
 Command AddTrainCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("train", "Train a model split over several devices");
   const auto options = std::make_shared<engine::RunConfig>();
+  options->runs = RunsFolder();
   AddTrainFlags(*flags, *options);
   return {flags, [flags, options] { return Train(*flags, *options); }};
 }

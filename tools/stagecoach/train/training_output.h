@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "engine/session/training_observer.h"
 #include "tools/stagecoach/train/run_log.h"
+#include "tools/stagecoach/train/run_page.h"
 
 namespace stagecoach::tools {
 
@@ -31,9 +34,19 @@ class TrainingOutput final : public engine::TrainingObserver {
   // False if a log could not be written, which it has said.
   bool is_logged() const;
 
+  // A notice about the run, for its page. May be called from any thread.
+  void Note(const std::string& text) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The run has ended with an error.
+  void Fail(const absl::Status& error);
+
  private:
+  void PassNotes() ABSL_LOCKS_EXCLUDED(mutex_);
+
   std::unique_ptr<engine::TrainingObserver> report_;
   std::vector<std::unique_ptr<RunLog>> logs_;
+  RunPage* page_ = nullptr;  // one of them; null: there is none
+  base::Mutex mutex_;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mutex_);  // that the page does not have yet
 };
 
 }  // namespace stagecoach::tools
