@@ -59,7 +59,7 @@ TEST_F(OwnFolder, HasOneCheckpointThatTheLastLineSaysHowToUse) {
   ASSERT_EQ(run.exit_status, 0) << run.err;
   ASSERT_THAT(Runs(), ElementsAre(MatchesRegex("20[0-9]+-[0-9]+-[0-9]+-default")));
   EXPECT_THAT(NamesIn(folder_.path() / "runs" / Runs()[0]),
-              ElementsAre(".lock", "metrics.jsonl", "step-00000012"));
+              ElementsAre("metrics.jsonl", "run.html", "step-00000012"));
   EXPECT_THAT(run.out, HasSubstr("saved as runs/" + Runs()[0] + "/step-00000012 ("));
   const Finished prediction = Follow(run);
   EXPECT_EQ(prediction.exit_status, 0) << prediction.err;

@@ -36,6 +36,9 @@ constexpr char kRunStyle[] = R"css(
 .notes li{overflow-wrap:anywhere}
 .notes time{color:var(--mute);margin-right:8px;font-variant-numeric:tabular-nums}
 .part{margin:8px 0 -8px}
+.part .note{font-weight:400}
+@media (min-width:561px) and (max-width:1119px){.tiles.run{grid-template-columns:repeat(3,minmax(0,1fr))}}
+@media (min-width:1020px){.plots{grid-template-columns:repeat(2,minmax(0,1fr))}.plots svg{font-size:9.5px}}
 )css";
 
 std::string Count(int64_t count) { return base::FormatCount(count); }
@@ -176,7 +179,7 @@ std::string RunPage::Tiles() const {
   tiles += TileOf("speed", known(speed, Rate(speed)),
                   options_.measures.tokens > 0 ? "tokens/s" : "samples/s");
   tiles += TileOf("learning rate", known(rate, Short(rate)), "now");
-  return absl::StrCat("<dl class=\"card tiles\">", tiles, "</dl>\n");
+  return absl::StrCat("<dl class=\"card tiles run\">", tiles, "</dl>\n");
 }
 
 std::string RunPage::Plots() const {
@@ -257,7 +260,7 @@ std::string RunPage::ToHtml() const {
       absl::StrCat(plan_.style, "<style>", schedule::kPlotStyle, kRunStyle, "</style>\n",
                    is_over_ ? "" : "<meta http-equiv=\"refresh\" content=\"30\">\n"),
       absl::StrCat("<header><h1>", EscapeMarkup(title_), "</h1><p>", EscapeMarkup(state_), "; ",
-                   is_over_ ? "" : "this page of ", written,
+                   is_over_ ? "written " : "this page of ", written,
                    is_over_ ? "" : " renews itself every 30 s",
                    saved_.empty() ? "" : absl::StrCat("; saved as ", EscapeMarkup(saved_)),
                    "</p></header>\n<main>\n", Tiles(), Plots(), Devices(), Notes(), plan,

@@ -60,9 +60,11 @@ absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine
   if (start.step > 0) from = {.step = start.step, .is_evaluated = start.is_evaluated};
   if (const std::string metrics = MetricsOf(config); !metrics.empty()) {
     ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(metrics, log, from));
+    if (!config.metrics.empty()) asked_.push_back(logs_.back().get());
   }
   if (!config.tensorboard.empty()) {
     ASSIGN_OR_RETURN(logs_.emplace_back(), TensorBoardLog::Open(config.tensorboard, log, from));
+    asked_.push_back(logs_.back().get());
   }
   if (const std::string path = PageOf(config); !path.empty()) {
     auto page = std::make_unique<RunPage>(
@@ -72,6 +74,7 @@ absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine
                          .steps = StepsOf(config, run)},
         config, run);
     page_ = page.get();
+    if (!config.html.empty()) asked_.push_back(page_);
     logs_.push_back(std::move(page));
   }
   return absl::OkStatus();
@@ -140,8 +143,8 @@ void TrainingOutput::End(const engine::TrainingRun& run, const engine::TrainingO
 }
 
 bool TrainingOutput::is_logged() const {
-  return std::all_of(logs_.begin(), logs_.end(),
-                     [](const auto& log) { return log->status().ok(); });
+  return std::all_of(asked_.begin(), asked_.end(),
+                     [](const RunLog* log) { return log->status().ok(); });
 }
 
 }  // namespace stagecoach::tools

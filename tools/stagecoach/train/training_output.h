@@ -31,7 +31,7 @@ class TrainingOutput final : public engine::TrainingObserver {
   void Saved(const engine::SaveReport& save) override;
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override;
 
-  // False if a log could not be written, which it has said.
+  // False if a log that was asked for could not be written, which it has said.
   bool is_logged() const;
 
   // A notice about the run, for its page. May be called from any thread.
@@ -44,7 +44,8 @@ class TrainingOutput final : public engine::TrainingObserver {
 
   std::unique_ptr<engine::TrainingObserver> report_;
   std::vector<std::unique_ptr<RunLog>> logs_;
-  RunPage* page_ = nullptr;  // one of them; null: there is none
+  std::vector<const RunLog*> asked_;  // those of them that flags name
+  RunPage* page_ = nullptr;           // one of them; null: there is none
   base::Mutex mutex_;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mutex_);  // that the page does not have yet
 };
