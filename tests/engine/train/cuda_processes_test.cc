@@ -24,7 +24,7 @@
 #include "tests/engine/comm/on_ranks.h"
 #include "tests/engine/train/cuda_run.h"
 #include "tests/engine/train/small_run.h"
-#include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/testing/cuda/cublas_lt/faults.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
@@ -283,7 +283,7 @@ TEST_F(CudaProcesses, MustComputeTheSameBits) {
   std::vector<std::string> files;
   for (const int32_t fastest : {66, 67}) {
     testing::cuda::BlasFaults slow;
-    for (const int32_t id : {0, 6, 21, 31, 66, 67}) {  // all of cublas_lt_algorithms.cc
+    for (const int32_t id : {0, 6, 21, 31, 66, 67}) {  // all of cublas_lt/algorithms.cc
       if (id != fastest) slow.extra_ns[id] = kSlowNs;
     }
     testing::cuda::SetBlasFaults(slow);
