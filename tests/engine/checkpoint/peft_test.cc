@@ -13,7 +13,7 @@
 #include "engine/models/transformer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/lora_fixture.h"
+#include "tests/engine/train/models/lora_fixture.h"
 #include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"

@@ -18,8 +18,8 @@
 #include "kernels/cuda/ops/attention/attention_kernels.h"
 #include "kernels/cuda/ops/attention/attention_shape.h"
 #include "kernels/ops/attention.h"
-#include "tests/kernels/attention_bounds.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/kernels/ops/attention_bounds.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/random_tensor.h"
@@ -27,7 +27,7 @@
 #include "tests/testing/tolerance.h"
 
 // Each kernel as it was compiled, called through its launcher. The operation that uses them has its
-// own tests (tests/kernels/attention_test.cc).
+// own tests (tests/kernels/ops/attention_test.cc).
 namespace stagecoach::kernels::attention_tiled_test {
 namespace {
 

@@ -26,8 +26,8 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-// The choice of cuDNN's engines for convolutions. tests/kernels/convolution_test.cc tests what they
-// compute.
+// The choice of cuDNN's engines for convolutions. tests/kernels/ops/convolution_test.cc tests what
+// they compute.
 namespace stagecoach::kernels::convolution_cudnn_test {
 namespace {
 
