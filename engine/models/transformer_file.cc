@@ -152,9 +152,13 @@ std::string RepeatText(int64_t repeat, absl::string_view layers) {
                       layers, "]");
 }
 
-// Returns all blocks. Of those with a window, as many precede each of the others, and the rest come
-// last.
+// Returns all blocks. Of those with a window, all come last, or as many precede each of the others,
+// and the rest come last.
 std::string BlocksText(const Transformer& model) {
+  if (model.global_first != 0) {
+    return RepeatText(model.global_first, BlockText(model, /*is_local=*/false)) +
+           RepeatText(model.blocks - model.global_first, BlockText(model, /*is_local=*/true));
+  }
   if (model.global_every == 0) {
     return RepeatText(model.blocks, BlockText(model, /*is_local=*/model.window != 0));
   }
@@ -202,15 +206,12 @@ bool ReadScaling(const json& document, kernels::RotaryScaling& scaling) {
          number("low_turns", scaling.low_turns) && number("high_turns", scaling.high_turns);
 }
 
-// Reads what the attention of Gemma has, at places that end in "/attention" here: of a block with
-// a window, if there is one, and of one without, if there are both.
+// Reads what the attention of Gemma has beside its window: of a block with one, if there is one,
+// and of one without, if there are both.
 void ReadGemmaAttention(const json& own, const json* global, Transformer& model) {
   const auto number = [](const json& layer, const char* key, double otherwise) {
     return layer.contains(key) && layer[key].is_number() ? layer[key].get<double>() : otherwise;
   };
-  if (own.contains("window") && own["window"].is_number_integer()) {
-    model.window = own["window"].get<int64_t>();
-  }
   const double scale = number(own, "scale", 0.0);
   if (scale > 1e-3 && scale < 1e3) {
     model.query_scalar = std::llround(1.0 / (scale * scale));
@@ -263,6 +264,10 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     model.blocks = model.blocks * model.global_every + rest;
     global_block = block + "/1/layers";
     block += "/0/layers";
+  } else if (has_type("/layer/2", "sequence")) {
+    int64_t locals = 0;
+    if (!integer("/layer/2/repeat", locals) || locals > kMaxTransformerExtent) return std::nullopt;
+    model.blocks += locals;
   }
   const std::string attention = block + "/0/layers";
   model.is_parallel = at(block + "/0/shortcut") != nullptr;
@@ -309,6 +314,12 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     if (base == nullptr || !base->is_number()) return std::nullopt;
     model.rotary_base = base->get<double>();
     const std::string global = global_block + (model.qk_norm ? "/3" : "/2");
+    // The blocks that come last may have a window that the first have not.
+    const std::string local = has_type("/layer/2", "sequence") && model.global_every == 0
+                                  ? absl::StrCat("/layer/2/layers", heads.substr(block.size()))
+                                  : heads;
+    integer(local + "/window", model.window);
+    if (local != heads) integer("/layer/1/repeat", model.global_first);
     if (model.family == TransformerFamily::kGemma) {
       ReadGemmaAttention(*at(heads), global_block.empty() ? nullptr : at(global), model);
     }
@@ -388,7 +399,7 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
   const auto count = [](int64_t of_a, int64_t of_b, const char* name) {
     return std::array<std::string, 3>{name, absl::StrCat(of_a), absl::StrCat(of_b)};
   };
-  const std::array<std::array<std::string, 3>, 19> values = {{
+  const std::array<std::array<std::string, 3>, 20> values = {{
       {"family", FamilyName(a.family), FamilyName(b.family)},
       {"heads", absl::StrCat(a.heads), absl::StrCat(b.heads)},
       {"kv_heads", absl::StrCat(a.kv_heads), absl::StrCat(b.kv_heads)},
@@ -404,6 +415,7 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
       {"tied", a.is_tied ? "1" : "0", b.is_tied ? "1" : "0"},
       count(a.has_post_norms, b.has_post_norms, "post_norms"),
       count(a.window, b.window, "window"),
+      count(a.global_first, b.global_first, "global_first"),
       count(a.global_every, b.global_every, "global_every"),
       {"local_rotary_base", number(a, &Transformer::local_rotary_base),
        number(b, &Transformer::local_rotary_base)},

@@ -56,25 +56,15 @@ absl::Status ReadLayerTypes(const nlohmann::json& document, ObjectReader& reader
     ASSIGN_OR_RETURN(model.global_every, reader.OptionalInt64("sliding_window_pattern",
                                                               usual_period, kTransformerExtents));
   }
-  if (reader.Has("layer_types") && !document["layer_types"].is_null()) {
-    ASSIGN_OR_RETURN(const base::ArrayReader types, reader.RequiredArray("layer_types"));
-    if (static_cast<int64_t>(types.size()) != model.blocks) {
-      return reader.Error("layer_types", absl::StrCat("has ", types.size(), " types, expected ",
-                                                      model.blocks, ", one for each layer"));
+  ASSIGN_OR_RETURN(const auto pattern, base::ReadWindowPattern(document, reader, model.blocks));
+  if (pattern.has_value()) {
+    if (pattern->global_first != 0) {
+      return reader.Error("layer_types",
+                          "has layers with a window behind one without, with which it begins; in a "
+                          "Gemma of ours the same number of layers with a window precedes each one "
+                          "without");
     }
-    model.global_every = 0;
-    for (size_t i = 0; i < types.size(); ++i) {
-      ASSIGN_OR_RETURN(const std::string type, types.String(i));
-      const auto blocks = static_cast<int64_t>(i) + 1;
-      if (type == kFullAttention && model.global_every == 0) model.global_every = blocks;
-      const bool is_full = model.global_every != 0 && blocks % model.global_every == 0;
-      if (type == (is_full ? kFullAttention : kSlidingAttention)) continue;
-      return types.Error(
-          i, absl::StrCat("is \"", type, "\", expected \"",
-                          is_full ? kFullAttention : kSlidingAttention,
-                          "\": a model of ours has the same number of layers with a window before "
-                          "each one without"));
-    }
+    model.global_every = pattern->has_window ? pattern->global_every : 1;
   }
   if (model.global_every > model.blocks) model.global_every = 0;
   if (model.global_every != 1) return absl::OkStatus();
@@ -235,9 +225,7 @@ nlohmann::ordered_json GemmaConfig(const Transformer& model) {
   if (model.window != 0) config["sliding_window"] = model.window;
   std::vector<std::string> types;
   for (int64_t block = 1; block <= model.blocks; ++block) {
-    const bool is_local =
-        model.window != 0 && (model.global_every == 0 || block % model.global_every != 0);
-    types.emplace_back(is_local ? kSlidingAttention : kFullAttention);
+    types.emplace_back(model.has_window(block - 1) ? kSlidingAttention : kFullAttention);
   }
   config["layer_types"] = types;
   if (is_third) {

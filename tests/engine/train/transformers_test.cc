@@ -480,7 +480,14 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("phi3", "rope_scaling", "{\"type\": \"longrope\"}"), "is \"longrope\""},
       {ConfigWith("llama", "auto_map", "{}"), "unknown key \"auto_map\""},
       {ConfigWith("qwen2", "layer_types", "[\"sliding_attention\"]"),
-       "$.layer_types[0]: is \"sliding_att"},
+       "$.layer_types: has 1 types, expected 2, one for each layer"},
+      {ConfigWith("qwen2", "layer_types", R"(["full_attention", "chunked_attention"])"),
+       "$.layer_types[1]: is \"chunked_attention\", expected \"full_attention\""},
+      {ConfigWith("qwen2", "layer_types", R"(["sliding_attention", "full_attention"])"),
+       "$.layer_types: has layers without a window behind one with it"},
+      {ConfigWith("qwen2", "use_sliding_window", "false"),
+       "$.layer_types: has layers with a window, and there is none"},
+      {ConfigWith("qwen2", "max_window_layers", "-1"), "$.max_window_layers"},
       {ConfigWith("qwen2", "attention_bias", "true"), "$.attention_bias"},
       {ConfigWith("qwen2", "use_mrope", "true"), "$.use_mrope"},
       {ConfigWith("qwen3", "attention_bias", "true"), "$.attention_bias"},
@@ -518,7 +525,7 @@ TEST(HuggingFaceConfig, WhatChangesNothingIsTaken) {
   }
 }
 
-// That of Phi 3 mini with 4,096 positions, within the window.
+// That of Phi 3 mini with 4,096 positions.
 TEST(HuggingFaceConfig, OfPhi3IsThatOfALlamaWithJoinedTensors) {
   ASSERT_OK_AND_ASSIGN(const Transformer model, ReadHuggingFaceConfig(R"({
       "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -532,7 +539,7 @@ TEST(HuggingFaceConfig, OfPhi3IsThatOfALlamaWithJoinedTensors) {
       "transformers_version": "4.39.3", "use_cache": true, "vocab_size": 32064})"));
   Transformer expected =
       NamedTransformer(
-          "llama:blocks=32,width=3072,heads=32,kv_heads=32,hidden=8192,context=2047,"
+          "llama:blocks=32,width=3072,heads=32,kv_heads=32,hidden=8192,context=4096,window=2047,"
           "vocabulary=32064,norm_epsilon=1e-5,tied=0")
           .value();
   expected.has_joined_tensors = true;
@@ -618,48 +625,48 @@ TEST(HuggingFaceConfig, HasTheDefaultsOfItsType) {
   EXPECT_TRUE(model("qwen3").end_of_text.empty());
 }
 
-// Within its window, attention looks back on everything: a text may have as many positions.
-TEST(HuggingFaceConfig, AWindowLimitsTheContext) {
-  const auto context = [](const char* fixture, const char* key, const char* value) {
-    return ReadHuggingFaceConfig(ConfigWith(fixture, key, value)).value().context;
+// A window that is as long as the context is none.
+TEST(HuggingFaceConfig, SaysWhichBlocksHaveAWindow) {
+  const auto windows = [](const std::string& config) {
+    const Transformer model = ReadHuggingFaceConfig(config).value();
+    EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+    EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
+    std::vector<int64_t> all;
+    for (int64_t block = 0; block < model.blocks; ++block) {
+      all.push_back(model.has_window(block) ? model.window : 0);
+    }
+    return all;
   };
-  EXPECT_EQ(context("mistral", "sliding_window", "6"), 6);
-  EXPECT_EQ(context("mistral", "sliding_window", "null"), 16);
-  EXPECT_EQ(context("mistral", "sliding_window", "4096"), 16);
-  EXPECT_EQ(context("qwen2", "sliding_window", "6"), 8) << "it is not used";
-  EXPECT_EQ(context("qwen2", "use_sliding_window", "true"), 8) << "there is none";
-  EXPECT_EQ(ReadHuggingFaceConfig(R"({"model_type": "mistral", "num_hidden_layers": 1,
-      "hidden_size": 64, "num_attention_heads": 16, "intermediate_size": 4})")
-                .value()
-                .context,
-            4096);
-  EXPECT_EQ(ReadHuggingFaceConfig(R"({"model_type": "qwen2", "num_hidden_layers": 1,
-      "hidden_size": 64, "num_attention_heads": 32, "intermediate_size": 4,
-      "use_sliding_window": true, "sliding_window": 100, "max_window_layers": 3})")
-                .value()
-                .context,
-            100);
-}
-
-// The value is a number, a list, or the family's default if the key is missing; ids that the model
-// does not have never occur.
-TEST(HuggingFaceConfig, SaysWhichTokensEndAndBeginTexts) {
-  const auto ends = [](const char* fixture, const char* value) {
-    return ReadHuggingFaceConfig(ConfigWith(fixture, "eos_token_id", value)).value().end_of_text;
+  using Windows = std::vector<int64_t>;
+  const auto changed = [](const char* fixture, const char* key, const char* value) {
+    return ConfigWith(fixture, key, value);
   };
-  using Ids = std::vector<int64_t>;
-  EXPECT_EQ(ends("llama", "5"), Ids{5});
-  EXPECT_EQ(ends("llama", "[5, 36, 37, -1]"), (Ids{5, 36}));
-  EXPECT_EQ(ends("llama", "null"), Ids{});
-  const std::string json = ConfigWith("llama", "bos_token_id", "3");
-  Transformer model = ReadHuggingFaceConfig(json).value();
-  EXPECT_EQ(model.begin_of_text, 3);
-  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
-  ASSERT_OK(ReadHuggingFaceGeneration(R"({"eos_token_id": [7, 8], "top_k": 3})", model));
-  EXPECT_EQ(model.end_of_text, (Ids{7, 8}));
-  EXPECT_EQ(model.begin_of_text, 3);
-  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
-  EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
+  EXPECT_EQ(windows(changed("mistral", "sliding_window", "6")), (Windows{6, 6}));
+  EXPECT_EQ(windows(changed("mistral", "sliding_window", "null")), (Windows{0, 0}));
+  EXPECT_EQ(windows(changed("mistral", "sliding_window", "8")), (Windows{0, 0}));
+  EXPECT_EQ(windows(changed("phi3", "sliding_window", "6")), (Windows{6, 6}));
+  EXPECT_EQ(windows(changed("qwen2", "sliding_window", "6")), (Windows{0, 6}));
+  EXPECT_EQ(windows(changed("qwen2", "sliding_window", "8")), (Windows{0, 0}));
+  EXPECT_EQ(windows(changed("qwen2", "layer_types", "null")), (Windows{0, 5}));
+  EXPECT_EQ(
+      windows(changed("qwen2", "layer_types", R"(["sliding_attention", "sliding_attention"])")),
+      (Windows{5, 5}));
+  EXPECT_EQ(windows(changed("qwen2", "layer_types", R"(["full_attention", "full_attention"])")),
+            (Windows{0, 0}));
+  const auto of_type = [](const char* type, const char* more) {
+    return absl::StrCat(R"({"model_type": ")", type, R"(", "num_hidden_layers": 3,
+        "hidden_size": 64, "num_attention_heads": 32, "intermediate_size": 4)",
+                        more, "}");
+  };
+  EXPECT_EQ(windows(of_type("mistral", "")), (Windows{4096, 4096, 4096})) << "its default";
+  EXPECT_EQ(windows(of_type("qwen2", R"(, "sliding_window": 6)")), (Windows{0, 0, 0}));
+  EXPECT_EQ(windows(of_type("qwen2", R"(, "use_sliding_window": true)")), (Windows{0, 0, 0}))
+      << "28 layers have none";
+  for (const char* const type : {"qwen2", "qwen3"}) {
+    EXPECT_EQ(windows(of_type(type, R"(, "use_sliding_window": true, "sliding_window": 100,
+        "max_window_layers": 2)")),
+              (Windows{0, 0, 100}));
+  }
 }
 
 }  // namespace
