@@ -79,7 +79,7 @@ absl::Status CheckGemma(const Transformer& model) {
                   "some blocks, but not in all");
   }
   if (model.qk_norm && model.window != 0 && model.local_rotary_base == 0.0 &&
-      model.rotary_scaling != kernels::RotaryScaling()) {
+      !model.rotary_scaling.is_none()) {
     return refuse("positions are scaled in blocks with a window, which Gemma 3 does not do: ",
                   "give their local_rotary_base");
   }
@@ -128,7 +128,7 @@ absl::Status CheckOptions(const Transformer& model) {
         absl::StrCat("rotary_size is ", model.rotary_size, ", expected an even number below the ",
                      model.size_of_head(), " of a head, or 0 for all"));
   }
-  if (!model.is_rotary() && model.rotary_scaling != kernels::RotaryScaling()) {
+  if (!model.is_rotary() && !model.rotary_scaling.is_none()) {
     return absl::InvalidArgumentError(
         absl::StrCat("scaled rotary positions are options of Llama, not of ", name));
   }
@@ -192,9 +192,13 @@ absl::Status CheckTransformer(const Transformer& model) {
                                        : absl::StrCat("at least the context, ", model.context)));
   }
   RETURN_IF_ERROR(CheckOptions(model));
-  if (!IsRotaryScaling(model.rotary_scaling)) {
+  RETURN_IF_ERROR(CheckRotaryScaling(model.rotary_scaling));
+  const bool has_divisors = model.rotary_scaling.kind == RotaryKind::kLongRope;
+  const auto divisors = static_cast<int64_t>(model.rotary_scaling.short_divisors.size());
+  if (has_divisors && divisors != model.rotated_numbers() / 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rotary positions cannot be scaled by ", model.rotary_scaling.factor));
+        absl::StrCat("rotary positions have ", divisors, " divisors, expected one for each of the ",
+                     model.rotated_numbers() / 2, " pairs of a head"));
   }
   if (!(model.norm_epsilon > 0.0 && model.norm_epsilon < 1.0)) {
     return absl::InvalidArgumentError(

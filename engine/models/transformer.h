@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/nn/layers/rotary.h"
 #include "kernels/activation.h"
 #include "kernels/quantized_matrix.h"
-#include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
 
@@ -41,9 +41,9 @@ struct Transformer {
   int64_t context = 1024;  // T, positions of a sample
   int64_t vocabulary = 50257;
   double norm_epsilon = 1e-5;
-  double rotary_base = 0.0;                    // 0 without rotary positions
-  kernels::RotaryScaling rotary_scaling = {};  // with rotary positions
-  int64_t rotary_size = 0;  // kGptNeoX's: numbers of a head that are rotated; 0: all
+  double rotary_base = 0.0;           // 0 without rotary positions
+  RotaryScaling rotary_scaling = {};  // with rotary positions
+  int64_t rotary_size = 0;            // kGptNeoX's: numbers of a head that are rotated; 0: all
   // kGptNeoX's: attention and MLP read the same input, to which both outputs are added.
   bool is_parallel = false;
   // A bias of queries, keys and values in kLlama, as in Qwen 2. Others have biases everywhere.
@@ -84,6 +84,15 @@ struct Transformer {
     return window != 0 && block >= global_first &&
            (global_every == 0 || (block + 1) % global_every != 0);
   }
+  // Returns the most positions of a sample: more than the context if these are scaled on demand.
+  int64_t longest_context() const {
+    if (rotary_scaling.kind != RotaryKind::kDynamic) return context;
+    const double longest =
+        static_cast<double>(rotary_scaling.original_positions) * rotary_scaling.factor;
+    return longest > static_cast<double>(context) ? static_cast<int64_t>(longest) : context;
+  }
+  // Returns how many numbers of a head are rotated, with rotary positions.
+  int64_t rotated_numbers() const { return rotary_size != 0 ? rotary_size : size_of_head(); }
   bool is_rotary() const { return family == TransformerFamily::kGptNeoX || has_gate(); }
   // RMS norms, a gated MLP, and no biases but those of queries, keys and values.
   bool has_gate() const {

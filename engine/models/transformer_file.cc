@@ -4,13 +4,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
 #include "engine/models/model_file.h"
@@ -39,15 +39,8 @@ double SummedDeviation(const Transformer& model) {
 }
 
 std::string ScalingText(const Transformer& model) {
-  const kernels::RotaryScaling& scaling = model.rotary_scaling;
-  if (scaling == kernels::RotaryScaling()) return "";
-  std::string text = absl::StrCat(", rotary_scaling = { factor = ", Number(scaling.factor));
-  if (scaling.original_positions > 0) {
-    absl::StrAppend(&text, ", original_context = ", scaling.original_positions,
-                    ", low_turns = ", Number(scaling.low_turns),
-                    ", high_turns = ", Number(scaling.high_turns));
-  }
-  return text + " }";
+  if (model.rotary_scaling.is_none()) return "";
+  return absl::StrCat(", rotary_scaling = ", RotaryScalingText(model.rotary_scaling));
 }
 
 // The keys that say what the linear layers of a block are called, where the layers beside them do
@@ -192,18 +185,13 @@ std::string PositionsText(const Transformer& model) {
   return absl::StrCat(table, "\nposition_offset = ", model.position_offset());
 }
 
-bool ReadScaling(const json& document, kernels::RotaryScaling& scaling) {
-  const auto number = [&](const char* key, auto& value) {
-    using Value = std::remove_reference_t<decltype(value)>;
-    if (!document.contains(key)) return true;
-    const json& found = document[key];
-    if (std::is_integral_v<Value> ? !found.is_number_integer() : !found.is_number()) return false;
-    value = found.get<Value>();
-    return true;
-  };
-  return document.is_object() && number("factor", scaling.factor) &&
-         number("original_context", scaling.original_positions) &&
-         number("low_turns", scaling.low_turns) && number("high_turns", scaling.high_turns);
+bool ReadScaling(const json& document, RotaryScaling& scaling) {
+  absl::StatusOr<base::ObjectReader> reader = base::ObjectReader::Create(document);
+  if (!reader.ok()) return false;
+  absl::StatusOr<RotaryScaling> parsed = ParseRotaryScaling(*std::move(reader));
+  if (!parsed.ok()) return false;
+  scaling = *std::move(parsed);
+  return true;
 }
 
 // Reads what the attention of Gemma has beside its window: of a block with one, if there is one,

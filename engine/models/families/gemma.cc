@@ -88,11 +88,13 @@ absl::Status ReadGemmaWindow(const nlohmann::json& document, ObjectReader& reade
 
 // Reads the rotations of Gemma 3's layers with a window, and of those without.
 absl::Status ReadBothRotations(const nlohmann::json& document, ObjectReader& reader,
-                               Rotation& global, Rotation& local) {
+                               const PositionsOfConfig& positions, Rotation& global,
+                               Rotation& local) {
   ASSIGN_OR_RETURN(local.base, reader.OptionalDouble("rope_local_base_freq", local.base));
   if (reader.Has("rope_scaling") && !document["rope_scaling"].is_null()) {
     ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject("rope_scaling"));
-    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document["rope_scaling"], global));
+    RETURN_IF_ERROR(
+        ReadRotationObject(std::move(own), document["rope_scaling"], positions, global));
   }
   constexpr char kKey[] = "rope_parameters";
   if (!reader.Has(kKey) || document[kKey].is_null()) return absl::OkStatus();
@@ -101,9 +103,9 @@ absl::Status ReadBothRotations(const nlohmann::json& document, ObjectReader& rea
        {std::pair(kFullAttention, &global), std::pair(kSlidingAttention, &local)}) {
     if (!both.Has(key) || document[kKey][key].is_null()) continue;
     ASSIGN_OR_RETURN(ObjectReader own, both.RequiredObject(key));
-    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[kKey][key], *rotation));
+    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[kKey][key], positions, *rotation));
   }
-  if (local.scaling != kernels::RotaryScaling()) {
+  if (!local.scaling.is_none()) {
     return both.Error(kSlidingAttention,
                       "scales positions, which only layers without a window can here");
   }
@@ -114,10 +116,11 @@ absl::Status ReadGemmaPositions(const nlohmann::json& document, ObjectReader& re
                                 double usual_base, Transformer& model) {
   Rotation global = {.base = usual_base}, local;
   ASSIGN_OR_RETURN(global.base, reader.OptionalDouble("rope_theta", usual_base));
+  const PositionsOfConfig positions = {.most = model.context};
   if (!model.qk_norm) {
-    RETURN_IF_ERROR(ReadRotation(document, reader, global));
+    RETURN_IF_ERROR(ReadRotation(document, reader, positions, global));
   } else {
-    RETURN_IF_ERROR(ReadBothRotations(document, reader, global, local));
+    RETURN_IF_ERROR(ReadBothRotations(document, reader, positions, global, local));
     if (model.window != 0 && model.global_every == 0) {
       global = local;
     } else if (model.window != 0 && global != local) {

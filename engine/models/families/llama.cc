@@ -74,10 +74,16 @@ const Defaults& DefaultsOf(absl::string_view model_type) {
                        [&](const Defaults& type) { return type.model_type == model_type; });
 }
 
-absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, ObjectReader& reader) {
+absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, ObjectReader& reader,
+                                           int64_t most, bool is_phi3) {
+  PositionsOfConfig positions = {.most = most, .is_phi3 = is_phi3};
+  if (is_phi3) {
+    ASSIGN_OR_RETURN(positions.original, reader.OptionalInt64("original_max_position_embeddings",
+                                                              4096, kTransformerExtents));
+  }
   Rotation rotation;
   ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
-  RETURN_IF_ERROR(ReadRotation(document, reader, rotation));
+  RETURN_IF_ERROR(ReadRotation(document, reader, positions, rotation));
   if (rotation.share == 1.0) return rotation;
   return reader.Error(
       "rope_parameters",
@@ -141,7 +147,8 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   ASSIGN_OR_RETURN(model.norm_epsilon,
                    reader.OptionalDouble("rms_norm_eps", defaults.norm_epsilon));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
-  ASSIGN_OR_RETURN(const Rotation rotation, ReadWholeRotation(document, reader));
+  ASSIGN_OR_RETURN(const Rotation rotation,
+                   ReadWholeRotation(document, reader, model.context, model_type == "phi3"));
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
   model.qkv_bias = defaults.qkv_bias;
@@ -164,12 +171,8 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "use_mrope", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
   if (model_type == "phi3") {
-    // The first is of scaled positions, the second names a program of the model's own, which does
-    // what that of transformers does.
-    for (const char* const key :
-         {"original_max_position_embeddings", "auto_map", "resid_pdrop", "embd_pdrop"}) {
-      reader.Has(key);
-    }
+    // The first names a program of the model's own, which does what that of transformers does.
+    for (const char* const key : {"auto_map", "resid_pdrop", "embd_pdrop"}) reader.Has(key);
   }
   // These determine how the products are divided, not what they are.
   RETURN_IF_ERROR(base::CheckOtherConfigKeys(
@@ -200,6 +203,9 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   if (model.has_joined_tensors) config["pad_token_id"] = nullptr;
   if (model.head_size != 0 || model.qk_norm) config["head_dim"] = model.size_of_head();
   WriteScaling(model.rotary_scaling, config);
+  if (model.has_joined_tensors && model.rotary_scaling.kind == RotaryKind::kLongRope) {
+    config["original_max_position_embeddings"] = model.rotary_scaling.original_positions;
+  }
   if (model.window == 0) return config;
   config["sliding_window"] = model.window;
   if (!model.qk_norm && !model.qkv_bias) return config;

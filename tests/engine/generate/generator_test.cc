@@ -364,7 +364,8 @@ TEST_P(Generators, CountTheirCachesAsMemory) {
 INSTANTIATE_TEST_SUITE_P(
     All, Generators,
     ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "opt", "gpt_neox", "gemma2",
-                                         "gemma3", "mistral", "qwen2"),
+                                         "gemma3", "mistral", "qwen2", "llama_yarn",
+                                         "phi3_longrope"),
                        ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param),

@@ -102,7 +102,7 @@ TEST(GemmaConfig, HasPositionsOfBothKindsOfLayers) {
       ReadHuggingFaceConfig(ChangedConfig("gemma3", {{"layer_types", local}})).value();
   EXPECT_EQ(all.rotary_base, 100.0);
   EXPECT_EQ(all.local_rotary_base, 0.0);
-  EXPECT_EQ(all.rotary_scaling, kernels::RotaryScaling());
+  EXPECT_TRUE(all.rotary_scaling.is_none());
   EXPECT_EQ(TransformerOf(ModelFileOf(all)).value(), all);
 }
 

@@ -118,6 +118,11 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
                  const Optimizer& optimizer, float rate, Precision precision) {
   FixtureRun run;
   run.transformer = ReadHuggingFaceConfigFile(Fixture(fixture)).value();
+  const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
+  const std::vector<int32_t> ids = expected.Values<int32_t>("ids");
+  // Of one model, the texts are longer than what its positions are made for.
+  run.transformer.context = (std::ssize(ids) - 1) / kFixtureRows;
+  EXPECT_LE(run.transformer.context, run.transformer.longest_context());
   const Transformer& transformer = run.transformer;
   run.model = ParseModel(ModelFileOf(transformer), {.input = Shape{transformer.context},
                                                     .vocabulary = transformer.vocabulary,
@@ -130,10 +135,9 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
       MakeTrainer(run.model, EvenPlan(run.model, devices, schedule, kFixtureRows, 1), run.options);
   const HuggingFaceFolder folder = HuggingFaceFolder::Open(Fixture(fixture), transformer).value();
   EXPECT_OK(run.trainer->SetParameters(std::bind_front(&HuggingFaceFolder::Read, folder)));
-  const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
-  run.data = TokenDataset::Create(TokenIds::Of(expected.Values<int32_t>("ids")).value(),
-                                  transformer.context, transformer.vocabulary)
-                 .value();
+  run.data =
+      TokenDataset::Create(TokenIds::Of(ids).value(), transformer.context, transformer.vocabulary)
+          .value();
   return run;
 }
 
@@ -306,7 +310,9 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
     const std::string to = absl::StrCat(out, file_bytes);
     ASSERT_OK(ExportToHuggingFace(checkpoint, to, {.file_bytes = file_bytes}));
     EXPECT_EQ(base::Exists(to + "/model.safetensors.index.json"), file_bytes == 4000);
-    ASSERT_OK_AND_ASSIGN(const Transformer transformer, ReadHuggingFaceConfigFile(to));
+    ASSERT_OK_AND_ASSIGN(Transformer transformer, ReadHuggingFaceConfigFile(to));
+    EXPECT_EQ(transformer.context, ReadHuggingFaceConfigFile(Fixture(fixture())).value().context);
+    transformer.context = run.transformer.context;
     EXPECT_EQ(transformer, run.transformer);
     ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder read, HuggingFaceFolder::Open(to, transformer));
     for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(transformer)) {
@@ -322,7 +328,8 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Transformers,
-    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "llama3", "mistral", "phi3",
+    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "llama3", "llama_yarn",
+                                         "llama_dynamic", "mistral", "phi3", "phi3_longrope",
                                          "qwen2", "qwen3", "opt", "gpt_neox", "gpt_neox_sequential",
                                          "gemma", "gemma2", "gemma3"),
                        ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
@@ -466,9 +473,19 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("llama3", "rope_parameters",
                   R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4,
                       "high_freq_factor": 1, "original_max_position_embeddings": 8})"),
-       "a low_freq_factor below high_freq_factor"},
-      {ConfigWith("llama", "rope_parameters", "{\"rope_type\": \"yarn\"}"),
-       "$.rope_parameters.rope_type"},
+       "cannot be scaled between 4 and 1 turns"},
+      {ConfigWith("llama", "rope_parameters", "{\"rope_type\": \"ntk\"}"),
+       "$.rope_parameters.rope_type: is \"ntk\", expected \"default\", \"linear\""},
+      {ConfigWith("llama", "rope_parameters", "{\"rope_type\": \"dynamic\"}"),
+       "\"factor\" is missing"},
+      {ConfigWith("llama", "rope_parameters", R"({"rope_type": "yarn", "factor": 0.5})"),
+       "cannot be scaled by 0.5"},
+      {ConfigWith("llama", "rope_parameters",
+                  R"({"rope_type": "longrope", "short_factor": [1], "long_factor": [1]})"),
+       "rotary positions have 1 divisors, expected one for each of the 2 pairs"},
+      {ConfigWith("llama", "rope_parameters",
+                  R"({"rope_type": "longrope", "short_factor": [1, 1], "long_factor": [1]})"),
+       "by 2 short and 1 long divisors"},
       {ConfigWith("llama", "rope_parameters", "{\"factor\": 2.0}"), "unknown key \"factor\""},
       {ConfigWith("llama", "rope_parameters", "{\"partial_rotary_factor\": 0.5}"),
        "partial_rotary_factor"},
@@ -477,7 +494,8 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("mistral", "sliding_window", "-1"), "$.sliding_window"},
       {ConfigWith("mistral", "use_sliding_window", "true"), "unknown key \"use_sliding_window\""},
       {ConfigWith("phi3", "partial_rotary_factor", "0.75"), "$.partial_rotary_factor"},
-      {ConfigWith("phi3", "rope_scaling", "{\"type\": \"longrope\"}"), "is \"longrope\""},
+      {ConfigWith("phi3", "rope_scaling", "{\"type\": \"longrope\"}"),
+       "\"short_factor\" is missing"},
       {ConfigWith("llama", "auto_map", "{}"), "unknown key \"auto_map\""},
       {ConfigWith("qwen2", "layer_types", "[\"sliding_attention\"]"),
        "$.layer_types: has 1 types, expected 2, one for each layer"},
@@ -601,6 +619,51 @@ TEST(HuggingFaceConfig, OfPublishedModelsAreTheModelsOfThatName) {
     const Transformer model = NamedTransformer(name).value();
     EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model) << name;
   }
+}
+
+// transformers has these formulas in modeling_rope_utils.py.
+TEST(HuggingFaceConfig, HasTheScaleOfRotations) {
+  const auto scaling = [](const char* fixture, const char* value) {
+    const Transformer model =
+        ReadHuggingFaceConfig(ConfigWith(fixture, "rope_parameters", value)).value();
+    EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+    EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model) << ModelFileOf(model);
+    return model.rotary_scaling;
+  };
+  // 8 positions; without a factor, as many as there are more of than original ones.
+  const RotaryScaling usual = scaling("llama", R"({"rope_type": "yarn", "factor": 4.0})");
+  EXPECT_DOUBLE_EQ(usual.scale, 0.1 * std::log(4.0) + 1.0);
+  EXPECT_EQ(usual.original_positions, 8);
+  EXPECT_EQ(usual.high_turns, 32.0);
+  EXPECT_TRUE(usual.truncates);
+  const RotaryScaling ratio = scaling(
+      "llama", R"({"rope_type": "yarn", "factor": null, "original_max_position_embeddings": 2,
+                   "beta_fast": 0, "beta_slow": 0.5, "truncate": false})");
+  EXPECT_EQ(ratio.factor, 4.0);
+  EXPECT_EQ(ratio.low_turns, 0.5);
+  EXPECT_EQ(ratio.high_turns, 32.0);
+  EXPECT_FALSE(ratio.truncates);
+  EXPECT_DOUBLE_EQ(scaling("llama", R"({"rope_type": "yarn", "factor": 4.0, "mscale": 2.0,
+                                       "mscale_all_dim": 3.0})")
+                       .scale,
+                   (0.2 * std::log(4.0) + 1.0) / (0.3 * std::log(4.0) + 1.0));
+  EXPECT_EQ(
+      scaling("llama", R"({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5})").scale,
+      1.5);
+  const RotaryScaling lists =
+      scaling("llama", R"({"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [3, 4],
+                   "original_max_position_embeddings": 4})");
+  EXPECT_DOUBLE_EQ(lists.scale, std::sqrt(1.0 + std::log(2.0) / std::log(4.0)));
+  EXPECT_EQ(scaling("llama", R"({"rope_type": "longrope", "short_factor": [1, 2], "factor": 1.0,
+                                 "long_factor": [3, 4]})")
+                .scale,
+            1.0);
+  // Those beside them take precedence in Phi 3, whose earlier names mean the same.
+  const RotaryScaling phi3 = scaling("phi3", R"({"type": "su", "short_factor": [1, 2],
+      "long_factor": [3, 4], "original_max_position_embeddings": 4})");
+  EXPECT_EQ(phi3.kind, RotaryKind::kLongRope);
+  EXPECT_EQ(phi3.original_positions, 8);
+  EXPECT_EQ(scaling("llama", R"({"rope_type": "dynamic", "factor": 2.0})").original_positions, 8);
 }
 
 // A config may leave out what is usual for its type.
