@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/comm/vote.h"
+#include "engine/models/hugging_face_model.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/training.h"
 #include "schedule/simulate/simulate.h"
@@ -144,16 +146,22 @@ void NoteClassesOnlyTested(const TrainTest& data, const Notices& notices) {
 absl::StatusOr<TrainingProcess::InitialValues> TrainingProcess::OpenInitialValues(
     const RunConfig& options, const TrainingRun& run) {
   InitialValues initial;
+  const auto model_of_run = [&] {
+    return HuggingFaceModelOf(run.model_text, run.prepared.model.input,
+                              run.data.train->spec().target.classes);
+  };
   if (!options.initial_parameters.empty()) {
-    ASSIGN_OR_RETURN(const HuggingFaceModel model,
-                     HuggingFaceModelOf(run.model_text, run.prepared.model.input,
-                                        run.data.train->spec().target.classes));
+    ASSIGN_OR_RETURN(const HuggingFaceModel model, model_of_run());
     ASSIGN_OR_RETURN(initial.parameters,
                      HuggingFaceFolder::Open(options.initial_parameters, model));
   }
   if (IsPeftFolder(options.lora)) {
-    ASSIGN_OR_RETURN(const Transformer model, TransformerOf(run.model_text));
-    ASSIGN_OR_RETURN(initial.adapters, PeftFolder::Open(options.lora, model));
+    ASSIGN_OR_RETURN(const HuggingFaceModel model, model_of_run());
+    const auto* const transformer = std::get_if<Transformer>(&model);
+    if (transformer == nullptr) {
+      return base::UsageError("--lora: a folder of PEFT's is for transformers");
+    }
+    ASSIGN_OR_RETURN(initial.adapters, PeftFolder::Open(options.lora, *transformer));
   }
   return initial;
 }

@@ -233,9 +233,10 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
 
 // A sample may not have more positions than the model that --init names.
 absl::Status CheckContext(const RunConfig& options, int64_t context, const Transformer& initial) {
-  if (context <= initial.context) return absl::OkStatus();
+  if (context <= initial.longest_context()) return absl::OkStatus();
   return base::DataError(absl::StrCat("a context of ", context, " tokens, but the model in ",
-                                      options.initial_parameters, " has ", initial.context));
+                                      options.initial_parameters, " has ",
+                                      initial.longest_context()));
 }
 
 std::string WithLora(std::string text, const std::optional<LoraOptions>& lora) {

@@ -115,8 +115,10 @@ absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values
     std::vector<ParameterId> ids;
     std::vector<kernels::Tensor> tensors;
     for (const TrainedPiece& piece : executor.TrainedPieces()) {
-      const bool is_adapter = run_.profile.parameters[piece.parameter].is_adapter;
-      if (piece.state != kTrainedValue || is_adapter != are_adapters) continue;
+      const ModelParameter& parameter = run_.profile.parameters[piece.parameter];
+      const bool is_one =
+          are_adapters ? parameter.is_adapter || parameter.is_trained_base : !parameter.is_adapter;
+      if (piece.state != kTrainedValue || !is_one) continue;
       ids.push_back(piece.parameter);
       tensors.push_back(piece.tensor);
     }

@@ -64,9 +64,10 @@ absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& opti
         "that with PlanOptions::predicts");
   }
   const auto parameters = run.profile.parameters.all();
-  const bool has_adapters = std::any_of(parameters.begin(), parameters.end(),
-                                        [](const ModelParameter& p) { return p.is_adapter; });
-  if (run.model.is_frozen && run.plan.trains() && !has_adapters) {
+  const bool has_trained =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const ModelParameter& p) { return !p.update.is_frozen(); });
+  if (run.model.is_frozen && run.plan.trains() && !has_trained) {
     return absl::InvalidArgumentError(
         "all parameters of the model are frozen, and no layer has adapters "
         "(LinearOptions::adapters)");

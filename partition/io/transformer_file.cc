@@ -45,23 +45,50 @@ struct Family {
   bool qk_norm = false;
   bool may_have_bias = false;  // which is then a key
   bool is_gemma = false, post_norms = false;
+  bool has_window = false;  // in some configurations: a key
+  int64_t window = 0, global_every = 0;
+  bool may_use_window = false;  // only if "use_sliding_window" is set
+  bool has_period = false;      // "sliding_window_pattern", for global_every
 };
 constexpr Family kFamilies[] = {
     {.type = "gpt2", .is_gpt2 = true, .bias = Bias::kAll},
     {.type = "llama", .may_have_bias = true},
-    {.type = "mistral", .kv_heads = 8},
-    {.type = "mixtral", .kv_heads = 8, .experts = 8, .experts_per_token = 2},
-    {.type = "phi3", .may_have_bias = true},
-    {.type = "qwen2", .bias = Bias::kQkv, .kv_heads = 32},
-    {.type = "qwen3", .kv_heads = 32, .head_size = 128, .qk_norm = true, .may_have_bias = true},
+    {.type = "mistral", .kv_heads = 8, .has_window = true, .window = 4096},
+    {.type = "mixtral", .kv_heads = 8, .experts = 8, .experts_per_token = 2, .has_window = true},
+    {.type = "phi3", .may_have_bias = true, .has_window = true},
+    {.type = "qwen2",
+     .bias = Bias::kQkv,
+     .kv_heads = 32,
+     .has_window = true,
+     .window = 4096,
+     .may_use_window = true},
+    {.type = "qwen3",
+     .kv_heads = 32,
+     .head_size = 128,
+     .qk_norm = true,
+     .may_have_bias = true,
+     .has_window = true,
+     .window = 4096,
+     .may_use_window = true},
     {.type = "gemma", .kv_heads = 16, .head_size = 256, .is_gemma = true},
-    {.type = "gemma2", .kv_heads = 4, .head_size = 256, .is_gemma = true, .post_norms = true},
+    {.type = "gemma2",
+     .kv_heads = 4,
+     .head_size = 256,
+     .is_gemma = true,
+     .post_norms = true,
+     .has_window = true,
+     .window = 4096,
+     .global_every = 2},
     {.type = "gemma3_text",
      .kv_heads = 4,
      .head_size = 256,
      .qk_norm = true,
      .is_gemma = true,
-     .post_norms = true}};
+     .post_norms = true,
+     .has_window = true,
+     .window = 4096,
+     .global_every = 6,
+     .has_period = true}};
 // Hugging Face's keys that do not affect costs.
 constexpr const char* kFreeKeysOfGpt2[] = {"n_ctx",
                                            "layer_norm_epsilon",
@@ -82,25 +109,27 @@ constexpr const char* kFreeKeysOfLlama[] = {"rms_norm_eps",
                                             "rope_interleaved",
                                             "pretraining_tp",
                                             "max_sequence_length",
-                                            "max_window_layers",
                                             "router_aux_loss_coef",
                                             "router_jitter_noise",
                                             "output_router_logits",
                                             "use_mrope",
                                             "original_max_position_embeddings",
                                             "auto_map"};
-constexpr const char* kFreeKeysOfGemma[] = {"rms_norm_eps",           "rope_theta",
-                                            "rope_local_base_freq",   "rope_scaling",
-                                            "rope_parameters",        "query_pre_attn_scalar",
-                                            "attn_logit_softcapping", "final_logit_softcapping",
-                                            "sliding_window_pattern", "_sliding_window_pattern",
-                                            "cache_implementation",   "layer_types"};
+constexpr const char* kFreeKeysOfGemma[] = {"rms_norm_eps",
+                                            "rope_theta",
+                                            "rope_local_base_freq",
+                                            "rope_scaling",
+                                            "rope_parameters",
+                                            "query_pre_attn_scalar",
+                                            "attn_logit_softcapping",
+                                            "final_logit_softcapping",
+                                            "_sliding_window_pattern",
+                                            "cache_implementation"};
 
 // The values that have been read, from one file or from two in succession.
 struct Read {
   TransformerDescription description;
   std::map<std::string, std::string> spelled;  // the keys that were present, by their first name
-  int64_t window = 0;                          // of a sliding attention window. 0: none
 
   bool Has(const char* key) const { return spelled.contains(key); }
 };
@@ -233,21 +262,41 @@ absl::Status ReadGpt2(const json& document, ObjectReader& reader, Transformer& t
   return absl::OkStatus();
 }
 
-absl::Status ReadWindow(const json& document, ObjectReader& reader, int64_t& window) {
-  if (reader.Has("layer_types") && !document["layer_types"].is_null()) {
-    ASSIGN_OR_RETURN(const ArrayReader types, reader.RequiredArray("layer_types"));
-    for (size_t i = 0; i < types.size(); ++i) {
-      ASSIGN_OR_RETURN(const std::string type, types.String(i));
-      if (type == "full_attention") continue;
-      return types.Error(i, absl::StrCat("is \"", absl::CHexEscape(type),
-                                         "\", of which no costs are known here; expected "
-                                         "\"full_attention\""));
+// Reads which layers have a window, and which.
+absl::Status ReadWindow(const json& document, ObjectReader& reader, const Family& family,
+                        Transformer& t) {
+  if (!family.has_window) return absl::OkStatus();
+  t.window = family.window;
+  t.global_every = family.global_every;
+  if (reader.Has("sliding_window")) {
+    t.window = 0;
+    if (!document["sliding_window"].is_null()) {
+      ASSIGN_OR_RETURN(t.window, reader.RequiredInt64("sliding_window", {.min = 1}));
     }
   }
-  ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", true));
-  if (!HasValue(document, reader, "sliding_window")) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t length, reader.RequiredInt64("sliding_window", {.min = 1}));
-  window = is_used ? length : 0;
+  if (family.may_use_window) {
+    ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", false));
+    ASSIGN_OR_RETURN(t.global_first, reader.OptionalInt64("max_window_layers", 28, {.min = 0}));
+    if (!is_used) t.window = 0;
+  }
+  if (family.has_period) {
+    ASSIGN_OR_RETURN(t.global_every,
+                     reader.OptionalInt64("sliding_window_pattern", t.global_every, {.min = 0}));
+  }
+  const char* const layers = HasValue(document, reader, "layers") ? "layers" : "num_hidden_layers";
+  if (!document.contains(layers)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t count, reader.RequiredInt64(layers));
+  ASSIGN_OR_RETURN(const auto pattern, base::ReadWindowPattern(document, reader, count));
+  if (pattern.has_value()) {
+    if (pattern->has_window && t.window == 0) {
+      return reader.Error("layer_types", "has layers with a window, and there is none");
+    }
+    t.global_first = pattern->global_first;
+    t.global_every = pattern->global_every;
+    if (!pattern->has_window) t.window = 0;
+  }
+  if (t.global_first >= count || t.global_every == 1) t.window = 0;
+  if (t.window == 0) t.global_first = t.global_every = 0;
   return absl::OkStatus();
 }
 
@@ -265,10 +314,8 @@ absl::Status ReadGated(const json& document, ObjectReader& reader, Transformer& 
   return absl::OkStatus();
 }
 
-// The window, of some layers, is at least as long as the sequence, or refused (Complete).
 absl::Status ReadGemma(const json& document, ObjectReader& reader, const Family& family,
-                       Read& read) {
-  Transformer& t = read.description.transformer;
+                       Transformer& t) {
   RETURN_IF_ERROR(ReadGated(document, reader, t));
   t.tie_word_embeddings = true;
   t.post_norms = family.post_norms;
@@ -280,14 +327,11 @@ absl::Status ReadGemma(const json& document, ObjectReader& reader, const Family&
     ASSIGN_OR_RETURN(const bool is_set, reader.OptionalBool(key, false));
     if (is_set) return reader.Error(key, "is true, of which no costs are known here");
   }
-  if (!HasValue(document, reader, "sliding_window")) return absl::OkStatus();
-  ASSIGN_OR_RETURN(read.window, reader.RequiredInt64("sliding_window", {.min = 1}));
-  return absl::OkStatus();
+  return ReadWindow(document, reader, family, t);
 }
 
 absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family& family,
-                       Read& read) {
-  Transformer& t = read.description.transformer;
+                       Transformer& t) {
   RETURN_IF_ERROR(ReadGated(document, reader, t));
   RETURN_IF_ERROR(ExpectWord(document, reader, "hidden_act", {"silu"}));
   if (family.may_have_bias) {
@@ -298,7 +342,7 @@ absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family&
     }
     t.bias = of_mlp ? Bias::kAll : of_attention ? Bias::kAttention : Bias::kNone;
   }
-  return ReadWindow(document, reader, read.window);
+  return ReadWindow(document, reader, family, t);
 }
 
 // Reads a document of one of the families: its values, and all keys that do not affect costs.
@@ -325,8 +369,8 @@ absl::Status ReadFamily(const json& document, ObjectReader& reader, Read& read) 
     RETURN_IF_ERROR(reader.RequiredInt64("intermediate_size").status());
   }
   if (family->is_gpt2) return ReadGpt2(document, reader, t);
-  return family->is_gemma ? ReadGemma(document, reader, *family, read)
-                          : ReadLlama(document, reader, *family, read);
+  return family->is_gemma ? ReadGemma(document, reader, *family, t)
+                          : ReadLlama(document, reader, *family, t);
 }
 
 absl::Status FinishFamily(const json& document, ObjectReader& reader) {
@@ -470,11 +514,6 @@ absl::Status Complete(ObjectReader& reader, bool is_config, Read& read) {
   }
   if (t.bytes_per_value >= 4 && !read.Has("optimizer_bytes_per_parameter")) {
     t.optimizer_bytes_per_parameter = 8;
-  }
-  if (read.window > 0 && read.window < t.sequence) {
-    return reader.Error("sliding_window",
-                        absl::StrCat("is ", read.window, ", less than the sequence, ", t.sequence,
-                                     ": no costs of that are known here"));
   }
   const absl::Status checked = CheckTransformer(t);
   if (checked.ok()) return checked;

@@ -155,7 +155,7 @@ std::string NameOf(const AttentionCase& of) {
   std::string name = absl::StrCat(
       shape.samples, "x", shape.positions, "_", shape.heads, "of", shape.kv_heads, "x",
       shape.head_size, shape.rotary_base > 0.0F ? "_rotary" : "",
-      shape.rotary_scaling.factor != 1.0 ? "_scaled" : "", shape.rotary_size != 0 ? "_partial" : "",
+      shape.rotary_scaling.pairs != 0 ? "_scaled" : "", shape.rotary_size != 0 ? "_partial" : "",
       shape.scale != 0.0F ? "_scale" : "", shape.score_cap != 0.0F ? "_capped" : "");
   if (shape.window != 0) absl::StrAppend(&name, "_window", shape.window);
   if (shape.has_documents) absl::StrAppend(&name, "_documents", absl::StrJoin(of.lengths, "_"));
@@ -174,13 +174,14 @@ INSTANTIATE_OP_TEST(Attention, NameOf, AttentionShape{1, 1, 1, 1, 1},
                     AttentionShape{1, 129, 2, 1, 64, 10000.0F},
                     AttentionShape{1, 70, 2, 1, 128, 10000.0F}, AttentionShape{1, 70, 1, 1, 139},
                     AttentionShape{1, 66, 1, 1, 272, 10000.0F}, AttentionShape{1, 300, 1, 1, 8},
-                    // Frequencies all divided; some divided, kept, and in between.
-                    AttentionShape{1, 20, 2, 2, 6, 100.0F, {.factor = 4.0}},
-                    AttentionShape{2, 40, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}},
+                    // Frequencies divided, and what is rotated scaled.
+                    AttentionShape{1, 20, 2, 2, 6, 100.0F, reference::ScaledRotation(3, 1.0)},
+                    AttentionShape{2, 40, 2, 1, 16, 100.0F, reference::ScaledRotation(8, 0.75)},
                     // A part of each head rotated.
                     AttentionShape{2, 5, 3, 3, 8, 100.0F, {}, 4},
                     AttentionShape{1, 129, 2, 2, 64, 10000.0F, {}, 16},
-                    AttentionShape{1, 70, 2, 1, 80, 10000.0F, {.factor = 4.0}, 20},
+                    AttentionShape{1, 70, 2, 1, 80, 10000.0F, reference::ScaledRotation(10, 0.75),
+                                   20},
                     AttentionShape{1, 20, 1, 1, 6, 100.0F, {}, 2});
 
 AttentionShape With(AttentionShape shape, int64_t window, float scale = 0.0F,
@@ -403,12 +404,16 @@ TEST(AttentionRefusal, IsAnInvalidArgument) {
       {{.head_size = 4, .rotary_base = 10.0F, .rotary_size = 3}, "even, and at most 4, not 3"},
       {{.head_size = 4, .rotary_base = 10.0F, .rotary_size = 6}, "even, and at most 4, not 6"},
       {{.head_size = 4, .rotary_base = 10.0F, .rotary_size = -2}, "even, and at most 4, not -2"},
-      {{.rotary_scaling = {.factor = 0.5}}, "scaled by 0.5"},
-      {{.rotary_scaling = {.factor = kNan}}, "scaled by nan"},
-      {{.rotary_scaling = {.original_positions = -1}}, "in -1 positions"},
-      {{.rotary_scaling = {.low_turns = 0.0}}, "between 0 and 4 turns"},
-      {{.rotary_scaling = {.low_turns = 4.0}}, "between 4 and 4 turns"},
-      {{.rotary_scaling = {.high_turns = kInfinity}}, "and inf turns"},
+      {{.rotary_scaling = {.scale = 0.0}}, "rotations by 0"},
+      {{.rotary_scaling = {.scale = kNan}}, "rotations by nan"},
+      {{.rotary_scaling = {.scale = kInfinity}}, "rotations by inf"},
+      {{.head_size = 4, .rotary_scaling = {.pairs = 1, .divisors = {1.0}}},
+       "scaled by 1 divisors and rotations by 1, expected positive numbers, and a divisor for each "
+       "of the 2 pairs"},
+      {{.head_size = 4, .rotary_scaling = {.pairs = 2, .divisors = {1.0, 0.0}}}, "2 divisors"},
+      {{.head_size = 4, .rotary_scaling = {.pairs = 2, .divisors = {kNan, 1.0}}}, "2 divisors"},
+      {{.head_size = 512, .rotary_scaling = {.pairs = 256}}, "at most 128"},
+      {{.head_size = 4, .rotary_scaling = {.pairs = -1}}, "-1 divisors"},
       {{.window = -1}, "window must be positive, or 0 for none, not -1"},
       {{.scale = -1.0F},
        "scale of scores must be positive, or 0 for that of the head size, not -1"},

@@ -139,6 +139,9 @@ INSTANTIATE_OP_TEST(
     SequenceCase{With({100, 230, 2, 1, 8, 100.0F}, 30)},
     SequenceCase{With({100, 230, 2, 1, 8, 100.0F}, 130)}, SequenceCase{With({3, 17, 2, 2, 3}, 18)},
     SequenceCase{With({3, 17, 2, 2, 3}, std::numeric_limits<int64_t>::max())},
+    // Rotations that are scaled, of whole heads and of a part.
+    SequenceCase{{4, 33, 3, 1, 10, 100.0F, reference::ScaledRotation(5, 0.75)}},
+    SequenceCase{{7, 70, 3, 3, 64, 100.0F, reference::ScaledRotation(32, 1.25)}},
     // Another scale; a cap that many scores exceed; all of them.
     SequenceCase{With({4, 33, 3, 1, 10, 100.0F}, 0, 0.5F)},
     SequenceCase{With({1, 40, 2, 1, 16}, 0, 0.0F, 2.0F)},
@@ -152,7 +155,7 @@ TEST(CachedAttentionRefusal, IsAttentions) {
                                        {.heads = 3, .kv_heads = 2, .head_size = 2},
                                        {.head_size = 3, .rotary_base = 10.0F},
                                        {.head_size = 2, .rotary_base = -1.0F},
-                                       {.rotary_scaling = {.factor = 0.5}},
+                                       {.rotary_scaling = {.scale = 0.0}},
                                        {.window = -1},
                                        {.scale = -1.0F},
                                        {.score_cap = -1.0F}});

@@ -321,7 +321,7 @@ std::vector<RunFlag> ModelFlags() {
       Flag("--init", "PATH", "Start from a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--lora", "OPTIONS",
-           "Train adapters: rank=16,alpha=32,targets=q_proj+v_proj; or a PEFT folder",
+           "Train adapters: rank=16,targets=q_proj+v_proj,train=head; or a PEFT folder",
            Reads(&O::lora, ParseLoraFlag),
            {.saving = FlagSaving::kOnlyGiven,
             .in_effect = OfOptions([](const O& options) -> Effect {

@@ -21,7 +21,8 @@ struct GenerateOptions {
   std::string initial_parameters;
   std::string adapters;
   std::optional<kernels::Quantization> quantization;
-  std::string tokenizer;  // "": the model's own
+  std::optional<int64_t> context;  // of --init's model
+  std::string tokenizer;           // "": the model's own
   std::optional<std::string> prompt;
   std::string prompt_file;          // instead; "-": the standard input
   std::string prompts;              // instead: a file of several; "-": the standard input

@@ -121,17 +121,19 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
 // "1,234 parameters", and how many of them are trained unless all are.
 std::string DescribeParameters(const engine::ParameterTable& parameters) {
   int64_t all = 0, trained = 0;
-  bool has_frozen = false;
+  bool has_frozen = false, has_whole = false;
   for (const engine::ModelParameter& parameter : parameters.all()) {
     if (parameter.is_copy() || parameter.update.is_average()) continue;
     all += parameter.shape.elements();
     has_frozen = has_frozen || parameter.update.is_frozen();
+    has_whole = has_whole || parameter.is_trained_base;
     if (!parameter.update.is_frozen()) trained += parameter.shape.elements();
   }
   if (!has_frozen) return absl::StrCat(base::FormatCount(all), " parameters");
-  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters",
+  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters%s",
                          base::FormatCount(all), base::FormatCount(trained),
-                         100.0 * static_cast<double>(trained) / static_cast<double>(all));
+                         100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                         has_whole ? " and of whole layers" : "");
 }
 
 // Data, model and plan in a few lines and a table.

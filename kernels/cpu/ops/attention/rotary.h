@@ -16,7 +16,7 @@
 namespace stagecoach::kernels {
 
 // Rotates queries and keys by their position: the pair (i, i + D/2) of position t by the angle t
-// base^(-2i/R), or not at all from i = R/2 on. Its table has T x D numbers.
+// base^(-2i/R), which may be scaled, or not at all from i = R/2 on. Its table has T x D numbers.
 class Rotary {
  public:
   // `rotary_size`: R; 0: D.
@@ -27,13 +27,15 @@ class Rotary {
     for (int64_t i = 0; i < half_; ++i) {
       const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(turned);
       const double frequency =
-          2 * i < turned ? ScaledFrequency(std::pow(static_cast<double>(base), exponent), scaling)
-                         : 0.0;
+          2 * i < turned
+              ? ScaledFrequency(std::pow(static_cast<double>(base), exponent), scaling, i)
+              : 0.0;
+      const double scale = 2 * i < turned ? scaling.scale : 1.0;
       for (int64_t t = 0; t < positions; ++t) {
         float* const row = &table_[static_cast<size_t>(t * head_size)];
         const double angle = static_cast<double>(t) * frequency;
-        row[i] = static_cast<float>(std::cos(angle));
-        row[half_ + i] = static_cast<float>(std::sin(angle));
+        row[i] = static_cast<float>(scale * std::cos(angle));
+        row[half_ + i] = static_cast<float>(scale * std::sin(angle));
       }
     }
   }
@@ -51,7 +53,7 @@ class Rotary {
     }
   }
 
-  // Does the same with the opposite rotation.
+  // Does the same with the opposite rotation, for gradients.
   template <typename From, typename To>
   void TurnBack(int64_t position, float scale, const From* from, To* to) const {
     const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
@@ -74,13 +76,13 @@ class Rotary {
 inline std::shared_ptr<const Rotary> SharedRotary(int64_t positions, int64_t head_size,
                                                   float rotary_base, const RotaryScaling& scaling,
                                                   int64_t rotary_size) {
-  using Key = std::tuple<int64_t, int64_t, float, double, int64_t, double, double, int64_t>;
+  using Key = std::tuple<int64_t, int64_t, float, double, std::vector<double>, int64_t>;
   static base::Mutex mutex;
   static auto& all = *new std::map<Key, std::weak_ptr<const Rotary>>();
   const base::MutexLock lock(mutex);
-  std::weak_ptr<const Rotary>& place =
-      all[Key(positions, head_size, rotary_base, scaling.factor, scaling.original_positions,
-              scaling.low_turns, scaling.high_turns, rotary_size)];
+  std::weak_ptr<const Rotary>& place = all[Key(
+      positions, head_size, rotary_base, scaling.scale,
+      std::vector<double>(scaling.divisors, scaling.divisors + scaling.pairs), rotary_size)];
   std::shared_ptr<const Rotary> rotary = place.lock();
   if (rotary == nullptr) {
     rotary =

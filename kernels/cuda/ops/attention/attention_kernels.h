@@ -79,8 +79,8 @@ cudaError_t LaunchPlainAttentionBackward(cudaStream_t stream, ElementType type,
 cudaError_t LaunchAttentionRowSums(cudaStream_t stream, ElementType type,
                                    const AttentionArguments& arguments, float* row_sums);
 
-// Computes `turns` (T, D/2): the cosine and the sine of t times the scaled base^(-2i/R), or of 0
-// from i = R/2 on.
+// Computes `turns` (T, D/2): the scaled cosine and sine of t times the scaled base^(-2i/R), or
+// those of 0 from i = R/2 on.
 struct RotaryArguments {
   int64_t positions = 1;    // T
   int64_t head_size = 2;    // D, even

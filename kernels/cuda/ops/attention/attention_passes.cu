@@ -33,10 +33,13 @@ __global__ void __launch_bounds__(kThreads) RotaryTurnsKernel(const RotaryArgume
   const int64_t pair = thread - t * half;
   const auto i = static_cast<double>(pair), size = static_cast<double>(a.rotary_size);
   const double frequency = 2 * pair < a.rotary_size
-                               ? ScaledFrequency(exp2(-2.0 * i / size * a.log2_base), a.scaling)
+                               ? ScaledFrequency(exp2(-2.0 * i / size * a.log2_base), a.scaling,
+                                                 pair)
                                : 0.0;
+  const double scale = 2 * pair < a.rotary_size ? a.scaling.scale : 1.0;
   const double angle = static_cast<double>(t) * frequency;
-  a.turns[thread] = make_float2(static_cast<float>(cos(angle)), static_cast<float>(sin(angle)));
+  a.turns[thread] =
+      make_float2(static_cast<float>(scale * cos(angle)), static_cast<float>(scale * sin(angle)));
 }
 
 // A thread has N pairs of a head, which has `vectors` times N pairs.

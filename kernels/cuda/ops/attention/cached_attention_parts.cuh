@@ -39,16 +39,17 @@ struct PartResults {
   float* sums;
 };
 
-// Returns the cosine and the sine of pair i at a position. It computes in double because the angle
+// Returns the scaled cosine and sine of pair i at a position. It computes in double because the angle
 // may be large.
 __device__ inline float2 TurnOf(const CachedAttentionArguments& a, int64_t position, int64_t i) {
   if (i >= a.turned_pairs) return {1.0F, 0.0F};
   constexpr double kInverseOfPi = 0.3183098861837907;
   const double frequency =
-      ScaledFrequency(exp2(static_cast<double>(i) * a.turn_exponent), a.scaling);
+      ScaledFrequency(exp2(static_cast<double>(i) * a.turn_exponent), a.scaling, i);
   double sine, cosine;
   sincospi(static_cast<double>(position) * frequency * kInverseOfPi, &sine, &cosine);
-  return {static_cast<float>(cosine), static_cast<float>(sine)};
+  const double scale = a.scaling.scale;
+  return {static_cast<float>(scale * cosine), static_cast<float>(scale * sine)};
 }
 
 template <typename T>

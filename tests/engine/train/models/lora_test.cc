@@ -73,6 +73,10 @@ std::vector<double> Train(Trainer& trainer, const LoraFixture& fixture, int firs
   return losses;
 }
 
+bool IsTrained(const ModelParameter& parameter) {
+  return parameter.is_adapter || parameter.is_trained_base;
+}
+
 class Lora : public ::testing::TestWithParam<std::string> {
  protected:
   // One sample per micro-batch.
@@ -113,8 +117,8 @@ TEST_P(Lora, TrainsAsPeftDoesAndLeavesTheModelUnchanged) {
       if (parameter.is_copy()) continue;
       const std::vector<float> values = trainer->Parameter(parameter.name).value();
       std::vector<float> theirs(values.size());
-      ASSERT_EQ(parameter.update.is_frozen(), !parameter.is_adapter) << parameter.name;
-      if (parameter.is_adapter) {
+      ASSERT_EQ(parameter.update.is_frozen(), !IsTrained(parameter)) << parameter.name;
+      if (IsTrained(parameter)) {
         ASSERT_OK(trained.Read(parameter, TensorOf(theirs)));
         // AdamW divides by the size of a gradient, so that roundings of small ones show.
         ExpectClose(values, theirs, parameter.name, 3.0 * kLoraTolerance);
@@ -179,8 +183,8 @@ TEST_P(Lora, HasTheSameBitsWithRecomputation) {
   EXPECT_TRUE(AnswerOf(fixture_, plan, fixture_.Options()) == expected);
 }
 
-// A frozen parameter takes its values once, in the activation type or as it is quantized; of the
-// others, only adapters have gradients and states.
+// A frozen parameter takes its values once, in the activation type or as it is quantized; only the
+// others have gradients and states.
 TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     if (!stagecoach::testing::HasOnCpu(precision).ok()) continue;
@@ -195,7 +199,7 @@ TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
     for (const ModelParameter& parameter : profile.parameters.all()) {
       const auto layer = static_cast<size_t>(parameter.layer);
       const int64_t elements = parameter.shape.elements();
-      if (parameter.is_adapter) {
+      if (IsTrained(parameter)) {
         count += elements;
         trained[layer] += partition::AlignTensor(4 * elements);
         if (SizeOf(type) == 2) resident[layer] += partition::AlignTensor(2 * elements);
@@ -215,8 +219,10 @@ TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
       updated += profile.layers[layer].parameters;
     }
     EXPECT_EQ(updated, count);
-    EXPECT_EQ(profile.layers.front().backward_weight_ns, 0.0);
-    EXPECT_EQ(profile.collectives.ties, 0);  // nothing is to be summed
+    const bool has_embedding = fixture_.lora.trains("embedding");
+    EXPECT_EQ(profile.layers.front().backward_weight_ns != 0.0, has_embedding);
+    // Without it, nothing is to be summed.
+    EXPECT_EQ(profile.collectives.ties != 0, has_embedding && fixture_.transformer.is_tied);
   }
 }
 
@@ -268,17 +274,20 @@ TEST_P(Lora, SavesFrozenParametersOnce) {
   const auto resumed = MakeTrainer(fixture_.model, PlanOver(1, "gpipe"), fixture_.Options());
   ASSERT_OK(resumed->Restore(second));
   EXPECT_EQ(names_of(save(*resumed, 2)), (Names{{2}, {1}}));
-  std::vector<float> changed = resumed->Parameter("layer 0: tokens").value();
+  const bool has_embedding = fixture_.lora.trains("embedding");
+  const std::string name = has_embedding ? "layer 1: 1.weight" : "layer 0: tokens";
+  std::vector<float> changed = resumed->Parameter(name).value();
   changed.front() += 1.0F;
-  ASSERT_OK(resumed->SetParameter("layer 0: tokens", changed));
+  ASSERT_OK(resumed->SetParameter(name, changed));
   const std::string other = save(*resumed, 3);
   EXPECT_EQ(names_of(other), (Names{{1}, {1}}));
   const auto third = MakeTrainer(fixture_.model, PlanOver(1, "gpipe"), fixture_.Options());
   ASSERT_OK(third->Restore(other));
-  EXPECT_EQ(third->Parameter("layer 0: tokens").value(), changed);
+  EXPECT_EQ(third->Parameter(name).value(), changed);
   // One that is not what it was is not shared.
   for (const auto& file : fs::directory_iterator(other)) {
-    if (absl::EndsWith(file.path().string(), "00000.frozen.safetensors")) {
+    if (absl::EndsWith(file.path().string(),
+                       has_embedding ? "00001.frozen.safetensors" : "00000.frozen.safetensors")) {
       fs::resize_file(file.path(), 100);
     }
   }
@@ -343,8 +352,9 @@ TEST_P(Lora, ExportsAdaptersAndTheMergedModel) {
 INSTANTIATE_TEST_SUITE_P(All, Lora,
                          ::testing::Values("lora/llama", "lora/qwen2", "lora/gpt2", "lora/opt",
                                            "lora/gpt_neox", "lora/phi3", "lora/gemma3",
-                                           "quantized/llama_nf4", "quantized/qwen2_nf4",
-                                           "quantized/llama_int8"),
+                                           "lora/llama_whole", "lora/qwen2_whole",
+                                           "lora/gpt2_norms", "quantized/llama_nf4",
+                                           "quantized/qwen2_nf4", "quantized/llama_int8"),
                          [](const auto& test) {
                            return absl::StrReplaceAll(test.param, {{"/", "_"}});
                          });
@@ -451,6 +461,64 @@ TEST(LoraAdapters, HaveNothingToComputeBelowThem) {
     for (int step = 0; step < 2; ++step) ASSERT_OK(trainer->Step(*data, Rows(0, kLoraRows)));
     hashes.push_back(trainer->ParametersHash().value());
     EXPECT_EQ(hashes.back(), hashes.front()) << schedule;
+  }
+}
+
+// A layer that is trained as a whole moves the place where gradients end.
+TEST(LoraAdapters, AreBesideLayersThatAreTrainedAsAWhole) {
+  constexpr int64_t kLoraRows = 24;
+  const Model model = ParseModel(
+                          "[[layer]]\ntype = \"linear\"\noutputs = 16\n[[layer]]\ntype = "
+                          "\"layer_norm\"\nrepeat = 2\n" +
+                              TwoLayers("relu", "targets = [\"c_fc\"]\ntrain = [\"norms\"]\n"),
+                          kSmallFeatures, kSmallClasses)
+                          .value();
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, {.micro_batch_rows = 6}));
+  EXPECT_EQ(profile.layers[0].backward_input_ns + profile.layers[0].backward_weight_ns, 0.0);
+  EXPECT_EQ(profile.layers[1].backward_input_ns, 0.0);
+  EXPECT_GT(profile.layers[1].backward_weight_ns, 0.0);
+  EXPECT_GT(profile.layers[2].backward_input_ns, 0.0);
+  for (const ModelParameter& parameter : profile.parameters.all()) {
+    const bool is_norm = parameter.layer == 1 || parameter.layer == 2;
+    EXPECT_EQ(parameter.is_trained_base, is_norm) << parameter.name;
+    EXPECT_EQ(parameter.update.is_frozen(), !IsTrained(parameter)) << parameter.name;
+  }
+  const auto data = SmallData(kLoraRows);
+  std::vector<std::string> hashes;
+  for (const auto& [devices, schedule] :
+       {std::pair(1, "gpipe"), std::pair(2, "zb-h1"), std::pair(4, "1f1b")}) {
+    const auto trainer =
+        MakeTrainer(model, EvenPlan(model, devices, schedule, 4, kLoraRows / 4), {});
+    const std::vector<float> gains = trainer->Parameter("layer 1: gamma").value();
+    for (int step = 0; step < 2; ++step) ASSERT_OK(trainer->Step(*data, Rows(0, kLoraRows)));
+    EXPECT_NE(trainer->Parameter("layer 1: gamma").value(), gains);
+    hashes.push_back(trainer->ParametersHash().value());
+    EXPECT_EQ(hashes.back(), hashes.front()) << schedule;
+    for (const DeviceReport& device : trainer->Devices().value()) {
+      EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
+    }
+  }
+}
+
+// Linear layers stay quantized; the embedding, the head and the norms never are.
+TEST(LoraAdapters, OfQuantizedModelsAreBesideLayersThatAreTrainedAsAWhole) {
+  LoraFixture fixture("quantized/llama_nf4");
+  fixture.lora.trained = {"embedding", "head", "norms"};
+  fixture.model = ModelFor(fixture.transformer, absl::StrCat(ModelFileOf(fixture.transformer), "\n",
+                                                             LoraTableOf(fixture.lora)));
+  std::vector<std::string> hashes;
+  for (const int devices : {1, 3}) {
+    const auto trainer =
+        MakeTrainer(fixture.model, EvenPlan(fixture.model, devices, "1f1b", kLoraMicroBatches, 1),
+                    fixture.Options());
+    SetValues(*trainer, fixture.transformer, fixture.folder + "/base", "");
+    const std::vector<double> losses = Train(*trainer, fixture, 0, 3);
+    EXPECT_LT(losses.back(), losses.front());
+    hashes.push_back(trainer->ParametersHash().value());
+    EXPECT_EQ(hashes.back(), hashes.front());
+    for (const ModelParameter& parameter : trainer->run().profile.parameters.all()) {
+      EXPECT_EQ(IsTrained(parameter), !parameter.quantized.has_value()) << parameter.name;
+    }
   }
 }
 

@@ -118,6 +118,11 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
                  const Optimizer& optimizer, float rate, Precision precision) {
   FixtureRun run;
   run.transformer = ReadHuggingFaceConfigFile(Fixture(fixture)).value();
+  const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
+  const std::vector<int32_t> ids = expected.Values<int32_t>("ids");
+  // Of one model, the texts are longer than what its positions are made for.
+  run.transformer.context = (std::ssize(ids) - 1) / kFixtureRows;
+  EXPECT_LE(run.transformer.context, run.transformer.longest_context());
   const Transformer& transformer = run.transformer;
   run.model = ParseModel(ModelFileOf(transformer), {.input = Shape{transformer.context},
                                                     .vocabulary = transformer.vocabulary,
@@ -130,10 +135,9 @@ FixtureRun RunOf(const std::string& fixture, int devices, const std::string& sch
       MakeTrainer(run.model, EvenPlan(run.model, devices, schedule, kFixtureRows, 1), run.options);
   const HuggingFaceFolder folder = HuggingFaceFolder::Open(Fixture(fixture), transformer).value();
   EXPECT_OK(run.trainer->SetParameters(std::bind_front(&HuggingFaceFolder::Read, folder)));
-  const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
-  run.data = TokenDataset::Create(TokenIds::Of(expected.Values<int32_t>("ids")).value(),
-                                  transformer.context, transformer.vocabulary)
-                 .value();
+  run.data =
+      TokenDataset::Create(TokenIds::Of(ids).value(), transformer.context, transformer.vocabulary)
+          .value();
   return run;
 }
 
@@ -306,7 +310,9 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
     const std::string to = absl::StrCat(out, file_bytes);
     ASSERT_OK(ExportToHuggingFace(checkpoint, to, {.file_bytes = file_bytes}));
     EXPECT_EQ(base::Exists(to + "/model.safetensors.index.json"), file_bytes == 4000);
-    ASSERT_OK_AND_ASSIGN(const Transformer transformer, ReadHuggingFaceConfigFile(to));
+    ASSERT_OK_AND_ASSIGN(Transformer transformer, ReadHuggingFaceConfigFile(to));
+    EXPECT_EQ(transformer.context, ReadHuggingFaceConfigFile(Fixture(fixture())).value().context);
+    transformer.context = run.transformer.context;
     EXPECT_EQ(transformer, run.transformer);
     ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder read, HuggingFaceFolder::Open(to, transformer));
     for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(transformer)) {
@@ -322,7 +328,8 @@ TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Transformers,
-    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "llama3", "mistral", "phi3",
+    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "llama3", "llama_yarn",
+                                         "llama_dynamic", "mistral", "phi3", "phi3_longrope",
                                          "qwen2", "qwen3", "opt", "gpt_neox", "gpt_neox_sequential",
                                          "gemma", "gemma2", "gemma3"),
                        ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
@@ -466,9 +473,19 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("llama3", "rope_parameters",
                   R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4,
                       "high_freq_factor": 1, "original_max_position_embeddings": 8})"),
-       "a low_freq_factor below high_freq_factor"},
-      {ConfigWith("llama", "rope_parameters", "{\"rope_type\": \"yarn\"}"),
-       "$.rope_parameters.rope_type"},
+       "cannot be scaled between 4 and 1 turns"},
+      {ConfigWith("llama", "rope_parameters", "{\"rope_type\": \"ntk\"}"),
+       "$.rope_parameters.rope_type: is \"ntk\", expected \"default\", \"linear\""},
+      {ConfigWith("llama", "rope_parameters", "{\"rope_type\": \"dynamic\"}"),
+       "\"factor\" is missing"},
+      {ConfigWith("llama", "rope_parameters", R"({"rope_type": "yarn", "factor": 0.5})"),
+       "cannot be scaled by 0.5"},
+      {ConfigWith("llama", "rope_parameters",
+                  R"({"rope_type": "longrope", "short_factor": [1], "long_factor": [1]})"),
+       "rotary positions have 1 divisors, expected one for each of the 2 pairs"},
+      {ConfigWith("llama", "rope_parameters",
+                  R"({"rope_type": "longrope", "short_factor": [1, 1], "long_factor": [1]})"),
+       "by 2 short and 1 long divisors"},
       {ConfigWith("llama", "rope_parameters", "{\"factor\": 2.0}"), "unknown key \"factor\""},
       {ConfigWith("llama", "rope_parameters", "{\"partial_rotary_factor\": 0.5}"),
        "partial_rotary_factor"},
@@ -477,10 +494,18 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("mistral", "sliding_window", "-1"), "$.sliding_window"},
       {ConfigWith("mistral", "use_sliding_window", "true"), "unknown key \"use_sliding_window\""},
       {ConfigWith("phi3", "partial_rotary_factor", "0.75"), "$.partial_rotary_factor"},
-      {ConfigWith("phi3", "rope_scaling", "{\"type\": \"longrope\"}"), "is \"longrope\""},
+      {ConfigWith("phi3", "rope_scaling", "{\"type\": \"longrope\"}"),
+       "\"short_factor\" is missing"},
       {ConfigWith("llama", "auto_map", "{}"), "unknown key \"auto_map\""},
       {ConfigWith("qwen2", "layer_types", "[\"sliding_attention\"]"),
-       "$.layer_types[0]: is \"sliding_att"},
+       "$.layer_types: has 1 types, expected 2, one for each layer"},
+      {ConfigWith("qwen2", "layer_types", R"(["full_attention", "chunked_attention"])"),
+       "$.layer_types[1]: is \"chunked_attention\", expected \"full_attention\""},
+      {ConfigWith("qwen2", "layer_types", R"(["sliding_attention", "full_attention"])"),
+       "$.layer_types: has layers without a window behind one with it"},
+      {ConfigWith("qwen2", "use_sliding_window", "false"),
+       "$.layer_types: has layers with a window, and there is none"},
+      {ConfigWith("qwen2", "max_window_layers", "-1"), "$.max_window_layers"},
       {ConfigWith("qwen2", "attention_bias", "true"), "$.attention_bias"},
       {ConfigWith("qwen2", "use_mrope", "true"), "$.use_mrope"},
       {ConfigWith("qwen3", "attention_bias", "true"), "$.attention_bias"},
@@ -518,7 +543,7 @@ TEST(HuggingFaceConfig, WhatChangesNothingIsTaken) {
   }
 }
 
-// That of Phi 3 mini with 4,096 positions, within the window.
+// That of Phi 3 mini with 4,096 positions.
 TEST(HuggingFaceConfig, OfPhi3IsThatOfALlamaWithJoinedTensors) {
   ASSERT_OK_AND_ASSIGN(const Transformer model, ReadHuggingFaceConfig(R"({
       "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -532,7 +557,7 @@ TEST(HuggingFaceConfig, OfPhi3IsThatOfALlamaWithJoinedTensors) {
       "transformers_version": "4.39.3", "use_cache": true, "vocab_size": 32064})"));
   Transformer expected =
       NamedTransformer(
-          "llama:blocks=32,width=3072,heads=32,kv_heads=32,hidden=8192,context=2047,"
+          "llama:blocks=32,width=3072,heads=32,kv_heads=32,hidden=8192,context=4096,window=2047,"
           "vocabulary=32064,norm_epsilon=1e-5,tied=0")
           .value();
   expected.has_joined_tensors = true;
@@ -596,6 +621,51 @@ TEST(HuggingFaceConfig, OfPublishedModelsAreTheModelsOfThatName) {
   }
 }
 
+// transformers has these formulas in modeling_rope_utils.py.
+TEST(HuggingFaceConfig, HasTheScaleOfRotations) {
+  const auto scaling = [](const char* fixture, const char* value) {
+    const Transformer model =
+        ReadHuggingFaceConfig(ConfigWith(fixture, "rope_parameters", value)).value();
+    EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+    EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model) << ModelFileOf(model);
+    return model.rotary_scaling;
+  };
+  // 8 positions; without a factor, as many as there are more of than original ones.
+  const RotaryScaling usual = scaling("llama", R"({"rope_type": "yarn", "factor": 4.0})");
+  EXPECT_DOUBLE_EQ(usual.scale, 0.1 * std::log(4.0) + 1.0);
+  EXPECT_EQ(usual.original_positions, 8);
+  EXPECT_EQ(usual.high_turns, 32.0);
+  EXPECT_TRUE(usual.truncates);
+  const RotaryScaling ratio = scaling(
+      "llama", R"({"rope_type": "yarn", "factor": null, "original_max_position_embeddings": 2,
+                   "beta_fast": 0, "beta_slow": 0.5, "truncate": false})");
+  EXPECT_EQ(ratio.factor, 4.0);
+  EXPECT_EQ(ratio.low_turns, 0.5);
+  EXPECT_EQ(ratio.high_turns, 32.0);
+  EXPECT_FALSE(ratio.truncates);
+  EXPECT_DOUBLE_EQ(scaling("llama", R"({"rope_type": "yarn", "factor": 4.0, "mscale": 2.0,
+                                       "mscale_all_dim": 3.0})")
+                       .scale,
+                   (0.2 * std::log(4.0) + 1.0) / (0.3 * std::log(4.0) + 1.0));
+  EXPECT_EQ(
+      scaling("llama", R"({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5})").scale,
+      1.5);
+  const RotaryScaling lists =
+      scaling("llama", R"({"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [3, 4],
+                   "original_max_position_embeddings": 4})");
+  EXPECT_DOUBLE_EQ(lists.scale, std::sqrt(1.0 + std::log(2.0) / std::log(4.0)));
+  EXPECT_EQ(scaling("llama", R"({"rope_type": "longrope", "short_factor": [1, 2], "factor": 1.0,
+                                 "long_factor": [3, 4]})")
+                .scale,
+            1.0);
+  // Those beside them take precedence in Phi 3, whose earlier names mean the same.
+  const RotaryScaling phi3 = scaling("phi3", R"({"type": "su", "short_factor": [1, 2],
+      "long_factor": [3, 4], "original_max_position_embeddings": 4})");
+  EXPECT_EQ(phi3.kind, RotaryKind::kLongRope);
+  EXPECT_EQ(phi3.original_positions, 8);
+  EXPECT_EQ(scaling("llama", R"({"rope_type": "dynamic", "factor": 2.0})").original_positions, 8);
+}
+
 // A config may leave out what is usual for its type.
 TEST(HuggingFaceConfig, HasTheDefaultsOfItsType) {
   const auto model = [](const std::string& type) {
@@ -618,48 +688,48 @@ TEST(HuggingFaceConfig, HasTheDefaultsOfItsType) {
   EXPECT_TRUE(model("qwen3").end_of_text.empty());
 }
 
-// Within its window, attention looks back on everything: a text may have as many positions.
-TEST(HuggingFaceConfig, AWindowLimitsTheContext) {
-  const auto context = [](const char* fixture, const char* key, const char* value) {
-    return ReadHuggingFaceConfig(ConfigWith(fixture, key, value)).value().context;
+// A window that is as long as the context is none.
+TEST(HuggingFaceConfig, SaysWhichBlocksHaveAWindow) {
+  const auto windows = [](const std::string& config) {
+    const Transformer model = ReadHuggingFaceConfig(config).value();
+    EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+    EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
+    std::vector<int64_t> all;
+    for (int64_t block = 0; block < model.blocks; ++block) {
+      all.push_back(model.has_window(block) ? model.window : 0);
+    }
+    return all;
   };
-  EXPECT_EQ(context("mistral", "sliding_window", "6"), 6);
-  EXPECT_EQ(context("mistral", "sliding_window", "null"), 16);
-  EXPECT_EQ(context("mistral", "sliding_window", "4096"), 16);
-  EXPECT_EQ(context("qwen2", "sliding_window", "6"), 8) << "it is not used";
-  EXPECT_EQ(context("qwen2", "use_sliding_window", "true"), 8) << "there is none";
-  EXPECT_EQ(ReadHuggingFaceConfig(R"({"model_type": "mistral", "num_hidden_layers": 1,
-      "hidden_size": 64, "num_attention_heads": 16, "intermediate_size": 4})")
-                .value()
-                .context,
-            4096);
-  EXPECT_EQ(ReadHuggingFaceConfig(R"({"model_type": "qwen2", "num_hidden_layers": 1,
-      "hidden_size": 64, "num_attention_heads": 32, "intermediate_size": 4,
-      "use_sliding_window": true, "sliding_window": 100, "max_window_layers": 3})")
-                .value()
-                .context,
-            100);
-}
-
-// The value is a number, a list, or the family's default if the key is missing; ids that the model
-// does not have never occur.
-TEST(HuggingFaceConfig, SaysWhichTokensEndAndBeginTexts) {
-  const auto ends = [](const char* fixture, const char* value) {
-    return ReadHuggingFaceConfig(ConfigWith(fixture, "eos_token_id", value)).value().end_of_text;
+  using Windows = std::vector<int64_t>;
+  const auto changed = [](const char* fixture, const char* key, const char* value) {
+    return ConfigWith(fixture, key, value);
   };
-  using Ids = std::vector<int64_t>;
-  EXPECT_EQ(ends("llama", "5"), Ids{5});
-  EXPECT_EQ(ends("llama", "[5, 36, 37, -1]"), (Ids{5, 36}));
-  EXPECT_EQ(ends("llama", "null"), Ids{});
-  const std::string json = ConfigWith("llama", "bos_token_id", "3");
-  Transformer model = ReadHuggingFaceConfig(json).value();
-  EXPECT_EQ(model.begin_of_text, 3);
-  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
-  ASSERT_OK(ReadHuggingFaceGeneration(R"({"eos_token_id": [7, 8], "top_k": 3})", model));
-  EXPECT_EQ(model.end_of_text, (Ids{7, 8}));
-  EXPECT_EQ(model.begin_of_text, 3);
-  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
-  EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model);
+  EXPECT_EQ(windows(changed("mistral", "sliding_window", "6")), (Windows{6, 6}));
+  EXPECT_EQ(windows(changed("mistral", "sliding_window", "null")), (Windows{0, 0}));
+  EXPECT_EQ(windows(changed("mistral", "sliding_window", "8")), (Windows{0, 0}));
+  EXPECT_EQ(windows(changed("phi3", "sliding_window", "6")), (Windows{6, 6}));
+  EXPECT_EQ(windows(changed("qwen2", "sliding_window", "6")), (Windows{0, 6}));
+  EXPECT_EQ(windows(changed("qwen2", "sliding_window", "8")), (Windows{0, 0}));
+  EXPECT_EQ(windows(changed("qwen2", "layer_types", "null")), (Windows{0, 5}));
+  EXPECT_EQ(
+      windows(changed("qwen2", "layer_types", R"(["sliding_attention", "sliding_attention"])")),
+      (Windows{5, 5}));
+  EXPECT_EQ(windows(changed("qwen2", "layer_types", R"(["full_attention", "full_attention"])")),
+            (Windows{0, 0}));
+  const auto of_type = [](const char* type, const char* more) {
+    return absl::StrCat(R"({"model_type": ")", type, R"(", "num_hidden_layers": 3,
+        "hidden_size": 64, "num_attention_heads": 32, "intermediate_size": 4)",
+                        more, "}");
+  };
+  EXPECT_EQ(windows(of_type("mistral", "")), (Windows{4096, 4096, 4096})) << "its default";
+  EXPECT_EQ(windows(of_type("qwen2", R"(, "sliding_window": 6)")), (Windows{0, 0, 0}));
+  EXPECT_EQ(windows(of_type("qwen2", R"(, "use_sliding_window": true)")), (Windows{0, 0, 0}))
+      << "28 layers have none";
+  for (const char* const type : {"qwen2", "qwen3"}) {
+    EXPECT_EQ(windows(of_type(type, R"(, "use_sliding_window": true, "sliding_window": 100,
+        "max_window_layers": 2)")),
+              (Windows{0, 0, 100}));
+  }
 }
 
 }  // namespace
