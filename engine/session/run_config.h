@@ -86,6 +86,7 @@ struct RunConfig {
   std::optional<int> rank;  // the rank of this process; unset: it has all devices
   // Whether this process speaks for all.
   bool is_first_rank() const { return rank.value_or(0) == 0; }
+  bool is_process() const { return rank.has_value(); }  // whether each rank of the run is one
   // A launcher can replace a process that is lost (engine/comm/supervisor.h).
   bool is_supervised = false;
   // The devices that are left of a run. Unless the given plan or schedule is for that number, the
@@ -132,14 +133,9 @@ struct RunConfig {
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
 
-  // The file and the folder for the metrics of steps and evaluations; "": none.
-  std::string metrics, tensorboard;
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured
   std::string simulated_trace;  // as a simulation at the measured times of actions has it
-
-  bool explain = false;  // print the shapes of a step first
-  bool json = false;
 
   Notices notices;
   // Why the caller wants work to stop soon, such as a signal; 0: it does not. Null: it never does.
@@ -251,27 +247,18 @@ struct PlannedModel {
 // context and vocabulary come from the configuration or the model.
 absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options);
 
-// Profiles the model and partitions it over the devices of the configuration.
-absl::StatusOr<PreparedRun> CutOverDevices(const RunConfig& options, const PlannedModel& planned);
-
 // A run with everything that is settled before its first step.
 struct TrainingRun {
   // Returns the rows of an epoch that its batches leave over.
-  int64_t rows_left_over() const { return data.train->rows() % prepared.plan.batch_rows(); }
+  int64_t rows_left_over() const { return data.train->rows() % prepared.plan().batch_rows(); }
 
   TrainTest data;
   std::string model_text;  // Workload's
   PreparedRun prepared;
-  std::string choice = {};  // why this plan was chosen, if it was
   LearningRate learning_rate;
 };
 
-// Returns the errors of MakeRun that configuration and files alone show, before data are read or
-// devices asked for.
-absl::Status CheckPlanFlags(const RunConfig& options);
-
-// Prepares the workload, which must have rows for a batch, profiles the model, and partitions it or
-// reads its plan.
+// Prepares the workload, which must have rows for a batch, and chooses a plan (plan_choice.h).
 absl::StatusOr<TrainingRun> MakeRun(const RunConfig& options);
 
 }  // namespace stagecoach::engine

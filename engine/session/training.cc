@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "engine/session/device_choice.h"
 #include "engine/session/machine.h"
 #include "engine/session/recorders.h"
@@ -37,12 +38,13 @@ int64_t FrozenFloats(const PreparedRun& run) {
 }  // namespace
 
 int64_t StepsOf(const RunConfig& options, const TrainingRun& run) {
-  return options.steps.value_or(options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan));
+  return options.steps.value_or(options.epochs *
+                                StepsPerEpoch(*run.data.train, run.prepared.plan()));
 }
 
 int EpochsOf(const RunConfig& options, const TrainingRun& run) {
   if (!options.steps.has_value()) return options.epochs;
-  const int64_t per_epoch = StepsPerEpoch(*run.data.train, run.prepared.plan);
+  const int64_t per_epoch = StepsPerEpoch(*run.data.train, run.prepared.plan());
   return static_cast<int>(
       std::min<int64_t>((*options.steps - 1) / per_epoch + 1, std::numeric_limits<int>::max()));
 }
@@ -73,8 +75,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const RunConfig& options,
 int64_t HostBytesOf(const PreparedRun& run) {
   if (run.device.kind != DeviceKind::kCpu) return 0;
   int64_t bytes = 0;
-  for (const partition::RankReport& rank : run.report.ranks) {
-    bytes += run.plan.replicas() * rank.peak_bytes();
+  for (const partition::RankReport& rank : run.compiled.ranks) {
+    bytes += run.plan().replicas() * rank.peak_bytes();
   }
   return bytes;
 }
@@ -82,14 +84,19 @@ int64_t HostBytesOf(const PreparedRun& run) {
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
   if (run.device.kind != DeviceKind::kCpu) return absl::OkStatus();
   int64_t needed_bytes = HostBytesOf(run);
-  for (const partition::StageReport& stage : run.report.stages) {
+  for (const partition::StageReport& stage : run.compiled.stages) {
     // Values that are kept are copies of all that a stage has.
     const int64_t copied_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
                                  FrozenFloats(run) * stage.memory.frozen_bytes;
     if (use.saves) needed_bytes += copied_bytes;
-    if (use.keeps) needed_bytes += run.plan.replicas() * copied_bytes;
+    if (use.keeps) needed_bytes += run.plan().replicas() * copied_bytes;
   }
   return CheckHasMemory(needed_bytes + use.output_bytes);
+}
+
+absl::Status CheckHasRoom(const RunConfig& options, const PreparedRun& run, const MemoryUse& use) {
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
+  return CheckHasMemoryFor(run, use);
 }
 
 }  // namespace stagecoach::engine

@@ -48,6 +48,8 @@ int64_t HostBytesOf(const PreparedRun& run);
 // Returns ResourceExhausted if the plan is for CPU devices and this machine has less memory than
 // they need.
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use);
+// Returns an error of CheckGpusHaveRoom or CheckHasMemoryFor.
+absl::Status CheckHasRoom(const RunConfig& options, const PreparedRun& run, const MemoryUse& use);
 
 }  // namespace stagecoach::engine
 

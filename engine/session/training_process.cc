@@ -39,9 +39,9 @@ absl::Status CheckRun(const RunConfig& options, const TrainingRun& run) {
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
-  return CheckHasMemoryFor(run.prepared,
-                           {.saves = !options.checkpoints.empty(),
-                            .keeps = run.prepared.lowered->collectives.results_before_steps});
+  return CheckHasMemoryFor(
+      run.prepared, {.saves = !options.checkpoints.empty(),
+                     .keeps = run.prepared.compiled.lowered->collectives.results_before_steps});
 }
 
 base::Deadline DeadlineOf(const RunConfig& options) {
@@ -51,7 +51,7 @@ base::Deadline DeadlineOf(const RunConfig& options) {
 // Simulates a step at the times that were measured.
 absl::StatusOr<schedule::Trace> SimulateStep(Trainer& trainer) {
   ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
-  const partition::LoweredPlan& lowered = *trainer.run().lowered;
+  const partition::LoweredSchedules& lowered = *trainer.run().compiled.lowered;
   ASSIGN_OR_RETURN(schedule::Simulation simulation,
                    schedule::Simulate(lowered.training, costs,
                                       {.sends = SendsOf(lowered.transfers), .keep_trace = true}));
@@ -202,7 +202,7 @@ absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(CheckRun(options, *run_));
   if (group.rendezvous != nullptr && !options.plan_file.empty()) {
-    RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan.num_devices(),
+    RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan().num_devices(),
                                    absl::StrCat("--plan ", options.plan_file)));
   }
   if (!lock_.has_value() && options.is_first_rank()) {  // the folder has been made just now

@@ -109,7 +109,7 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
               }));
   }
   lines.Add("loss", run.profile.loss_spec.description);
-  Add(run.plan, run.lowered->training, lines);
+  Add(run.plan(), run.compiled.lowered->training, lines);
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
@@ -117,8 +117,9 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
             options.on_nonfinite == OnNonFinite::kSkip ? "skipped" : "an error");
   lines.Add("steps between checks of replicas", options.replica_check_steps);
   lines.Add("device", Name(options.device.kind));
-  lines.Add("transfers",
-            run.lowered->transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
+  lines.Add("transfers", run.compiled.lowered->transfers == schedule::Transfers::kGrouped
+                             ? "grouped"
+                             : "separate");
   lines.Add("precision", kernels::PrecisionName(options.device.precision));
   return absl::StrCat(options.fingerprint, std::move(lines).Take());
 }

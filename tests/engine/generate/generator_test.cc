@@ -309,7 +309,7 @@ TEST_P(Generators, KeepOfParametersWhatLayersReadAlone) {
     bytes += partition::AlignTensor(parameter.shape.elements() *
                                     SizeOf(is_rounded ? type : kernels::DType::kFloat32));
   }
-  const schedule::StageMemory& memory = trainer->run().report.stages.at(0).memory;
+  const schedule::StageMemory& memory = trainer->run().compiled.stages.at(0).memory;
   EXPECT_EQ(memory.parameter_bytes, bytes);
   EXPECT_EQ(memory.gradient_bytes + memory.optimizer_bytes, 0);
   EXPECT_LT(memory.other_resident_bytes, bytes);

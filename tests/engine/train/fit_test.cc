@@ -36,10 +36,10 @@ constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
 class RecordingTrainer final : public Trainer {
  public:
   explicit RecordingTrainer(int64_t batch = kBatch) {
-    run_.plan = {.first_layer = {0},
-                 .num_layers = 1,
-                 .micro_batch_rows = batch,
-                 .schedule = {.num_micro_batches = 1}};
+    run_.compiled.plan = {.first_layer = {0},
+                          .num_layers = 1,
+                          .micro_batch_rows = batch,
+                          .schedule = {.num_micro_batches = 1}};
   }
 
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,

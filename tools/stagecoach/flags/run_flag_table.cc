@@ -117,6 +117,23 @@ Set Reads(Field engine::DeviceChoice::*field, Parse parse) {
   };
 }
 
+// A field of OutputOptions, read by `parse`.
+using SetOutput = std::function<absl::Status(const std::string&, OutputOptions&)>;
+template <typename Parse>
+SetOutput Reads(std::string OutputOptions::*field, Parse parse) {
+  return [=](const std::string& text, OutputOptions& output) -> absl::Status {
+    ASSIGN_OR_RETURN(output.*field, parse(text));
+    return absl::OkStatus();
+  };
+}
+
+SetOutput Switches(bool OutputOptions::*field) {
+  return [=](const std::string& /*text*/, OutputOptions& output) {
+    output.*field = true;
+    return absl::OkStatus();
+  };
+}
+
 Set Switches(bool engine::RunConfig::*field) {
   return [=](const std::string& /*text*/, engine::RunConfig& options) {
     options.*field = true;
@@ -128,6 +145,15 @@ RunFlag Flag(std::string name, std::string placeholder, std::string help, Set se
              FlagRules rules = {}) {
   return {std::move(name), std::move(placeholder), std::move(help), std::move(set),
           std::move(rules)};
+}
+
+RunFlag OutputFlag(std::string name, std::string placeholder, std::string help, SetOutput set,
+                   bool is_output = false) {
+  return {.name = std::move(name),
+          .placeholder = std::move(placeholder),
+          .help = std::move(help),
+          .rules = {.saving = FlagSaving::kNever, .is_output = is_output},
+          .set_output = std::move(set)};
 }
 
 using O = engine::RunConfig;
@@ -361,7 +387,7 @@ std::vector<RunFlag> PipelineFlags() {
            "Parts of a batch whose gradients are summed in a binary tree [replicas]",
            Reads(&O::gradient_blocks, CountIn(1, kMaxInt)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan.replication.gradient_blocks);
+              return absl::StrCat(run.prepared.plan().replication.gradient_blocks);
             }),
             .is_of_plan = true}),
       Flag("--shard-optimizer", "", "Shard the optimizer state over the replicas (ZeRO-1)",
@@ -370,7 +396,7 @@ std::vector<RunFlag> PipelineFlags() {
            "Gradient sum: fixed tree, or the library's all-reduce (other bits) [tree]",
            Reads(&O::reduction, partition::ParseReductionKind),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return partition::Name(run.prepared.plan.replication.reduction);
+              return partition::Name(run.prepared.plan().replication.reduction);
             }),
             .is_of_plan = true}),
       Flag("--schedule", "NAME|FILE",
@@ -382,7 +408,7 @@ std::vector<RunFlag> PipelineFlags() {
            Describe("Samples per optimizer step, over all replicas", absl::StrCat(defaults.batch)),
            Reads(&O::batch, CountIn(1, kMaxBatch)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan.batch_rows());
+              return absl::StrCat(run.prepared.plan().batch_rows());
             }),
             .is_of_plan = true}),
       // A count below 1 is a configuration that cannot be run, as one that does
@@ -392,7 +418,7 @@ std::vector<RunFlag> PipelineFlags() {
                     absl::StrCat(engine::kDefaultMicroBatches)),
            Reads(&O::micro_batches, CountIn(-kMaxInt, kMaxInt)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan.micro_batches());
+              return absl::StrCat(run.prepared.plan().micro_batches());
             }),
             .is_of_plan = true}),
       Flag("--recompute", "NAME",
@@ -551,8 +577,7 @@ std::vector<RunFlag> RunFlagsOfPlans() {
       Flag("--seed", "N", Describe("Random seed", absl::StrCat(defaults.seed)),
            Reads(&O::seed, CountIn(0, kMostCount)),
            {.in_effect = OfOptions([](const O& options) { return absl::StrCat(options.seed); })}),
-      Flag("--json", "", "Print JSON, one object per line", Switches(&O::json),
-           {.saving = FlagSaving::kNever})};
+      OutputFlag("--json", "", "Print JSON, one object per line", Switches(&OutputOptions::json))};
 }
 
 std::vector<RunFlag> LengthFlags() {
@@ -587,8 +612,8 @@ std::vector<RunFlag> LengthFlags() {
            Reads(&O::sampled_answers, CountIn(0, kMostSampled))),
       Flag("--log-every", "STEPS", "Print loss, learning rate and speed every N steps [never]",
            Reads(&O::log_every_steps, CountIn(1, kMaxSteps))),
-      Flag("--explain", "", "First print the shapes of every layer for one batch",
-           Switches(&O::explain), {.saving = FlagSaving::kNever})};
+      OutputFlag("--explain", "", "First print the shapes of every layer for one batch",
+                 Switches(&OutputOptions::explain))};
 }
 
 std::vector<RunFlag> CheckpointFlags() {
@@ -619,25 +644,26 @@ std::vector<RunFlag> CheckpointFlags() {
 
 std::vector<RunFlag> ReportFlags() {
   const O defaults;
-  return {
-      Flag("--metrics", "FILE", "Write steps and evaluations as JSON lines; a resumed run appends",
-           Reads(&O::metrics, ParseFile), {.saving = FlagSaving::kNever, .is_output = true}),
-      Flag("--tensorboard", "DIR", "Write steps and evaluations for TensorBoard into this folder",
-           Reads(&O::tensorboard, ParseFolder), {.saving = FlagSaving::kNever}),
-      Flag("--trace", "FILE", "Write a trace of the last step's actions",
-           Reads(&O::trace, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
-      Flag("--simulated-trace", "FILE",
-           "Write a trace of the last step, simulated from its measured times",
-           Reads(&O::simulated_trace, ParseOutput),
-           {.saving = FlagSaving::kNever, .is_output = true}),
-      Flag("--check-replicas", "STEPS",
-           Describe("Steps between comparisons of replicas' parameters; 0: never",
-                    absl::StrCat(defaults.replica_check_steps)),
-           Reads(&O::replica_check_steps, CountIn(0, 1'000'000'000)), {.needs = "--replicas"}),
-      Flag("--timeout", "SECONDS",
-           Describe("Abort if a device waits longer than this for another",
-                    absl::StrCat(defaults.deadline_seconds)),
-           Reads(&O::deadline_seconds, NumberIn(kPositive)))};
+  return {OutputFlag("--metrics", "FILE",
+                     "Write steps and evaluations as JSON lines; a resumed run appends",
+                     Reads(&OutputOptions::metrics, ParseFile), /*is_output=*/true),
+          OutputFlag("--tensorboard", "DIR",
+                     "Write steps and evaluations for TensorBoard into this folder",
+                     Reads(&OutputOptions::tensorboard, ParseFolder)),
+          Flag("--trace", "FILE", "Write a trace of the last step's actions",
+               Reads(&O::trace, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
+          Flag("--simulated-trace", "FILE",
+               "Write a trace of the last step, simulated from its measured times",
+               Reads(&O::simulated_trace, ParseOutput),
+               {.saving = FlagSaving::kNever, .is_output = true}),
+          Flag("--check-replicas", "STEPS",
+               Describe("Steps between comparisons of replicas' parameters; 0: never",
+                        absl::StrCat(defaults.replica_check_steps)),
+               Reads(&O::replica_check_steps, CountIn(0, 1'000'000'000)), {.needs = "--replicas"}),
+          Flag("--timeout", "SECONDS",
+               Describe("Abort if a device waits longer than this for another",
+                        absl::StrCat(defaults.deadline_seconds)),
+               Reads(&O::deadline_seconds, NumberIn(kPositive)))};
 }
 
 std::vector<RunFlag> MakeTable() {

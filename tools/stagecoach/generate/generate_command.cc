@@ -232,7 +232,8 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
                {"--tuning"},
                {"--device-memory"},
                {"--timeout"},
-               {"--json"}});
+               {"--json"}},
+              &options.output);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ bool SameBitsOf(double a, double b) {
 }
 
 std::string DescribeTime(const engine::PreparedRun& run) {
-  const partition::Plan& plan = run.plan;
+  const partition::Plan& plan = run.plan();
   const bool is_cpu = run.device.kind == engine::DeviceKind::kCpu;
   return absl::StrCat(plan.schedule.name, " over ", Counted(plan.num_stages(), "stage"),
                       plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",

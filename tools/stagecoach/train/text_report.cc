@@ -35,7 +35,7 @@ std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
           base::FormatBytes(device.measured_stash_bytes), base::FormatPercent(device.busy)};
 }
 
-std::string DeviceTable(const partition::PlanReport& plan,
+std::string DeviceTable(const partition::CompiledPlan& plan,
                         const std::vector<engine::DeviceReport>& devices) {
   const std::vector<base::TextTable::Column> columns = {
       {"device", Align::kLeft},      {"stage", Align::kRight}, {"layers", Align::kLeft},
@@ -138,7 +138,7 @@ std::string DescribeParameters(const engine::ParameterTable& parameters) {
 
 // Data, model and plan in a few lines and a table.
 std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures) {
-  const partition::Plan& plan = run.prepared.plan;
+  const partition::Plan& plan = run.prepared.plan();
   const int blocks = plan.replication.gradient_blocks;
   const int64_t left_over = run.rows_left_over();
   return absl::StrCat(
@@ -164,8 +164,8 @@ std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
-      run.choice.empty() ? "" : absl::StrCat("\n       ", run.choice), "\n\n",
-      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
+      run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n\n",
+      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.compiled));
 }
 
 std::string DescribeStep(const Explanation& explanation) {
@@ -275,7 +275,7 @@ class TextReport final : public engine::TrainingObserver {
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
     RedrawLine("");
-    absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
+    absl::PrintF("\n%s\n", DeviceTable(run.prepared.compiled, outcome.devices));
     absl::PrintF("%s", AcceleratorTable(outcome.devices));
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
     absl::PrintF(

@@ -126,8 +126,9 @@ absl::StatusOr<std::string> CompareWithSaved(const engine::Manifest& saved,
   return changes;
 }
 
-absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
-  TrainingOutput output;
+absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options,
+                          const OutputOptions& output_options) {
+  TrainingOutput output(output_options);
   std::optional<int> refused;
   const engine::TrainingHooks hooks = {
       .observer = &output,
@@ -154,8 +155,9 @@ absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
 Command AddTrainCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("train", "Train a model split over several devices");
   const auto options = std::make_shared<engine::RunConfig>();
-  AddTrainFlags(*flags, *options);
-  return {flags, [flags, options] { return Train(*flags, *options); }};
+  const auto output = std::make_shared<OutputOptions>();
+  AddTrainFlags(*flags, *options, output.get());
+  return {flags, [flags, options, output] { return Train(*flags, *options, *output); }};
 }
 
 }  // namespace stagecoach::tools

@@ -14,22 +14,23 @@
 namespace stagecoach::tools {
 namespace {
 
-std::unique_ptr<engine::TrainingObserver> ReportFor(const engine::RunConfig& config,
+std::unique_ptr<engine::TrainingObserver> ReportFor(const OutputOptions& output,
+                                                    const engine::RunConfig& config,
                                                     const engine::TrainingRun& run) {
   if (!config.is_first_rank()) return std::make_unique<engine::TrainingObserver>();
-  const ReportOptions report = {.explains = config.explain,
+  const ReportOptions report = {.explains = output.explain,
                                 .log_every_steps = config.log_every_steps};
-  return config.json ? MakeJsonReport(report) : MakeTextReport(EpochsOf(config, run), report);
+  return output.json ? MakeJsonReport(report) : MakeTextReport(EpochsOf(config, run), report);
 }
 
 }  // namespace
 
 absl::Status TrainingOutput::Start(const engine::RunConfig& config,
                                    const engine::TrainingRun& run) {
-  if (config.is_first_rank() && !config.metrics.empty()) {
-    RETURN_IF_ERROR(base::CheckWritable(config.metrics));
+  if (config.is_first_rank() && !options_.metrics.empty()) {
+    RETURN_IF_ERROR(base::CheckWritable(options_.metrics));
   }
-  report_ = ReportFor(config, run);
+  report_ = ReportFor(options_, config, run);
   StopOnSignals();
   StopOnHangUps();
   return report_->Start(config, run);
@@ -43,11 +44,11 @@ absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine
       .measures = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding)};
   std::optional<RunLog::Start> from;
   if (start.step > 0) from = {.step = start.step, .is_evaluated = start.is_evaluated};
-  if (!config.metrics.empty()) {
-    ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(config.metrics, log, from));
+  if (!options_.metrics.empty()) {
+    ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(options_.metrics, log, from));
   }
-  if (!config.tensorboard.empty()) {
-    ASSIGN_OR_RETURN(logs_.emplace_back(), TensorBoardLog::Open(config.tensorboard, log, from));
+  if (!options_.tensorboard.empty()) {
+    ASSIGN_OR_RETURN(logs_.emplace_back(), TensorBoardLog::Open(options_.tensorboard, log, from));
   }
   return absl::OkStatus();
 }

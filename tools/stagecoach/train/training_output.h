@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engine/session/training_observer.h"
+#include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/train/run_log.h"
 
 namespace stagecoach::tools {
@@ -15,6 +17,8 @@ namespace stagecoach::tools {
 // process of rank 0 alone. Signals stop the run rather than the program from its start on.
 class TrainingOutput final : public engine::TrainingObserver {
  public:
+  explicit TrainingOutput(OutputOptions options) : options_(std::move(options)) {}
+
   absl::Status Start(const engine::RunConfig& config, const engine::TrainingRun& run) override;
   absl::Status Ready(const engine::RunConfig& config, const engine::TrainingRun& run,
                      const engine::TrainingStart& start) override;
@@ -32,6 +36,7 @@ class TrainingOutput final : public engine::TrainingObserver {
   bool is_logged() const;
 
  private:
+  const OutputOptions options_;
   std::unique_ptr<engine::TrainingObserver> report_;
   std::vector<std::unique_ptr<RunLog>> logs_;
 };

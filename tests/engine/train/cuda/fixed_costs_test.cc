@@ -57,7 +57,7 @@ TEST_P(CudaFixedCosts, AreFewCallsAnAction) {
   run.options.device = {.kind = DeviceKind::kCuda};
   run.options.exchange = GetParam();
   const auto trainer = TinyTrainer(run).value();
-  const int64_t actions = ComputeActions(trainer->run().lowered->training);
+  const int64_t actions = ComputeActions(trainer->run().compiled.lowered->training);
   Calls calls = CallsOfAStep(*trainer);
 
   EXPECT_EQ(calls["cudaGraphLaunch"], actions);

@@ -662,7 +662,7 @@ TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
     const auto trainer = TinyTrainer(OnCuda(2, schedule, Place::kOneGpu)).value();
     ASSERT_OK(AnswerOf(*trainer));
-    const partition::LoweredPlan& lowered = *trainer->run().lowered;
+    const partition::LoweredSchedules& lowered = *trainer->run().compiled.lowered;
     const int64_t trained = ComputeActions(lowered.training);
     const int64_t evaluated = ComputeActions(lowered.evaluation);
     int64_t graphs = 0, issues = 0;

@@ -280,7 +280,7 @@ TEST(HeadTraining, PeakMemoryGrowsLinearlyWithTheContext) {
                       LayerNorm(), Head({.classes = kVocabulary})};
       const PreparedRun run =
           PrepareRun(model, GivenPlan{.plan = EvenPlan(model, 2, schedule, 4, 1)}).value();
-      peaks.push_back(run.report.ranks.back().peak_bytes());
+      peaks.push_back(run.compiled.ranks.back().peak_bytes());
     }
     const int64_t growth = peaks[1] - peaks[0];  // for 256 positions
     EXPECT_GT(growth, 0);

@@ -122,7 +122,7 @@ constexpr int kPackedMicroBatches = 4;
 PackedAnswer PackedAnswerOf(const Model& model, partition::Plan plan,
                             Recompute recompute = Recompute::kPlanned) {
   GivenPlan given = {.plan = std::move(plan), .recompute = recompute};
-  plan = PrepareRun(model, std::move(given)).value().plan;
+  plan = PrepareRun(model, std::move(given)).value().plan();
   const auto trainer = MakeTrainer(model, plan, {});
   const auto data = DataOf(LongAndShortChats(60), ExamplesInRow::kPacked);
   const int64_t batch = plan.batch_rows();

@@ -1,4 +1,4 @@
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-int64_t LargestPeak(const PlanReport& report) {
+int64_t LargestPeak(const CompiledPlan& report) {
   int64_t largest_bytes = 0;
   for (const RankReport& rank : report.ranks) {
     largest_bytes = std::max(largest_bytes, rank.peak_bytes());
@@ -40,14 +40,14 @@ int64_t LargestPeak(const PlanReport& report) {
   return largest_bytes;
 }
 
-int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
-  return LargestPeak(PreparePlan(plan, request.layers, request.ends, request.transfers)->report);
+int64_t LargestPeak(const Plan& plan, const BalanceRequest& request) {
+  return LargestPeak(*CompilePlan(plan, request.layers, request.ends, request.transfers));
 }
 
 // Slowest stage, sum of squares, first layers: the order of PartitionChain.
 using CutMerit = std::tuple<double, double, std::vector<int>>;
 
-CutMerit CutMeritOf(const Plan& plan, const PlanRequest& request) {
+CutMerit CutMeritOf(const Plan& plan, const BalanceRequest& request) {
   double slowest = 0;
   double squares = 0;
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
@@ -67,7 +67,7 @@ struct Survey {
   std::map<int, int64_t> least_bytes;  // by number of stages: the largest peak of the roomiest cut
 };
 
-Survey SurveyAllCuts(const PlanRequest& request) {
+Survey SurveyAllCuts(const BalanceRequest& request) {
   const int layers = static_cast<int>(request.layers.size());
   Survey survey;
   for (unsigned cut = 0; cut < 1u << (layers - 1); ++cut) {
@@ -94,8 +94,8 @@ ScheduleMaker Reversed(ScheduleMaker maker) {
   };
 }
 
-PlanRequest RandomRequest(std::mt19937& random) {
-  PlanRequest request;
+BalanceRequest RandomRequest(std::mt19937& random) {
+  BalanceRequest request;
   const int layers = 1 + static_cast<int>(random() % 6);
   request.layers = RandomLayers(random, layers);
   request.ends = RandomEnds(random);
@@ -114,17 +114,17 @@ int64_t RandomBudget(const Survey& survey, std::mt19937& random) {
   return cut->second - static_cast<int64_t>(random() % 2);
 }
 
-TEST(MakePlan, FindsTheBestOfAllCutsThatFit) {
+TEST(BalanceStages, FindsTheBestOfAllCutsThatFit) {
   std::mt19937 random(1);
   for (int i = 0; i < 250; ++i) {
     SCOPED_TRACE(i);
-    PlanRequest request = RandomRequest(random);
+    BalanceRequest request = RandomRequest(random);
     const Survey survey = SurveyAllCuts(request);
     request.device_memory_bytes = RandomBudget(survey, random);
     const auto best = std::find_if(survey.peaks.begin(), survey.peaks.end(), [&](const auto& cut) {
       return cut.second <= request.device_memory_bytes;
     });
-    const auto made = MakePlan(request);
+    const auto made = BalanceStages(request);
     if (best == survey.peaks.end()) {
       ASSERT_THAT(made, StatusIs(absl::StatusCode::kResourceExhausted));
     } else {
@@ -134,11 +134,11 @@ TEST(MakePlan, FindsTheBestOfAllCutsThatFit) {
   }
 }
 
-TEST(MakePlan, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
+TEST(BalanceStages, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
   std::mt19937 random(2);
   for (int i = 0; i < 120; ++i) {
     SCOPED_TRACE(i);
-    PlanRequest request = RandomRequest(random);
+    BalanceRequest request = RandomRequest(random);
     const Survey survey = SurveyAllCuts(request);
     const int64_t least_bytes = survey.least_bytes.at(request.devices);
     request.device_memory_bytes = least_bytes * 4 / 5;
@@ -150,15 +150,15 @@ TEST(MakePlan, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
             ? "no number of stages fits"
             : absl::StrCat("the smallest number of stages that fits is ", smallest->first, "\n");
     ASSERT_THAT(
-        MakePlan(request),
+        BalanceStages(request),
         StatusIs(absl::StatusCode::kResourceExhausted,
                  AllOf(HasSubstr("needs " + base::FormatBytes(least_bytes)), HasSubstr(advice))));
   }
 }
 
 // Returns `count` equal layers whose memory is parameters and gradients, 100 MB each.
-PlanRequest HeavyLayers(int count) {
-  PlanRequest request = {.schedule = GeneratedSchedule("1f1b", 1)};
+BalanceRequest HeavyLayers(int count) {
+  BalanceRequest request = {.schedule = GeneratedSchedule("1f1b", 1)};
   request.layers.resize(count);
   for (LayerCost& layer : request.layers) {
     layer.forward_ns = 1000;
@@ -167,12 +167,12 @@ PlanRequest HeavyLayers(int count) {
   return request;
 }
 
-TEST(MakePlan, KeepsTheShapeOfTheRequest) {
-  PlanRequest request = HeavyLayers(6);
+TEST(BalanceStages, KeepsTheShapeOfTheRequest) {
+  BalanceRequest request = HeavyLayers(6);
   request.devices = 3;
   request.schedule = GeneratedSchedule("gpipe", 5);
   request.micro_batch_rows = 7;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2, 4));
   EXPECT_EQ(made.plan.num_layers, 6);
   EXPECT_EQ(made.plan.schedule.name, "gpipe");
@@ -180,74 +180,74 @@ TEST(MakePlan, KeepsTheShapeOfTheRequest) {
   EXPECT_EQ(made.plan.micro_batch_rows, 7);
 }
 
-TEST(MakePlan, CountsTheStepOncePerBatch) {
-  PlanRequest request;
+TEST(BalanceStages, CountsTheStepOncePerBatch) {
+  BalanceRequest request;
   request.layers.resize(3);
   request.layers[0].forward_ns = 10;
   request.layers[1].step_ns = 100;
   request.layers[2].forward_ns = 10;
   request.devices = 2;
   request.schedule = GeneratedSchedule("1f1b", 100);
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1));
 }
 
-TEST(MakePlan, FitsABudgetOfExactlyThePredictedPeak) {
-  PlanRequest request = HeavyLayers(4);
+TEST(BalanceStages, FitsABudgetOfExactlyThePredictedPeak) {
+  BalanceRequest request = HeavyLayers(4);
   request.devices = 2;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
-  request.device_memory_bytes = LargestPeak(unlimited.report);
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
+  request.device_memory_bytes = LargestPeak(unlimited);
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_EQ(made.plan, unlimited.plan);
 }
 
-TEST(MakePlan, DoesNotFitABudgetOfOneByteLess) {
-  PlanRequest request = HeavyLayers(4);
+TEST(BalanceStages, DoesNotFitABudgetOfOneByteLess) {
+  BalanceRequest request = HeavyLayers(4);
   request.devices = 2;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
-  request.device_memory_bytes = LargestPeak(unlimited.report) - 1;
-  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                          "needs 400,000,000 bytes, device memory is "
-                                          "399,999,999 bytes"));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
+  request.device_memory_bytes = LargestPeak(unlimited) - 1;
+  EXPECT_THAT(BalanceStages(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                               "needs 400,000,000 bytes, device memory is "
+                                               "399,999,999 bytes"));
 }
 
-TEST(MakePlan, PredictsWithinABudgetForTheParametersAlone) {
-  PlanRequest request = HeavyLayers(4);
+TEST(BalanceStages, PredictsWithinABudgetForTheParametersAlone) {
+  BalanceRequest request = HeavyLayers(4);
   for (LayerCost& layer : request.layers) layer.memory.optimizer_bytes = 1000;
   request.devices = 2;
   request.schedule = ForwardSchedule(8);
   request.predicts = true;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
-  request.device_memory_bytes = LargestPeak(unlimited.report);
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
+  request.device_memory_bytes = LargestPeak(unlimited);
   EXPECT_EQ(request.device_memory_bytes, 200'000'000);
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_EQ(made.plan, unlimited.plan);
   --request.device_memory_bytes;
-  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                          "the smallest number of stages that fits is 4"));
+  EXPECT_THAT(BalanceStages(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                               "the smallest number of stages that fits is 4"));
 }
 
-TEST(MakePlan, BalancesAPredictionByItsForwardPasses) {
-  PlanRequest request;
+TEST(BalanceStages, BalancesAPredictionByItsForwardPasses) {
+  BalanceRequest request;
   request.layers.resize(3);
   request.layers[0] = {.forward_ns = 10, .backward_input_ns = 100, .backward_weight_ns = 100};
   request.layers[1] = {.forward_ns = 10, .step_ns = 1000};
   request.layers[2] = {.forward_ns = 30};
   request.devices = 2;
   request.schedule = ForwardSchedule(8);
-  EXPECT_THAT(MakePlan(request), IsRefused("so it cannot train"));
+  EXPECT_THAT(BalanceStages(request), IsRefused("so it cannot train"));
   request.predicts = true;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2));
-  EXPECT_DOUBLE_EQ(made.report.stages[1].time_share, 0.6);
+  EXPECT_DOUBLE_EQ(made.stages[1].time_share, 0.6);
 }
 
-TEST(MakePlan, SaysWhatDoesNotFitAndWhatWould) {
-  PlanRequest request = HeavyLayers(6);
+TEST(BalanceStages, SaysWhatDoesNotFitAndWhatWould) {
+  BalanceRequest request = HeavyLayers(6);
   request.devices = 2;
   request.device_memory_bytes = 450'000'000;
   EXPECT_THAT(
-      MakePlan(request),
+      BalanceStages(request),
       StatusIs(absl::StatusCode::kResourceExhausted,
                AllOf(StartsWith("the model does not fit: stage 0 (layers 0-2) needs 600.0 MB, "
                                 "device memory is 450.0 MB; the smallest number of stages that "
@@ -255,30 +255,30 @@ TEST(MakePlan, SaysWhatDoesNotFitAndWhatWould) {
                      ::testing::ContainsRegex("\n     1 +1 +3-5"))));
 }
 
-TEST(MakePlan, SaysThatFewerStagesFit) {
+TEST(BalanceStages, SaysThatFewerStagesFit) {
   // The first of two stages holds two micro-batches in flight, a single stage one.
-  PlanRequest request;
+  BalanceRequest request;
   request.layers.resize(2);
   request.layers[0].memory.stash_bytes = 1 << 20;
   request.devices = 2;
   request.schedule = GeneratedSchedule("1f1b", 2);
   request.device_memory_bytes = (1 << 20) + 4096;
-  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                          "the smallest number of stages that fits is 1\n"));
+  EXPECT_THAT(BalanceStages(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                               "the smallest number of stages that fits is 1\n"));
 }
 
-TEST(MakePlan, SaysThatNoNumberOfStagesFits) {
-  PlanRequest request = HeavyLayers(3);
+TEST(BalanceStages, SaysThatNoNumberOfStagesFits) {
+  BalanceRequest request = HeavyLayers(3);
   request.device_memory_bytes = 100'000'000;
-  EXPECT_THAT(MakePlan(request),
+  EXPECT_THAT(BalanceStages(request),
               StatusIs(absl::StatusCode::kResourceExhausted, "no number of stages fits"));
 }
 
 // The fastest cut has the whole stash on the middle stage.
-TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
+TEST(BalanceStages, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
   for (const char* name : {"1f1b", "gpipe"}) {
     SCOPED_TRACE(name);
-    PlanRequest request;
+    BalanceRequest request;
     request.layers.resize(8);
     for (int i = 0; i < 8; ++i) {
       request.layers[i].forward_ns = i == 0 || i == 7 ? 3 : 1;
@@ -286,96 +286,97 @@ TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
     }
     request.devices = 3;
     request.schedule = GeneratedSchedule(name, 512);
-    ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+    ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
     EXPECT_THAT(unlimited.plan.first_layer, ElementsAre(0, 2, 6));
-    request.device_memory_bytes = LargestPeak(unlimited.report) - 1;
-    ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
-    EXPECT_LE(LargestPeak(made.report), request.device_memory_bytes);
+    request.device_memory_bytes = LargestPeak(unlimited) - 1;
+    ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
+    EXPECT_LE(LargestPeak(made), request.device_memory_bytes);
   }
 }
 
 // Two devices with two stages each.
-PlanRequest TwoChunks(int layers) {
-  PlanRequest request = HeavyLayers(layers);
+BalanceRequest TwoChunks(int layers) {
+  BalanceRequest request = HeavyLayers(layers);
   request.devices = 2;
   request.schedule = GeneratedSchedule("interleaved", 4);
   return request;
 }
 
-TEST(MakePlan, CutsForTheFastestSlowestStageWhereDevicesHaveSeveral) {
-  PlanRequest request = TwoChunks(5);
+TEST(BalanceStages, CutsForTheFastestSlowestStageWhereDevicesHaveSeveral) {
+  BalanceRequest request = TwoChunks(5);
   request.layers[1].forward_ns = 3000;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1, 2, 3));
 }
 
 // The fastest cut has both wide stages on device 0: the layers without time carry the memory.
-TEST(MakePlan, RepairsACutWhoseStagesDoNotFitTheirDeviceTogether) {
-  PlanRequest request = TwoChunks(8);
+TEST(BalanceStages, RepairsACutWhoseStagesDoNotFitTheirDeviceTogether) {
+  BalanceRequest request = TwoChunks(8);
   for (int i = 0; i < 8; ++i) {
     const bool is_wide = i % 4 < 3;  // layers 0-2 and 4-6
     request.layers[i].forward_ns = is_wide ? 1000 : 3000;
   }
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
   EXPECT_THAT(unlimited.plan.first_layer, ElementsAre(0, 3, 4, 7));
-  EXPECT_EQ(LargestPeak(unlimited.report), 6 * 200'000'000);
+  EXPECT_EQ(LargestPeak(unlimited), 6 * 200'000'000);
   request.device_memory_bytes = 4 * 200'000'000;
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2, 4, 6));
 }
 
-TEST(MakePlan, NamesTheDeviceAndItsStagesWhereThereAreSeveral) {
-  PlanRequest request = TwoChunks(8);
+TEST(BalanceStages, NamesTheDeviceAndItsStagesWhereThereAreSeveral) {
+  BalanceRequest request = TwoChunks(8);
   request.device_memory_bytes = 3 * 200'000'000;
   EXPECT_THAT(
-      MakePlan(request),
+      BalanceStages(request),
       StatusIs(absl::StatusCode::kResourceExhausted,
                StartsWith("the model does not fit: device 0 (stages 0, 2 with layers 0-1, 4-5) "
                           "needs 800.0 MB, device memory is 600.0 MB; the smallest number of "
                           "devices that fits is 4\n")));
 }
 
-TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
+TEST(BalanceStages, NeverReturnsACutThatDoesNotFitTheDevices) {
   std::mt19937 random(3);
   int fitting = 0;
   for (int i = 0; i < 100; ++i) {
     SCOPED_TRACE(i);
     const char* const names[] = {"interleaved", "zb-v", "v-min", "looped-bfs"};
-    PlanRequest request = {
+    BalanceRequest request = {
         .layers = RandomLayers(random, 4 + static_cast<int>(random() % 4)),
         .ends = RandomEnds(random),
         .devices = 2,
         .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3)),
         .transfers = i % 2 == 0 ? schedule::Transfers::kSeparate : schedule::Transfers::kGrouped};
-    ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+    ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
     request.device_memory_bytes =
-        LargestPeak(unlimited.report) * (80 + static_cast<int>(random() % 30)) / 100;
-    const auto made = MakePlan(request);
+        LargestPeak(unlimited) * (80 + static_cast<int>(random() % 30)) / 100;
+    const auto made = BalanceStages(request);
     if (absl::IsResourceExhausted(made.status())) continue;
     ASSERT_OK(made);
     ++fitting;
-    EXPECT_LE(LargestPeak(made->report), request.device_memory_bytes);
+    EXPECT_LE(LargestPeak(*made), request.device_memory_bytes);
   }
   EXPECT_GT(fitting, 20);
 }
 
-TEST(MakePlan, RefusesWhatCannotBe) {
-  const Refusal<Change<PlanRequest>> refusals[] = {
-      {[](PlanRequest& request) { request.devices = 0; }, "at least 1"},
-      {[](PlanRequest& request) { request.devices = 4; }, "cannot cut 3 layers into 4 stages"},
-      {[](PlanRequest& request) { request.micro_batch_rows = 0; }, "at least 1"},
-      {[](PlanRequest& request) { request.device_memory_bytes = -1; }, "device memory"},
-      {[](PlanRequest& request) { request.layers[1].forward_ns = -1; }, "layer 1"},
-      {[](PlanRequest& request) { request.schedule = GeneratedSchedule("gpype", 1); }, "gpype"},
-      {[](PlanRequest& request) { request = TwoChunks(3); }, "cannot cut 3 layers into 4 stages"},
+TEST(BalanceStages, RefusesWhatCannotBe) {
+  const Refusal<Change<BalanceRequest>> refusals[] = {
+      {[](BalanceRequest& request) { request.devices = 0; }, "at least 1"},
+      {[](BalanceRequest& request) { request.devices = 4; }, "cannot cut 3 layers into 4 stages"},
+      {[](BalanceRequest& request) { request.micro_batch_rows = 0; }, "at least 1"},
+      {[](BalanceRequest& request) { request.device_memory_bytes = -1; }, "device memory"},
+      {[](BalanceRequest& request) { request.layers[1].forward_ns = -1; }, "layer 1"},
+      {[](BalanceRequest& request) { request.schedule = GeneratedSchedule("gpype", 1); }, "gpype"},
+      {[](BalanceRequest& request) { request = TwoChunks(3); },
+       "cannot cut 3 layers into 4 stages"},
       // Three micro-batches are no multiple of two ranks.
-      {[](PlanRequest& request) {
+      {[](BalanceRequest& request) {
          request = TwoChunks(8);
          request.schedule = GeneratedSchedule("interleaved", 3);
        },
        "interleaved"},
   };
-  ExpectRefusedChanges(HeavyLayers(3), MakePlan, refusals);
+  ExpectRefusedChanges(HeavyLayers(3), BalanceStages, refusals);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@
 namespace stagecoach::partition {
 namespace {
 
-absl::Status CheckRequest(const PlanRequest& request) {
+absl::Status CheckRequest(const BalanceRequest& request) {
   STAGECOACH_CHECK(request.schedule != nullptr, "a request needs a schedule");
   if (request.devices < 1 || request.micro_batch_rows < 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -48,7 +48,7 @@ std::vector<LayerCost> WithForwardAlone(std::vector<LayerCost> layers) {
 }
 
 // A pipeline of equal devices. Its own number of devices is not read from the request.
-absl::StatusOr<CutEvaluator> EvaluatorOver(const PlanRequest& request, int devices) {
+absl::StatusOr<CutEvaluator> EvaluatorOver(const BalanceRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
   if (!request.predicts) RETURN_IF_ERROR(CheckTrains(schedule));
   const auto layers = std::make_shared<const LayerTable>(
@@ -71,23 +71,24 @@ absl::StatusOr<CutEvaluator::Cut> FindCut(CutEvaluator& pipeline) {
 }
 
 // The plan with stages divided for reductions, if they can be and it fits.
-absl::StatusOr<std::optional<PreparedPlan>> Divided(const PlanRequest& request, const Plan& plan) {
+absl::StatusOr<std::optional<CompiledPlan>> Divided(const BalanceRequest& request,
+                                                    const Plan& plan) {
   Plan divided = SplitForReduction(plan, request.layers);
-  if (divided.num_stages() == plan.num_stages()) return std::optional<PreparedPlan>();
-  ASSIGN_OR_RETURN(PreparedPlan prepared,
-                   PreparePlan(std::move(divided), request.layers, request.ends, request.transfers,
+  if (divided.num_stages() == plan.num_stages()) return std::optional<CompiledPlan>();
+  ASSIGN_OR_RETURN(CompiledPlan compiled,
+                   CompilePlan(std::move(divided), request.layers, request.ends, request.transfers,
                                request.collectives));
-  for (const RankReport& rank : prepared.report.ranks) {
+  for (const RankReport& rank : compiled.ranks) {
     const bool fits =
         request.device_memory_bytes == 0 || rank.peak_bytes() <= request.device_memory_bytes;
-    if (!fits) return std::optional<PreparedPlan>();
+    if (!fits) return std::optional<CompiledPlan>();
   }
-  return std::optional<PreparedPlan>(std::move(prepared));
+  return std::optional<CompiledPlan>(std::move(compiled));
 }
 
 // 0 if no number of devices fits. More devices need not need less: they also keep more
 // micro-batches in flight. So all numbers are tried.
-absl::StatusOr<int> SmallestFit(const PlanRequest& request) {
+absl::StatusOr<int> SmallestFit(const BalanceRequest& request) {
   for (int devices = 1; devices <= static_cast<int>(request.layers.size()); ++devices) {
     absl::StatusOr<CutEvaluator> pipeline = EvaluatorOver(request, devices);
     if (absl::IsInvalidArgument(pipeline.status())) continue;  // the schedule refuses this shape
@@ -101,11 +102,11 @@ absl::StatusOr<int> SmallestFit(const PlanRequest& request) {
 
 // "stage 2 (layers 4-5)", or for devices with several stages "device 0 (stages 0, 7 with layers
 // 0-3, 20-23)".
-std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one_stage_per_device) {
-  const std::vector<schedule::StageId>& stages = report.of(rank).stages;
+std::string Describe(const CompiledPlan& plan, schedule::Rank rank, bool has_one_stage_per_device) {
+  const std::vector<schedule::StageId>& stages = plan.of(rank).stages;
   const std::string layers =
       absl::StrJoin(stages, ", ", [&](std::string* text, schedule::StageId id) {
-        absl::StrAppend(text, report.of(id).first_layer, "-", report.of(id).last_layer);
+        absl::StrAppend(text, plan.of(id).first_layer, "-", plan.of(id).last_layer);
       });
   if (has_one_stage_per_device) {
     return absl::StrCat("stage ", stages[0].value(), " (layers ", layers, ")");
@@ -116,13 +117,13 @@ std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one
   return absl::StrCat("device ", rank.value(), " (stages ", ids, " with layers ", layers, ")");
 }
 
-absl::Status DoesNotFit(const PlanRequest& request, CutEvaluator& pipeline) {
+absl::Status DoesNotFit(const BalanceRequest& request, CutEvaluator& pipeline) {
   SearchBudget none;
   ASSIGN_OR_RETURN(const CutEvaluator::Cut cut,
                    CutSearch(pipeline, /*may_recompute=*/false, none).Roomiest());
-  ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
+  ASSIGN_OR_RETURN(const CompiledPlan plan, pipeline.Compile(cut));
   const auto largest = std::max_element(
-      report.ranks.begin(), report.ranks.end(),
+      plan.ranks.begin(), plan.ranks.end(),
       [](const RankReport& a, const RankReport& b) { return a.peak_bytes() < b.peak_bytes(); });
   const int64_t peak_bytes = largest->peak_bytes();
   std::string needed = base::FormatBytes(peak_bytes);
@@ -137,11 +138,11 @@ absl::Status DoesNotFit(const PlanRequest& request, CutEvaluator& pipeline) {
       smallest > 0
           ? absl::StrCat("the smallest number of ", unit, " that fits is ", smallest)
           : absl::StrCat("no number of ", unit, " fits: use smaller micro-batches or more memory");
-  const schedule::Rank rank(static_cast<int32_t>(largest - report.ranks.begin()));
+  const schedule::Rank rank(static_cast<int32_t>(largest - plan.ranks.begin()));
   return absl::ResourceExhaustedError(
       absl::StrFormat("the model does not fit: %s needs %s, device memory is %s; %s\n%s",
-                      Describe(report, rank, pipeline.has_one_stage_per_rank()), needed, available,
-                      advice, PlanTable(report)));
+                      Describe(plan, rank, pipeline.has_one_stage_per_rank()), needed, available,
+                      advice, PlanTable(plan)));
 }
 
 }  // namespace
@@ -165,15 +166,15 @@ ScheduleMaker ForwardSchedule(int micro_batches) {
   };
 }
 
-absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request) {
+absl::StatusOr<CompiledPlan> BalanceStages(const BalanceRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
   ASSIGN_OR_RETURN(CutEvaluator pipeline, EvaluatorOver(request, request.devices));
   const absl::StatusOr<CutEvaluator::Cut> cut = FindCut(pipeline);
   if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
   RETURN_IF_ERROR(cut.status());
-  ASSIGN_OR_RETURN(PreparedPlan prepared, pipeline.Prepare(*cut));
-  ASSIGN_OR_RETURN(std::optional<PreparedPlan> divided, Divided(request, prepared.plan));
-  return divided.has_value() ? *std::move(divided) : std::move(prepared);
+  ASSIGN_OR_RETURN(CompiledPlan compiled, pipeline.Compile(*cut));
+  ASSIGN_OR_RETURN(std::optional<CompiledPlan> divided, Divided(request, compiled.plan));
+  return divided.has_value() ? *std::move(divided) : std::move(compiled);
 }
 
 }  // namespace stagecoach::partition

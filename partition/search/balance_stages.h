@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_PARTITION_SEARCH_MAKE_PLAN_H_
-#define STAGECOACH_PARTITION_SEARCH_MAKE_PLAN_H_
+#ifndef STAGECOACH_PARTITION_SEARCH_BALANCE_STAGES_H_
+#define STAGECOACH_PARTITION_SEARCH_BALANCE_STAGES_H_
 
 #include <cstdint>
 #include <functional>
@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "partition/cost/layer_cost.h"
 #include "partition/cost/stage_memory.h"
-#include "partition/plan/prepared_plan.h"
+#include "partition/plan/compiled_plan.h"
 #include "schedule/ir/schedule.h"
 
 namespace stagecoach::partition {
@@ -24,7 +24,7 @@ ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks 
 // Makes one that only predicts: F alone, each device with one stage.
 ScheduleMaker ForwardSchedule(int micro_batches);
 
-struct PlanRequest {
+struct BalanceRequest {
   std::vector<LayerCost> layers;
   EndMemory ends;
   int devices = 1;  // of each replica
@@ -38,8 +38,8 @@ struct PlanRequest {
   schedule::CollectiveMemory collectives = {};                     // as in LowerPlan
 };
 
-// Makes a plan with the cut with the fastest slowest stage (PartitionChain over
-// LayerCost::batch_ns) whose predicted peak fits every device; the peaks are those of its report.
+// Cuts the layers for the given schedule, so that the slowest stage is fastest (PartitionChain over
+// LayerCost::batch_ns) and the predicted peak of every device fits. FindPlan chooses a schedule.
 // With replicas, stages are divided further if that fits (partition/plan/split_plan.h). Exact if
 // every device has one stage. With several, a cut that exceeds the budget is repaired by bounding
 // what each stage may take, and a cut that would fit can be missed. InvalidArgument: more stages
@@ -48,8 +48,8 @@ struct PlanRequest {
 // the message names the stage, or the device and its stages, that needs most on the roomiest cut
 // (the one whose largest peak is least) and the smallest number of devices that fits, or says that
 // none does; the table of that cut follows.
-absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request);
+absl::StatusOr<CompiledPlan> BalanceStages(const BalanceRequest& request);
 
 }  // namespace stagecoach::partition
 
-#endif  // STAGECOACH_PARTITION_SEARCH_MAKE_PLAN_H_
+#endif  // STAGECOACH_PARTITION_SEARCH_BALANCE_STAGES_H_

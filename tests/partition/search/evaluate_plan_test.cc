@@ -1,8 +1,8 @@
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -22,12 +22,12 @@ Profile TwelveLayers() {
   return {.model = "twelve", .sizes = {sized}, .updates_in_backward = true};
 }
 
-TEST(EvaluationOf, CostsOfAStageAreTheSumsOverItsLayers) {
+TEST(EvaluatePlan, CostsOfAStageAreTheSumsOverItsLayers) {
   const Plan plan = {.first_layer = {0, 4, 8},
                      .num_layers = 12,
                      .schedule = GeneratedSchedule("zb-h1", 2)(3).value()};
   ASSERT_OK_AND_ASSIGN(const PlanEvaluation evaluation,
-                       EvaluationOf(plan, TwelveLayers(), UniformCluster(3)));
+                       EvaluatePlan(plan, TwelveLayers(), UniformCluster(3)));
   const schedule::Costs& costs = evaluation.costs;
   ASSERT_EQ(costs.stages.size(), 3U);
   EXPECT_EQ(costs.stages[0].forward_ns, 4000);
@@ -46,7 +46,7 @@ TEST(StepNsOnCores, SumsOfReplicasNeedCoresOfTheirOwn) {
                      .schedule = GeneratedSchedule("1f1b", 2)(1).value(),
                      .replication = {.replicas = 2, .gradient_blocks = 2}};
   Cluster cluster = UniformCluster(2);
-  ASSERT_OK_AND_ASSIGN(const PlanEvaluation free, EvaluationOf(plan, TwelveLayers(), cluster));
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation free, EvaluatePlan(plan, TwelveLayers(), cluster));
   // Two micro-batches per replica, and its update.
   constexpr double kPasses = 2 * (11 * 3000 + 7000) + 12 * 100;
   EXPECT_EQ(StepNsOnCores(free, 4), kPasses);
@@ -54,7 +54,7 @@ TEST(StepNsOnCores, SumsOfReplicasNeedCoresOfTheirOwn) {
   EXPECT_EQ(StepNsOnCores(free, 1), 2 * kPasses);
 
   cluster.within_host.bytes_per_second = 1e9;
-  ASSERT_OK_AND_ASSIGN(const PlanEvaluation summing, EvaluationOf(plan, TwelveLayers(), cluster));
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation summing, EvaluatePlan(plan, TwelveLayers(), cluster));
   const auto sum_ns = static_cast<double>(summing.costs.stages[0].reduce_ns);
   EXPECT_EQ(sum_ns, 12 * 40);  // half of the gradients each way, at a byte per ns
   EXPECT_EQ(StepNsOnCores(summing, 4), static_cast<double>(summing.simulation.step_ns));

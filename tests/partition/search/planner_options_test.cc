@@ -1,5 +1,3 @@
-#include "partition/search/plan_options.h"
-
 #include <algorithm>
 #include <limits>
 #include <random>
@@ -12,7 +10,8 @@
 #include "gtest/gtest.h"
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_profile.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
+#include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
@@ -71,7 +70,7 @@ double FastestOfAll(const std::vector<ModelOption>& options, int64_t batch_rows)
             if ((again >> (layer - 1) & 1U) != 0) plan.recomputed.push_back(layer);
           }
           const PlanEvaluation evaluation =
-              EvaluationOf(plan, option.profile, option.cluster).value();
+              EvaluatePlan(plan, option.profile, option.cluster).value();
           if (CheckFits(evaluation).ok()) best_ns = std::min(best_ns, evaluation.objective_ns);
         }
       }
@@ -105,23 +104,23 @@ TEST(PlanOptions, EqualExhaustiveSearch) {
     const std::vector<ModelOption> options =
         TransformerOptions(description, "gpt", FourDevices(memory_bytes)).value();
     const double expected_ns = FastestOfAll(options, request.batch_rows);
-    const absl::StatusOr<ChosenOption> found = FindBestVariant(request, options);
+    const absl::StatusOr<PlanEvaluation> found = FindPlan(request, options);
     if (expected_ns == kNoPlan) {
       EXPECT_FALSE(found.ok());
       continue;
     }
     ASSERT_OK(found);
-    const PlanEvaluation& evaluation = found->evaluation;
+    const PlanEvaluation& evaluation = *found;
     EXPECT_EQ(evaluation.objective_ns, expected_ns) << "trial " << trial;
     EXPECT_LE(evaluation.lower_bound_ns, expected_ns);
-    EXPECT_EQ(evaluation.choice.option, options[found->index].name);
+    EXPECT_EQ(evaluation.choice.option, options[found->option_index].name);
     if (evaluation.runner_up.has_value()) {
       EXPECT_GE(evaluation.runner_up->objective_ns, expected_ns);
     }
     ++fitting;
-    ++chosen[found->index];
-    recomputing += !evaluation.plan.recomputed.empty();
-    selectively += !evaluation.plan.recomputed.empty() &&
+    ++chosen[found->option_index];
+    recomputing += !evaluation.plan().recomputed.empty();
+    selectively += !evaluation.plan().recomputed.empty() &&
                    absl::StrContains(evaluation.choice.option, "selective recomputation");
   }
   EXPECT_GT(fitting, 30);
@@ -147,18 +146,42 @@ TEST(PlanOptions, RunnerUpMayBeAnotherOption) {
   for (LayerCost& layer : options[1].profile.sizes[0].layers) layer.forward_ns *= 0.99;
   options[0].name = "slow";
   options[1].name = "fast";
-  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(request, options));
-  EXPECT_EQ(chosen.index, 1u);
-  EXPECT_THAT(chosen.evaluation.choice.ToString(), HasSubstr("4 ranks, fast"));
-  ASSERT_TRUE(chosen.evaluation.runner_up.has_value());
-  EXPECT_EQ(chosen.evaluation.runner_up->option, "slow");
-  EXPECT_FALSE(chosen.evaluation.runner_up_reason.empty());
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation chosen, FindPlan(request, options));
+  EXPECT_EQ(chosen.option_index, 1u);
+  EXPECT_THAT(chosen.choice.ToString(), HasSubstr("4 ranks, fast"));
+  ASSERT_TRUE(chosen.runner_up.has_value());
+  EXPECT_EQ(chosen.runner_up->option, "slow");
+  EXPECT_FALSE(chosen.runner_up_reason.empty());
   // The counts cover all options.
-  ASSERT_OK_AND_ASSIGN(const ChosenOption slow, FindBestVariant(request, {options.data(), 1}));
-  ASSERT_OK_AND_ASSIGN(const ChosenOption fast, FindBestVariant(request, {&options[1], 1}));
-  EXPECT_GT(fast.evaluation.simulated, 0);
-  EXPECT_EQ(chosen.evaluation.simulated, slow.evaluation.simulated + fast.evaluation.simulated);
-  EXPECT_EQ(chosen.evaluation.considered, slow.evaluation.considered + fast.evaluation.considered);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation slow, FindPlan(request, {options.data(), 1}));
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation fast, FindPlan(request, {&options[1], 1}));
+  EXPECT_GT(fast.simulated, 0);
+  EXPECT_EQ(chosen.simulated, slow.simulated + fast.simulated);
+  EXPECT_EQ(chosen.considered, slow.considered + fast.considered);
+}
+
+// The search of the best option goes on where it ended, and finds what one of that option alone
+// finds.
+TEST(PlanOptions, TheBestIsImproved) {
+  PlannerRequest request;
+  request.batch_rows = 4;
+  TransformerDescription description = OpenDescription();
+  description.transformer.layers = 10;
+  const std::vector<ModelOption> options =
+      TransformerOptions(description, "gpt", FourDevices(2'000'000)).value();
+  ASSERT_GT(options.size(), 1u);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation found, FindPlan(request, options));
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation improved,
+                       FindPlan(request, options, {.improves = true}));
+  EXPECT_EQ(found.rounds.count, 0);
+  EXPECT_GT(improved.rounds.count, 0);
+  EXPECT_LT(improved.objective_ns, found.objective_ns);
+  EXPECT_EQ(improved.considered, found.considered);
+  const ModelOption& best = options[improved.option_index];
+  EXPECT_EQ(improved.choice.option, best.name);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation alone,
+                       FindPlan(request, {&best, 1}, {.improves = true}));
+  EXPECT_EQ(improved.objective_ns, alone.objective_ns);
 }
 
 TEST(PlanOptions, WithoutAPlanSayWhyOfEach) {
@@ -168,7 +191,7 @@ TEST(PlanOptions, WithoutAPlanSayWhyOfEach) {
   const std::vector<ModelOption> options =
       TransformerOptions(OpenDescription(), "gpt", FourDevices(1000)).value();
   EXPECT_THAT(
-      FindBestVariant(request, options),
+      FindPlan(request, options),
       testing::StatusIs(absl::StatusCode::kResourceExhausted,
                         AllOf(HasSubstr("stored attention, tensor parallelism 1: the model does"),
                               HasSubstr("\nrecomputed attention, tensor parallelism 2: the"))));
@@ -199,22 +222,22 @@ TEST(PlanOptions, LeaveDevicesOutWhereMessagesCostMore) {
   cluster.between_hosts.bytes_per_second = 1e6;  // a second per message
   const ModelOption option = EqualLayers(cluster);
   PlannerRequest request = LeavingRequest();
-  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(request, {&option, 1}));
-  EXPECT_THAT(chosen.evaluation.left_out, ::testing::ElementsAre("2", "3"));
-  EXPECT_EQ(chosen.evaluation.plan.num_ranks(), 2);
-  EXPECT_EQ(chosen.evaluation.cluster.size(), 2);
-  EXPECT_LE(chosen.evaluation.lower_bound_ns, chosen.evaluation.objective_ns);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation chosen, FindPlan(request, {&option, 1}));
+  EXPECT_THAT(chosen.left_out, ::testing::ElementsAre("2", "3"));
+  EXPECT_EQ(chosen.plan().num_ranks(), 2);
+  EXPECT_EQ(chosen.cluster.size(), 2);
+  EXPECT_LE(chosen.lower_bound_ns, chosen.objective_ns);
   // It is the plan for these two alone, and the runner-up is one for more devices.
   request.may_leave_devices = false;
-  ASSERT_OK_AND_ASSIGN(const ChosenOption all, FindBestVariant(request, {&option, 1}));
-  EXPECT_TRUE(all.evaluation.left_out.empty());
-  EXPECT_EQ(all.evaluation.cluster.size(), 4);
-  EXPECT_LE(chosen.evaluation.runner_up->objective_ns, all.evaluation.objective_ns);
-  EXPECT_GT(chosen.evaluation.runner_up->objective_ns, chosen.evaluation.objective_ns);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation all, FindPlan(request, {&option, 1}));
+  EXPECT_TRUE(all.left_out.empty());
+  EXPECT_EQ(all.cluster.size(), 4);
+  EXPECT_LE(chosen.runner_up->objective_ns, all.objective_ns);
+  EXPECT_GT(chosen.runner_up->objective_ns, chosen.objective_ns);
   cluster.devices.resize(2);
   const ModelOption two = EqualLayers(cluster);
-  ASSERT_OK_AND_ASSIGN(const ChosenOption of_two, FindBestVariant(request, {&two, 1}));
-  EXPECT_EQ(chosen.evaluation.objective_ns, of_two.evaluation.objective_ns);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation of_two, FindPlan(request, {&two, 1}));
+  EXPECT_EQ(chosen.objective_ns, of_two.objective_ns);
 }
 
 TEST(PlanOptions, LeaveTheSlowestOutWhereverItIs) {
@@ -223,19 +246,19 @@ TEST(PlanOptions, LeaveTheSlowestOutWhereverItIs) {
   cluster.exceptions = {{.from = 0, .to = 2, .link = {.latency_ns = 7}},
                         {.from = 0, .to = 1, .link = {.latency_ns = 9}}};
   const ModelOption option = EqualLayers(cluster);
-  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(LeavingRequest(), {&option, 1}));
-  EXPECT_THAT(chosen.evaluation.left_out, ::testing::ElementsAre("1"));
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation chosen, FindPlan(LeavingRequest(), {&option, 1}));
+  EXPECT_THAT(chosen.left_out, ::testing::ElementsAre("1"));
   // Links stay with their devices.
-  ASSERT_EQ(chosen.evaluation.cluster.exceptions.size(), 1u);
-  EXPECT_EQ(chosen.evaluation.cluster.exceptions.front().to, 1);
-  EXPECT_EQ(chosen.evaluation.cluster.LinkBetween(0, 1).latency_ns, 7);
+  ASSERT_EQ(chosen.cluster.exceptions.size(), 1u);
+  EXPECT_EQ(chosen.cluster.exceptions.front().to, 1);
+  EXPECT_EQ(chosen.cluster.LinkBetween(0, 1).latency_ns, 7);
 }
 
 TEST(PlanOptions, UseAllDevicesWhereThatIsFaster) {
   const ModelOption option = EqualLayers(FourDevices(0));
-  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, FindBestVariant(LeavingRequest(), {&option, 1}));
-  EXPECT_TRUE(chosen.evaluation.left_out.empty());
-  EXPECT_EQ(chosen.evaluation.plan.num_ranks(), 4);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation chosen, FindPlan(LeavingRequest(), {&option, 1}));
+  EXPECT_TRUE(chosen.left_out.empty());
+  EXPECT_EQ(chosen.plan().num_ranks(), 4);
 }
 
 // All layers that can repeat F do, whatever the memory, as fast as the best plan that does so.
@@ -251,7 +274,7 @@ TEST(FindPlan, RecomputesAllLayersOnRequest) {
   request.schedule = "1f1b";
   request.recomputes_all = true;
   ASSERT_OK_AND_ASSIGN(const PlanEvaluation all, FindPlan(request));
-  EXPECT_THAT(all.plan.recomputed, ::testing::ElementsAre(1, 2, 3));
+  EXPECT_THAT(all.plan().recomputed, ::testing::ElementsAre(1, 2, 3));
   EXPECT_EQ(all.choice.recomputed_layers, 3);
   double best_ns = kNoPlan;
   for (int first = 1; first < 5; ++first) {
@@ -263,7 +286,7 @@ TEST(FindPlan, RecomputesAllLayersOnRequest) {
           .schedule = schedule::OneFOneB({.ranks = 2, .micro_batches = 4 / rows}).value(),
           .recomputed = {1, 2, 3}};
       best_ns = std::min(best_ns,
-                         EvaluationOf(plan, option.profile, option.cluster).value().objective_ns);
+                         EvaluatePlan(plan, option.profile, option.cluster).value().objective_ns);
     }
   }
   EXPECT_EQ(all.objective_ns, best_ns);
