@@ -121,8 +121,10 @@ struct RunConfig {
   // The number of test rows that are evaluated, spread over all (SpreadSubset); 0: all.
   int64_t evaluation_rows = 0;
   std::optional<StopCondition> stop_when;
-  int64_t patience = 0;         // FitOptions
-  int64_t sampled_answers = 0;  // of the model (AnswerSampler), at each evaluation
+  std::string best_by = "test_loss";  // FitOptions, and so is the next
+  int64_t patience = 0;
+  std::vector<std::string> evaluation_metrics;  // of MetricTypes, besides loss and accuracy
+  int64_t sampled_answers = 0;                  // of the model (AnswerSampler), at each evaluation
   int64_t log_every_steps = 0;  // between lines of steps; 0: none, but in a file of metrics all
   std::optional<float> learning_rate;  // unset: LearningRateOf decides, and so for the next two
   std::string learning_rate_schedule = "warmup-cosine";

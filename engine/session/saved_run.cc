@@ -170,7 +170,8 @@ CheckpointOptions CheckpointOptionsOf(const RunConfig& config, const TrainingRun
     checkpoints.wanted = [&automatic] { return automatic.Wanted(); };
   }
   checkpoints.save.retention = {.newest = config.kept_checkpoints,
-                                .every_steps = config.kept_every_steps};
+                                .every_steps = config.kept_every_steps,
+                                .best_by = config.best_by};
   checkpoints.save.program = config.program;
   checkpoints.save.model_source = run.model_text;
   checkpoints.save.options = std::move(options);

@@ -22,7 +22,7 @@ std::string Fingerprint(const RunConfig& options, const TrainingRun& run) {
       "steps: ", StepsOf(options, run),
       "\nsteps between evaluations: ", options.evaluate_every_steps,
       "\nwhen to stop: ", options.stop_when.has_value() ? options.stop_when->text : "never",
-      "\npatience: ", options.patience,
+      "\npatience: ", options.patience, "\nbest by: ", options.best_by,
       "\nseed: ", options.seed,  // which decides some data: so, before them
       "\ndata to train on: ", size_of(*run.data.train), " ", run.data.fingerprint.train,
       "\ndata to test: ", size_of(*run.data.test), " ", run.data.fingerprint.test, "\n");

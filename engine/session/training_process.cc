@@ -303,6 +303,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                [&](const Metrics& metrics) {
                  return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
                },
+           .best_by = options.best_by,
            .patience = options.patience,
            .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
            .on_epoch =

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/line.h"
@@ -169,6 +170,19 @@ absl::Status CheckChatFlags(const RunConfig& options, const DataSource& source) 
       absl::StrCat(given, " is for a .jsonl file, and ", source.spec, " is none"));
 }
 
+// Returns an error if a run on numbers ends, or is judged, by a metric of classes.
+absl::Status CheckMetricsOfNumbers(const RunConfig& options) {
+  const auto check = [](absl::string_view use, const std::string& metric) -> absl::Status {
+    if (!MetricOf(metric).is_of_classes) return absl::OkStatus();
+    return base::UsageError(absl::StrCat(use, ": numbers have no ",
+                                         absl::StripPrefix(DescribeMetric(metric), "test "),
+                                         ": expected train_loss or test_loss"));
+  };
+  RETURN_IF_ERROR(check(absl::StrCat("--best-by ", options.best_by), options.best_by));
+  if (!options.stop_when.has_value()) return absl::OkStatus();
+  return check(absl::StrCat("--stop-when ", options.stop_when->text), options.stop_when->metric);
+}
+
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
                                    const Shape& model_input) {
   if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
@@ -195,12 +209,7 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
         absl::StrCat("--test-fraction is for a single file, and ", source.spec,
                      " has a test set of its own; another one is named with --test-data"));
   }
-  const bool has_accuracy = source.labels == LabelKind::kClasses;
-  if (!has_accuracy && options.stop_when.has_value() && options.stop_when->is_accuracy()) {
-    return base::UsageError(
-        absl::StrCat("--stop-when ", options.stop_when->text,
-                     ": numbers have no accuracy: expected train_loss or test_loss"));
-  }
+  if (source.labels == LabelKind::kNumbers) RETURN_IF_ERROR(CheckMetricsOfNumbers(options));
   ASSIGN_OR_RETURN(TrainTest data, [&] {
     const auto work = options.notices.BeginWork(DescribeReading(DataOf(options)));
     absl::StatusOr<TrainTest> loaded = LoadData(source);

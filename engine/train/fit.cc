@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -55,9 +56,12 @@ void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& po
 }
 
 // Counts an evaluation. NaN is no gain.
-void CountEvaluation(double test_loss, DataPosition& position) {
-  if (test_loss < position.best_test_loss.value_or(std::numeric_limits<double>::infinity())) {
-    position.best_test_loss = test_loss;
+void CountEvaluation(const Metrics& metrics, DataPosition& position) {
+  const double value = metrics.ValueOf(position.best_by);
+  const bool is_gain = position.best.has_value() ? IsBetter(position.best_by, value, *position.best)
+                                                 : !std::isnan(value);
+  if (is_gain) {
+    position.best = value;
     position.evaluations_since_best = 0;
   } else {
     ++position.evaluations_since_best;
@@ -75,6 +79,11 @@ class TrainingLoop {
         steps_per_epoch_(StepsPerEpoch(*data.train, trainer.plan())),
         position_(options.start),
         saved_steps_(options.start_is_saved ? trainer.steps() : -1) {
+    if (position_.best_by != options.best_by) {  // then nothing is known of the best so far
+      position_.best_by = options.best_by;
+      position_.best.reset();
+      position_.evaluations_since_best = 0;
+    }
     // Older checkpoints are of data whose rows have all their answers.
     if (position_.answers == 0) {
       position_.answers = (position_.rows - position_.skipped_rows) * target().answers();
@@ -95,7 +104,8 @@ class TrainingLoop {
     result_.steps = trainer_.steps();
     result_.skipped_steps = position_.skipped_steps;
     result_.out_of_patience = IsOutOfPatience();
-    result_.best_test_loss = position_.best_test_loss;
+    result_.best_by = position_.best_by;
+    result_.best = position_.best;
     result_.evaluations_since_best = position_.evaluations_since_best;
     result_.metrics = position_.metrics;
     result_.step_losses_hash = position_.losses_hash;
@@ -143,9 +153,10 @@ class TrainingLoop {
                  .losses_hash = position_.losses_hash,
                  .metrics = row.metrics(),
                  .skipped_steps = position_.skipped_steps,
-                 .best_test_loss = position_.best_test_loss,
+                 .best_by = position_.best_by,
+                 .best = position_.best,
                  .evaluations_since_best = position_.evaluations_since_best};
-    CountEvaluation(row.test_loss, position_);
+    CountEvaluation(row.metrics(), position_);
     Show();
     return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
   }
@@ -230,7 +241,7 @@ class TrainingLoop {
     RETURN_IF_ERROR(Evaluate(row));
     if (result_.stopped) return absl::OkStatus();
     position_.metrics = row.metrics();
-    CountEvaluation(row.test_loss, position_);
+    CountEvaluation(row.metrics(), position_);
     Show();
     const int64_t steps = position_.rows / batch_;
     row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);

@@ -208,9 +208,7 @@ class JsonReport final : public engine::TrainingObserver {
       }
     }
     if (outcome.fit.out_of_patience) event["out_of_patience"] = true;
-    if (outcome.fit.best_test_loss.has_value()) {
-      event["best_test_loss"] = *outcome.fit.best_test_loss;
-    }
+    if (outcome.fit.best.has_value()) event["best_" + outcome.fit.best_by] = *outcome.fit.best;
     event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
     event["devices"] = std::move(devices);
     PrintJsonLine(event);

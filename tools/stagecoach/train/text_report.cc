@@ -185,11 +185,12 @@ std::string DescribeStop(const engine::TrainingOutcome& outcome) {
 
 // Why a run has ended early.
 std::string DescribePatience(const engine::FitResult& fit) {
+  const bool rises = engine::MetricOf(fit.best_by).larger_is_better;
   const std::string bound =
-      fit.best_test_loss.has_value() ? absl::StrFormat(" below %.4f", *fit.best_test_loss) : "";
+      fit.best.has_value() ? absl::StrFormat(" %s %.4f", rises ? "above" : "below", *fit.best) : "";
   return absl::StrCat(
       "stopped early: ", Counted(fit.evaluations_since_best, "evaluation", "evaluations in a row"),
-      " did not lower the test loss", bound);
+      " did not ", rises ? "raise" : "lower", " the ", engine::DescribeMetric(fit.best_by), bound);
 }
 
 class TextReport final : public engine::TrainingObserver {
