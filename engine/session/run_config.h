@@ -37,6 +37,10 @@ struct RunConfig {
   // "cross-entropy", or "mse", which takes labels that are numbers; unset: the loss of the model's
   // file, or cross-entropy if it has none.
   std::optional<std::string> loss;
+  // Of a cross-entropy, in training: how much of a label is spread over all classes, and how much
+  // each class counts: "auto" (BalancedWeights), a number per class, or a file of these. "": alike.
+  float label_smoothing = 0.0F;
+  std::string class_weights;
   // The source of the test set; "": the data. If the data are one file, the test set is
   // this share of it (unset: DataSource's).
   std::string test_data;

@@ -32,6 +32,7 @@
 #include "engine/models/presets.h"
 #include "engine/models/transformer.h"
 #include "engine/nn/layers/lora.h"
+#include "engine/session/loss_options.h"
 #include "engine/session/run_config.h"
 
 namespace stagecoach::engine {
@@ -446,6 +447,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options) {
                                            ParseModelInput(workload.model_text)));
   ASSIGN_OR_RETURN(workload.model, MakeModel(options, workload.model_text,
                                              ModelData::Of(workload.data.train->spec())));
+  RETURN_IF_ERROR(SetLossOptions(options, workload.data, workload.model));
   workload.model.has_documents = workload.data.train->spec().has_documents;
   const auto check_fits = [&](const Dataset& data, const TargetSpec& target) {
     return CheckFits(data.spec(), workload.model.input, target, workload.model.vocabulary,
@@ -480,6 +482,10 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options) {
       ASSIGN_OR_RETURN(planned.optimizer, OptimizerOf(options));
       ASSIGN_OR_RETURN(const ModelData shapes, ShapesOf(options, tokens));
       ASSIGN_OR_RETURN(planned.model, MakeModel(options, text, shapes));
+      if (!options.class_weights.empty()) {
+        return base::UsageError("--class-weights needs to know the classes: name --data");
+      }
+      RETURN_IF_ERROR(SetLossOptions(options, {}, planned.model));
       return planned;
     }
   }

@@ -109,6 +109,9 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
               }));
   }
   lines.Add("loss", run.profile.loss_spec.description);
+  for (const float weight : run.profile.loss_spec.class_weights) {
+    lines.AddFloat("weight of a class", weight);
+  }
   Add(run.plan, run.lowered->training, lines);
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);

@@ -188,6 +188,7 @@ Effect TokenizerOf(const engine::RunConfig& options) {
 
 constexpr NumberRange kNotNegative = {.min = 0.0, .max = 1e6};
 constexpr NumberRange kPositive = {.min = 0.0, .max = 1e6, .above_min = true};
+constexpr double kMostSmoothing = 0.999;
 constexpr NumberRange kDecay = {.min = 0.0, .max = 1.0};
 
 // What --plan excludes: all that it settles, but for "--recompute plan".
@@ -247,6 +248,23 @@ std::vector<RunFlag> DataFlags() {
            Reads(&O::loss, Choice({"cross-entropy", "mse"})),
            {.in_effect =
                 OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+      Flag("--label-smoothing", "X",
+           Describe("Share of a label that is spread over all classes", "0"),
+           Reads(&O::label_smoothing, NumberIn({.min = 0.0, .max = kMostSmoothing})),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return options.label_smoothing > 0 ? Effect(Text(options.label_smoothing))
+                                                 : std::nullopt;
+            })}),
+      Flag("--class-weights", "LIST", "W0,W1,..., a file of these, or auto: all classes alike [1]",
+           Reads(&O::class_weights, ParseText),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
+              const std::vector<float>& weights = run.prepared.profile.loss_spec.class_weights;
+              if (weights.empty()) return std::nullopt;
+              return absl::StrJoin(weights, ",", [](std::string* out, float weight) {
+                absl::StrAppend(out, Text(weight));
+              });
+            })}),
       Flag("--context", "TOKENS",
            absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
            Reads(&O::context, CountIn(1, kMaxContext)),
