@@ -132,8 +132,8 @@ struct RunConfig {
   int64_t log_every_steps = 0;  // between lines of steps; 0: none, but in a file of metrics all
   std::optional<float> learning_rate;  // unset: LearningRateOf decides, and so for the next two
   std::string learning_rate_schedule = "warmup-cosine";
-  std::optional<int64_t> warmup_steps;     // for warmup-cosine alone
-  std::optional<float> min_learning_rate;  // the last rate, for warmup-cosine alone
+  std::optional<int64_t> warmup_steps;
+  std::optional<float> min_learning_rate;  // the last rate, of schedules that fall to it
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
@@ -218,8 +218,8 @@ schedule::ResultsPlace ResultsOf(const RunConfig& options,
 // for sgd, and for adamw 0.09 / width, at most 1e-3. (An update of Adam moves every weight by about
 // the rate, so what it moves an activation by grows with the number of inputs; a model file's
 // widths are unknown here: 1e-3. Adapters begin with 0: 2e-4.) The warm-up takes kWarmupShare of
-// the steps, and at the end the rate is 0. InvalidArgument: an option that its schedule does not
-// have, or that is out of range.
+// the steps (none of a constant rate, 0.3 of one-cycle), and at the end the rate is 0.
+// InvalidArgument: an option that its schedule does not have, or that is out of range.
 absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps);
 
 // Returns what each of the devices is.

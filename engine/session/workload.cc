@@ -358,19 +358,6 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
                                        " are not trained: add adapters, such as --lora rank=16"));
 }
 
-// The learning rate, or its peak.
-float PeakRateOf(const RunConfig& options) {
-  if (options.learning_rate.has_value()) return *options.learning_rate;
-  constexpr float kAdapterRate = 2e-4F;  // Dettmers et al. 2023, for models of 7 and 13 billion
-  if (!options.lora.empty() && options.optimizer == "adamw") return kAdapterRate;
-  const OptimizerType* const found = FindOptimizerType(options.optimizer);
-  const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
-  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel) {
-    return type.learning_rate;
-  }
-  return std::min(type.learning_rate, type.rate_times_width / static_cast<float>(options.width));
-}
-
 }  // namespace
 
 std::string DescribeReading(const std::string& data) {
@@ -384,30 +371,6 @@ std::string DescribeReading(const std::string& data) {
 std::string NameOfModel(const RunConfig& options) {
   if (!options.model_file.empty()) return options.model_file;
   return options.initial_parameters.empty() ? kDefaultModel : options.initial_parameters;
-}
-
-absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps) {
-  const float peak = PeakRateOf(options);
-  if (options.learning_rate_schedule == "constant") {
-    if (!options.warmup_steps.has_value() && !options.min_learning_rate.has_value()) {
-      return LearningRate::Constant(peak);
-    }
-    return base::UsageError(
-        absl::StrCat(options.warmup_steps.has_value() ? "--warmup-steps" : "--min-lr",
-                     " is for --lr-schedule warmup-cosine; constant has --learning-rate alone"));
-  }
-  const auto share = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
-  const int64_t warmup_steps = options.warmup_steps.value_or(std::max<int64_t>(1, share));
-  if (warmup_steps > steps) {
-    return base::UsageError(absl::StrCat("--warmup-steps is ", warmup_steps, ", but the run has ",
-                                         steps, " steps in all"));
-  }
-  const float minimum = options.min_learning_rate.value_or(0.0F);
-  if (minimum > peak) {
-    return base::UsageError(absl::StrCat("--min-lr is ", minimum,
-                                         ", above the rate that the warm-up ends with, ", peak));
-  }
-  return LearningRate::WarmupCosine(peak, warmup_steps, steps, minimum);
 }
 
 absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& text,

@@ -95,6 +95,8 @@ void Add(const LearningRate& rate, Lines& lines) {
   lines.Add("steps of warmup", rate.warmup_steps);
   lines.Add("steps of the learning rate's schedule", rate.total_steps);
   lines.AddFloat("minimum of the learning rate", rate.minimum);
+  lines.Add("period of the learning rate", rate.period);
+  lines.AddFloat("factor of the learning rate", rate.factor);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
+#include "engine/session/learning_rate_schedule.h"
 #include "kernels/cpu/cpu_device.h"
 #include "tools/stagecoach/values/flag_values.h"
 #include "tools/stagecoach/values/flags.h"
@@ -172,8 +173,15 @@ bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
 bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
 bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
 bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
-bool IsWarmupCosine(const engine::TrainingRun& run) {
-  return run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine;
+bool WarmsUp(const engine::TrainingRun& run) {
+  return run.learning_rate.kind != engine::LearningRate::Kind::kConstant ||
+         run.learning_rate.warmup_steps > 0;
+}
+bool FallsToMinimum(const engine::TrainingRun& run) { return run.learning_rate.has_minimum(); }
+
+absl::StatusOr<std::string> ParseLearningRateSchedule(const std::string& text) {
+  RETURN_IF_ERROR(engine::ParseLearningRateSchedule(text).status());
+  return text == "cosine" ? "warmup-cosine" : text;  // which checkpoints have
 }
 
 // The file by which the data are tokens, which they may name themselves;
@@ -532,26 +540,25 @@ std::vector<RunFlag> OptimizerFlags() {
 }
 
 std::vector<RunFlag> LearningRateFlags() {
-  const O defaults;
   return {Flag("--learning-rate", "X",
                absl::StrCat("Learning rate, or its peak [", EachOptimizer(RateOf), "]"),
                Reads(&O::learning_rate, NumberIn(kPositive)),
                {.in_effect = OfRun(
                     [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
-          Flag("--lr-schedule", "NAME",
-               Describe("constant or warmup-cosine", defaults.learning_rate_schedule),
-               Reads(&O::learning_rate_schedule, Choice({"constant", "warmup-cosine"})),
+          Flag("--lr-schedule", "NAME", Describe(engine::LearningRateScheduleNames(), "cosine"),
+               Reads(&O::learning_rate_schedule, ParseLearningRateSchedule),
                {.in_effect =
                     OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
-          Flag("--warmup-steps", "N", "Warm-up steps of warmup-cosine [a tenth of all]",
+          Flag("--warmup-steps", "N",
+               "Warm-up steps [a tenth of all; constant 0, one-cycle 0.3 of all]",
                Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
-               {.in_effect = OfRun(IsWarmupCosine,
+               {.in_effect = OfRun(WarmsUp,
                                    [](const engine::TrainingRun& run) {
                                      return absl::StrCat(run.learning_rate.warmup_steps);
                                    })}),
-          Flag("--min-lr", "X", "Final learning rate of warmup-cosine [0]",
+          Flag("--min-lr", "X", "Final learning rate of schedules that fall to one [0]",
                Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
-               {.in_effect = OfRun(IsWarmupCosine,
+               {.in_effect = OfRun(FallsToMinimum,
                                    [](const engine::TrainingRun& run) {
                                      return Text(run.learning_rate.minimum);
                                    })}),
