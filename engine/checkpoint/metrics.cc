@@ -1,6 +1,7 @@
 #include "engine/checkpoint/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -13,6 +14,7 @@ double Metrics::ValueOf(absl::string_view name) const {
   if (name == "test_loss") return test_loss;
   if (name == "train_accuracy") return train_accuracy;
   if (name == "test_accuracy") return test_accuracy;
+  if (name == "test_perplexity") return std::exp(test_loss);
   const auto found = more.find(std::string(name));
   return found == more.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
 }
@@ -22,7 +24,14 @@ const std::vector<MetricType>& MetricTypes() {
       {.name = "train_loss", .is_of_classes = false, .is_share = false, .larger_is_better = false},
       {.name = "test_loss", .is_of_classes = false, .is_share = false, .larger_is_better = false},
       {.name = "train_accuracy", .is_of_classes = true, .is_share = true, .larger_is_better = true},
-      {.name = "test_accuracy", .is_of_classes = true, .is_share = true, .larger_is_better = true}};
+      {.name = "test_accuracy", .is_of_classes = true, .is_share = true, .larger_is_better = true},
+      {.name = "test_perplexity",
+       .is_of_classes = true,
+       .is_share = false,
+       .larger_is_better = false},
+      {.name = "test_top5", .is_of_classes = true, .is_share = true, .larger_is_better = true},
+      {.name = "test_f1", .is_of_classes = true, .is_share = true, .larger_is_better = true},
+      {.name = "test_auc", .is_of_classes = true, .is_share = true, .larger_is_better = true}};
   return *types;
 }
 

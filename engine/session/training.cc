@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/session/device_choice.h"
 #include "engine/session/machine.h"
 #include "engine/session/recorders.h"
+#include "engine/train/class_metrics.h"
 #include "engine/train/fit.h"
 
 namespace stagecoach::engine {
@@ -35,6 +37,17 @@ int64_t FrozenFloats(const PreparedRun& run) {
 }
 
 }  // namespace
+
+std::vector<std::string> EvaluatedMetrics(const RunConfig& options) {
+  std::vector<std::string> asked = options.evaluation_metrics;
+  asked.push_back(options.best_by);
+  if (options.stop_when.has_value()) asked.push_back(options.stop_when->metric);
+  std::vector<std::string> metrics;
+  for (const std::string& metric : MetricsOfOutputs()) {
+    if (std::find(asked.begin(), asked.end(), metric) != asked.end()) metrics.push_back(metric);
+  }
+  return metrics;
+}
 
 int64_t StepsOf(const RunConfig& options, const TrainingRun& run) {
   return options.steps.value_or(options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan));

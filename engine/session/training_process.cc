@@ -22,6 +22,7 @@
 #include "engine/comm/vote.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/training.h"
+#include "engine/train/class_metrics.h"
 #include "schedule/simulate/simulate.h"
 #include "schedule/traces/chrome_trace.h"
 
@@ -112,6 +113,17 @@ absl::StatusOr<DataPosition> Resume(const RunConfig& options, const TrainingRun&
   return restored.manifest.position;
 }
 
+// Returns an error if the data do not have the metrics that evaluations are to compute.
+absl::Status CheckMetrics(const RunConfig& options, const TrainingRun& run) {
+  const std::vector<std::string> metrics = EvaluatedMetrics(options);
+  const TargetSpec& target = run.data.train->spec().target;
+  const bool has_one_class = target.kind == TargetSpec::Kind::kClasses && target.shape.rank() == 0;
+  if (metrics.empty() || has_one_class) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(
+      metrics.front(), " is for data of which each sample has one class as its label, and ",
+      DataOf(options), " has ", Describe(target)));
+}
+
 // Says which classes a run does not see before it is tested with them.
 void NoteClassesOnlyTested(const TrainTest& data, const Notices& notices) {
   const TargetSpec& target = data.train->spec().target;
@@ -200,6 +212,7 @@ absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup
   if (!lock_.has_value() && options.is_first_rank()) {  // the folder has been made just now
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
   }
+  RETURN_IF_ERROR(CheckMetrics(options, *run_));
   NoteClassesOnlyTested(run_->data, options.notices);
   if (options.sampled_answers > 0) {
     ASSIGN_OR_RETURN(sampler_, AnswerSampler::Create(options, *run_));
@@ -303,6 +316,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                [&](const Metrics& metrics) {
                  return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
                },
+           .metrics = EvaluatedMetrics(options),
            .best_by = options.best_by,
            .patience = options.patience,
            .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },

@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "engine/data/sampler.h"
+#include "engine/train/class_metrics.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -226,7 +227,7 @@ class TrainingLoop {
   // Does not change the position: the caller knows whether the epoch is over.
   absl::Status Evaluate(EpochResult& row) {
     const Stopwatch watch;
-    ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
+    ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateTestData(row));
     evaluation_seconds_ = watch.Seconds();
     all_evaluations_seconds_ += evaluation_seconds_;
     result_.stopped = evaluation.rows < data_.test->rows();
@@ -235,6 +236,23 @@ class TrainingLoop {
     row.test_loss = evaluation.loss;
     if (!result_.stopped) Judge(row.metrics());
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<Evaluation> EvaluateTestData(EpochResult& row) {
+    if (options_.metrics.empty()) return trainer_.Evaluate(*data_.test, options_.stop);
+    const int64_t classes = trainer_.run().profile.output.elements();
+    ClassMetrics metrics(options_.metrics, classes);
+    ASSIGN_OR_RETURN(const Evaluation evaluation,
+                     trainer_.Predict(*data_.test, [&](const Outputs& outputs) {
+                       for (int64_t i = 0; i < outputs.rows; ++i) {
+                         metrics.Add(outputs.values.subspan(static_cast<size_t>(i * classes),
+                                                            static_cast<size_t>(classes)),
+                                     data_.test->label(outputs.first_row + i));
+                       }
+                       return absl::OkStatus();
+                     }));
+    row.more = metrics.Results();
+    return evaluation;
   }
 
   absl::Status EvaluateWithin(EpochResult& row) {

@@ -21,6 +21,7 @@
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
 #include "engine/session/learning_rate_schedule.h"
+#include "engine/train/class_metrics.h"
 #include "kernels/cpu/cpu_device.h"
 #include "tools/stagecoach/values/flag_values.h"
 #include "tools/stagecoach/values/flags.h"
@@ -75,6 +76,18 @@ absl::StatusOr<std::optional<engine::StopCondition>> ParseStopWhen(const std::st
   if (text == "never") return std::optional<engine::StopCondition>();
   ASSIGN_OR_RETURN(engine::StopCondition condition, ParseStopCondition(text));
   return std::optional<engine::StopCondition>(std::move(condition));
+}
+
+// "f1,auc" are test_f1 and test_auc.
+absl::StatusOr<std::vector<std::string>> ParseMetrics(const std::string& text) {
+  std::vector<std::string> names;
+  for (const std::string& metric : engine::MetricsOfOutputs()) {
+    names.emplace_back(absl::StripPrefix(metric, "test_"));
+  }
+  return ParseList(text, [&](const std::string& name) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const std::string known, ParseChoice(name, names));
+    return absl::StrCat("test_", known);
+  });
 }
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
@@ -602,6 +615,8 @@ std::vector<RunFlag> LengthFlags() {
       Flag("--eval-rows", "N|all",
            "Test samples per evaluation, spread evenly over the test set [all]",
            Reads(&O::evaluation_rows, ParseRows())),
+      Flag("--eval-metrics", "LIST", "Also compute top5, f1, auc in evaluations, such as f1,auc",
+           Reads(&O::evaluation_metrics, ParseMetrics)),
       Flag("--stop-when", "CONDITION",
            "Stop when an evaluation meets it, such as test_accuracy>0.9 [never]",
            Reads(&O::stop_when, ParseStopWhen)),
