@@ -140,6 +140,7 @@ struct RunConfig {
 
   // The file and the folder for the metrics of steps and evaluations; "": none.
   std::string metrics, tensorboard;
+  std::string prometheus;  // a file that has the newest metrics, in Prometheus' text format
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured
   std::string simulated_trace;  // as a simulation at the measured times of actions has it
@@ -150,6 +151,9 @@ struct RunConfig {
   Notices notices;
   // Why the caller wants work to stop soon, such as a signal; 0: it does not. Null: it never does.
   std::function<int()> wants_stop;
+  // Whether the caller has asked for a checkpoint since the last call, such as by a signal. Null:
+  // it never does.
+  std::function<bool()> wants_save;
   std::string program;  // the name and version of the program that saves, for checkpoints
 };
 

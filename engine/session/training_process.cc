@@ -285,7 +285,8 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
   Vote stop(rendezvous_.get(),
             {.wanted = [&] { return options.wants_stop == nullptr ? 0 : options.wants_stop(); },
              .deadline = LongestWait(options)});
-  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts);
+  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts,
+                           options.every_steps.has_value(), options.wants_save);
   CheckpointOptions checkpoints = CheckpointOptionsOf(options, *run_,
                                                       hooks_.options_to_save == nullptr
                                                           ? std::vector<SavedOption>()
@@ -319,7 +320,15 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
            .metrics = EvaluatedMetrics(options),
            .best_by = options.best_by,
            .patience = options.patience,
-           .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
+           .on_step =
+               [&](const FitProgress& progress) {
+                 observer_->Step(progress);
+                 const bool is_asked = options.wants_save != nullptr &&
+                                       options.checkpoints.empty() && options.wants_save();
+                 if (!is_asked) return;
+                 options.notices.Tell(
+                     "asked for a checkpoint, but the run has no folder for it: see --checkpoint");
+               },
            .on_epoch =
                [&](const EpochResult& result) {
                  observer_->Epoch(result);

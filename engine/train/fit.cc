@@ -159,7 +159,9 @@ class TrainingLoop {
                  .evaluations_since_best = position_.evaluations_since_best};
     CountEvaluation(row.metrics(), position_);
     Show();
-    return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
+    const bool is_saved_if_due =
+        options_.checkpoints.every_steps == 0 && options_.checkpoints.wanted;
+    return is_saved_if_due && !IsDone() ? SaveIfDue() : Save();
   }
 
   absl::Status TrainEpoch(EpochResult& row) {

@@ -665,6 +665,9 @@ std::vector<RunFlag> ReportFlags() {
   return {
       Flag("--metrics", "FILE", "Write steps and evaluations as JSON lines; a resumed run appends",
            Reads(&O::metrics, ParseFile), {.saving = FlagSaving::kNever, .is_output = true}),
+      Flag("--metrics-prom", "FILE",
+           "Keep the newest metrics in a file for Prometheus' node exporter",
+           Reads(&O::prometheus, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
       Flag("--tensorboard", "DIR", "Write steps and evaluations for TensorBoard into this folder",
            Reads(&O::tensorboard, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--trace", "FILE", "Write a trace of the last step's actions",

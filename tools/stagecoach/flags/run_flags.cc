@@ -66,6 +66,7 @@ void AddWithin(CLI::App& app, engine::RunConfig& options, FlagScope widest) {
 void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const FlagUse> uses) {
   options.notices = TerminalNotices();
   options.wants_stop = StopSignal;
+  options.wants_save = SaveRequested;
   options.program = "stagecoach " STAGECOACH_VERSION;
   for (const FlagUse& use : uses) {
     const RunFlag* const flag = FindRunFlag(use.name);

@@ -2,6 +2,10 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -14,6 +18,11 @@ void AddSpeed(double samples_per_second, const Measures& measures, nlohmann::ord
 }
 
 }  // namespace
+
+nlohmann::ordered_json Timed(nlohmann::ordered_json event) {
+  event["time"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  return event;
+}
 
 nlohmann::ordered_json StepEvent(const engine::FitProgress& progress, const Measures& measures) {
   nlohmann::ordered_json event = {

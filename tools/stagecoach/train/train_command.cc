@@ -127,7 +127,11 @@ absl::StatusOr<std::string> CompareWithSaved(const engine::Manifest& saved,
 }
 
 absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
+  SaveOnSignal();
   TrainingOutput output;
+  if (options.json) {
+    options.notices.on_notice = [&output](const std::string& line) { output.Notice(line); };
+  }
   std::optional<int> refused;
   const engine::TrainingHooks hooks = {
       .observer = &output,
