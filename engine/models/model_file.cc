@@ -33,7 +33,7 @@ struct LossChoice {
   LossFactory (*of_values)() = nullptr;
 };
 constexpr auto kLosses = std::to_array<LossChoice>({
-    {"softmax_cross_entropy", SoftmaxCrossEntropy, nullptr},
+    {"softmax_cross_entropy", [] { return SoftmaxCrossEntropy(); }, nullptr},
     {"mean_squared_error", MeanSquaredError, MeanSquaredErrorOfValues},
 });
 

@@ -37,6 +37,10 @@ struct RunConfig {
   // "cross-entropy", or "mse", which takes labels that are numbers; unset: the loss of the model's
   // file, or cross-entropy if it has none.
   std::optional<std::string> loss;
+  // Of a cross-entropy, in training: how much of a label is spread over all classes, and how much
+  // each class counts: "auto" (BalancedWeights), a number per class, or a file of these. "": alike.
+  float label_smoothing = 0.0F;
+  std::string class_weights;
   // The source of the test set; "": the data. If the data are one file, the test set is
   // this share of it (unset: DataSource's).
   std::string test_data;
@@ -122,13 +126,15 @@ struct RunConfig {
   // The number of test rows that are evaluated, spread over all (SpreadSubset); 0: all.
   int64_t evaluation_rows = 0;
   std::optional<StopCondition> stop_when;
-  int64_t patience = 0;         // FitOptions
-  int64_t sampled_answers = 0;  // of the model (AnswerSampler), at each evaluation
+  std::string best_by = "test_loss";  // FitOptions, and so is the next
+  int64_t patience = 0;
+  std::vector<std::string> evaluation_metrics;  // of MetricTypes, besides loss and accuracy
+  int64_t sampled_answers = 0;                  // of the model (AnswerSampler), at each evaluation
   int64_t log_every_steps = 0;  // between lines of steps; 0: none, but in a file of metrics all
   std::optional<float> learning_rate;  // unset: LearningRateOf decides, and so for the next two
   std::string learning_rate_schedule = "warmup-cosine";
-  std::optional<int64_t> warmup_steps;     // for warmup-cosine alone
-  std::optional<float> min_learning_rate;  // the last rate, for warmup-cosine alone
+  std::optional<int64_t> warmup_steps;
+  std::optional<float> min_learning_rate;  // the last rate, of schedules that fall to it
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
@@ -140,6 +146,9 @@ struct RunConfig {
   Notices notices;
   // Why the caller wants work to stop soon, such as a signal; 0: it does not. Null: it never does.
   std::function<int()> wants_stop;
+  // Whether the caller has asked for a checkpoint since the last call, such as by a signal. Null:
+  // it never does.
+  std::function<bool()> wants_save;
   std::string program;  // the name and version of the program that saves, for checkpoints
 };
 
@@ -208,8 +217,8 @@ schedule::ResultsPlace ResultsOf(const RunConfig& options,
 // for sgd, and for adamw 0.09 / width, at most 1e-3. (An update of Adam moves every weight by about
 // the rate, so what it moves an activation by grows with the number of inputs; a model file's
 // widths are unknown here: 1e-3. Adapters begin with 0: 2e-4.) The warm-up takes kWarmupShare of
-// the steps, and at the end the rate is 0. InvalidArgument: an option that its schedule does not
-// have, or that is out of range.
+// the steps (none of a constant rate, 0.3 of one-cycle), and at the end the rate is 0.
+// InvalidArgument: an option that its schedule does not have, or that is out of range.
 absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps);
 
 // Returns what each of the devices is.

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/session/device_choice.h"
 #include "engine/session/machine.h"
 #include "engine/session/recorders.h"
+#include "engine/train/class_metrics.h"
 #include "engine/train/fit.h"
 
 namespace stagecoach::engine {
@@ -23,7 +25,7 @@ std::string Fingerprint(const RunConfig& options, const TrainingRun& run) {
       "steps: ", StepsOf(options, run),
       "\nsteps between evaluations: ", options.evaluate_every_steps,
       "\nwhen to stop: ", options.stop_when.has_value() ? options.stop_when->text : "never",
-      "\npatience: ", options.patience,
+      "\npatience: ", options.patience, "\nbest by: ", options.best_by,
       "\nseed: ", options.seed,  // which decides some data: so, before them
       "\ndata to train on: ", size_of(*run.data.train), " ", run.data.fingerprint.train,
       "\ndata to test: ", size_of(*run.data.test), " ", run.data.fingerprint.test, "\n");
@@ -36,6 +38,17 @@ int64_t FrozenFloats(const PreparedRun& run) {
 }
 
 }  // namespace
+
+std::vector<std::string> EvaluatedMetrics(const RunConfig& options) {
+  std::vector<std::string> asked = options.evaluation_metrics;
+  asked.push_back(options.best_by);
+  if (options.stop_when.has_value()) asked.push_back(options.stop_when->metric);
+  std::vector<std::string> metrics;
+  for (const std::string& metric : MetricsOfOutputs()) {
+    if (std::find(asked.begin(), asked.end(), metric) != asked.end()) metrics.push_back(metric);
+  }
+  return metrics;
+}
 
 int64_t StepsOf(const RunConfig& options, const TrainingRun& run) {
   return options.steps.value_or(options.epochs *

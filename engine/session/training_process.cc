@@ -24,6 +24,7 @@
 #include "engine/models/hugging_face_model.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/training.h"
+#include "engine/train/class_metrics.h"
 #include "schedule/simulate/simulate.h"
 #include "schedule/traces/chrome_trace.h"
 
@@ -112,6 +113,17 @@ absl::StatusOr<DataPosition> Resume(const RunConfig& options, const TrainingRun&
   }
   observer.Resumed(restored);
   return restored.manifest.position;
+}
+
+// Returns an error if the data do not have the metrics that evaluations are to compute.
+absl::Status CheckMetrics(const RunConfig& options, const TrainingRun& run) {
+  const std::vector<std::string> metrics = EvaluatedMetrics(options);
+  const TargetSpec& target = run.data.train->spec().target;
+  const bool has_one_class = target.kind == TargetSpec::Kind::kClasses && target.shape.rank() == 0;
+  if (metrics.empty() || has_one_class) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(
+      metrics.front(), " is for data of which each sample has one class as its label, and ",
+      DataOf(options), " has ", Describe(target)));
 }
 
 // Says which classes a run does not see before it is tested with them.
@@ -208,6 +220,7 @@ absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup
   if (!lock_.has_value() && options.is_first_rank()) {  // the folder has been made just now
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
   }
+  RETURN_IF_ERROR(CheckMetrics(options, *run_));
   NoteClassesOnlyTested(run_->data, options.notices);
   if (options.sampled_answers > 0) {
     ASSIGN_OR_RETURN(sampler_, AnswerSampler::Create(options, *run_));
@@ -280,7 +293,8 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
   Vote stop(rendezvous_.get(),
             {.wanted = [&] { return options.wants_stop == nullptr ? 0 : options.wants_stop(); },
              .deadline = LongestWait(options)});
-  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts);
+  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts,
+                           options.every_steps.has_value(), options.wants_save);
   CheckpointOptions checkpoints = CheckpointOptionsOf(options, *run_,
                                                       hooks_.options_to_save == nullptr
                                                           ? std::vector<SavedOption>()
@@ -311,8 +325,18 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                [&](const Metrics& metrics) {
                  return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
                },
+           .metrics = EvaluatedMetrics(options),
+           .best_by = options.best_by,
            .patience = options.patience,
-           .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
+           .on_step =
+               [&](const FitProgress& progress) {
+                 observer_->Step(progress);
+                 const bool is_asked = options.wants_save != nullptr &&
+                                       options.checkpoints.empty() && options.wants_save();
+                 if (!is_asked) return;
+                 options.notices.Tell(
+                     "asked for a checkpoint, but the run has no folder for it: see --checkpoint");
+               },
            .on_epoch =
                [&](const EpochResult& result) {
                  observer_->Epoch(result);

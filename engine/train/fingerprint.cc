@@ -95,6 +95,8 @@ void Add(const LearningRate& rate, Lines& lines) {
   lines.Add("steps of warmup", rate.warmup_steps);
   lines.Add("steps of the learning rate's schedule", rate.total_steps);
   lines.AddFloat("minimum of the learning rate", rate.minimum);
+  lines.Add("period of the learning rate", rate.period);
+  lines.AddFloat("factor of the learning rate", rate.factor);
 }
 
 }  // namespace
@@ -109,6 +111,9 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
               }));
   }
   lines.Add("loss", run.profile.loss_spec.description);
+  for (const float weight : run.profile.loss_spec.class_weights) {
+    lines.AddFloat("weight of a class", weight);
+  }
   Add(run.plan(), run.compiled.lowered->training, lines);
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);

@@ -205,16 +205,19 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   const int64_t number = steps_ + 1;
   const absl::StatusOr<float> learning_rate = options_.learning_rate.At(number);
   if (!learning_rate.ok()) return group_->Fail(learning_rate.status());
+  const std::vector<float>& weights = run_.profile.loss_spec.class_weights;
   const TrainStep step{.update = {.step = number, .learning_rate = *learning_rate},
                        .start = start,
                        .next = {.data = knows_next ? &data : nullptr,
                                 .rows = next_rows,
-                                .answers = CountAnswers(data, next_rows)}};
+                                .answers = CountAnswers(data, next_rows),
+                                .answer_weight = WeighAnswers(data, next_rows, weights)}};
   schedule::Trace* const trace =
       traces_ == nullptr ? nullptr : &traces_->Begin(number - restored_steps_);
   const Batch batch{.data = &data,
                     .rows = rows,
                     .answers = CountAnswers(data, rows),
+                    .answer_weight = WeighAnswers(data, rows, weights),
                     .step = number,
                     .first_sample = samples_};
   const absl::Status performed = RunSchedule([&](int device, bool is_measured) {

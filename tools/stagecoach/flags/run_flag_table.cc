@@ -20,6 +20,8 @@
 #include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
+#include "engine/session/learning_rate_schedule.h"
+#include "engine/train/class_metrics.h"
 #include "kernels/cpu/cpu_device.h"
 #include "tools/stagecoach/values/flag_values.h"
 #include "tools/stagecoach/values/flags.h"
@@ -74,6 +76,18 @@ absl::StatusOr<std::optional<engine::StopCondition>> ParseStopWhen(const std::st
   if (text == "never") return std::optional<engine::StopCondition>();
   ASSIGN_OR_RETURN(engine::StopCondition condition, ParseStopCondition(text));
   return std::optional<engine::StopCondition>(std::move(condition));
+}
+
+// "f1,auc" are test_f1 and test_auc.
+absl::StatusOr<std::vector<std::string>> ParseMetrics(const std::string& text) {
+  std::vector<std::string> names;
+  for (const std::string& metric : engine::MetricsOfOutputs()) {
+    names.emplace_back(absl::StripPrefix(metric, "test_"));
+  }
+  return ParseList(text, [&](const std::string& name) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const std::string known, ParseChoice(name, names));
+    return absl::StrCat("test_", known);
+  });
 }
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
@@ -198,8 +212,15 @@ bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
 bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
 bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
 bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
-bool IsWarmupCosine(const engine::TrainingRun& run) {
-  return run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine;
+bool WarmsUp(const engine::TrainingRun& run) {
+  return run.learning_rate.kind != engine::LearningRate::Kind::kConstant ||
+         run.learning_rate.warmup_steps > 0;
+}
+bool FallsToMinimum(const engine::TrainingRun& run) { return run.learning_rate.has_minimum(); }
+
+absl::StatusOr<std::string> ParseLearningRateSchedule(const std::string& text) {
+  RETURN_IF_ERROR(engine::ParseLearningRateSchedule(text).status());
+  return text == "cosine" ? "warmup-cosine" : text;  // which checkpoints have
 }
 
 // The file by which the data are tokens, which they may name themselves;
@@ -214,6 +235,7 @@ Effect TokenizerOf(const engine::RunConfig& options) {
 
 constexpr NumberRange kNotNegative = {.min = 0.0, .max = 1e6};
 constexpr NumberRange kPositive = {.min = 0.0, .max = 1e6, .above_min = true};
+constexpr double kMostSmoothing = 0.999;
 constexpr NumberRange kDecay = {.min = 0.0, .max = 1.0};
 
 // What --plan excludes: all that it settles, but for "--recompute plan".
@@ -273,6 +295,23 @@ std::vector<RunFlag> DataFlags() {
            Reads(&O::loss, Choice({"cross-entropy", "mse"})),
            {.in_effect =
                 OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+      Flag("--label-smoothing", "X",
+           Describe("Share of a label that is spread over all classes", "0"),
+           Reads(&O::label_smoothing, NumberIn({.min = 0.0, .max = kMostSmoothing})),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return options.label_smoothing > 0 ? Effect(Text(options.label_smoothing))
+                                                 : std::nullopt;
+            })}),
+      Flag("--class-weights", "LIST", "W0,W1,..., a file of these, or auto: all classes alike [1]",
+           Reads(&O::class_weights, ParseText),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
+              const std::vector<float>& weights = run.prepared.profile.loss_spec.class_weights;
+              if (weights.empty()) return std::nullopt;
+              return absl::StrJoin(weights, ",", [](std::string* out, float weight) {
+                absl::StrAppend(out, Text(weight));
+              });
+            })}),
       Flag("--context", "TOKENS",
            absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
            Reads(&O::context, CountIn(1, kMaxContext)),
@@ -540,26 +579,25 @@ std::vector<RunFlag> OptimizerFlags() {
 }
 
 std::vector<RunFlag> LearningRateFlags() {
-  const O defaults;
   return {Flag("--learning-rate", "X",
                absl::StrCat("Learning rate, or its peak [", EachOptimizer(RateOf), "]"),
                Reads(&O::learning_rate, NumberIn(kPositive)),
                {.in_effect = OfRun(
                     [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
-          Flag("--lr-schedule", "NAME",
-               Describe("constant or warmup-cosine", defaults.learning_rate_schedule),
-               Reads(&O::learning_rate_schedule, Choice({"constant", "warmup-cosine"})),
+          Flag("--lr-schedule", "NAME", Describe(engine::LearningRateScheduleNames(), "cosine"),
+               Reads(&O::learning_rate_schedule, ParseLearningRateSchedule),
                {.in_effect =
                     OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
-          Flag("--warmup-steps", "N", "Warm-up steps of warmup-cosine [a tenth of all]",
+          Flag("--warmup-steps", "N",
+               "Warm-up steps [a tenth of all; constant 0, one-cycle 0.3 of all]",
                Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
-               {.in_effect = OfRun(IsWarmupCosine,
+               {.in_effect = OfRun(WarmsUp,
                                    [](const engine::TrainingRun& run) {
                                      return absl::StrCat(run.learning_rate.warmup_steps);
                                    })}),
-          Flag("--min-lr", "X", "Final learning rate of warmup-cosine [0]",
+          Flag("--min-lr", "X", "Final learning rate of schedules that fall to one [0]",
                Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
-               {.in_effect = OfRun(IsWarmupCosine,
+               {.in_effect = OfRun(FallsToMinimum,
                                    [](const engine::TrainingRun& run) {
                                      return Text(run.learning_rate.minimum);
                                    })}),
@@ -602,10 +640,15 @@ std::vector<RunFlag> LengthFlags() {
       Flag("--eval-rows", "N|all",
            "Test samples per evaluation, spread evenly over the test set [all]",
            Reads(&O::evaluation_rows, ParseRows())),
+      Flag("--eval-metrics", "LIST", "Also compute top5, f1, auc in evaluations, such as f1,auc",
+           Reads(&O::evaluation_metrics, ParseMetrics)),
       Flag("--stop-when", "CONDITION",
            "Stop when an evaluation meets it, such as test_accuracy>0.9 [never]",
            Reads(&O::stop_when, ParseStopWhen)),
-      Flag("--patience", "N", "Stop after N evaluations in a row without a lower test loss [never]",
+      Flag("--best-by", "METRIC",
+           Describe("Metric of the best checkpoint, and of --patience", defaults.best_by),
+           Reads(&O::best_by, Choice(engine::MetricNames()))),
+      Flag("--patience", "N", "Stop after N evaluations in a row without a better metric [never]",
            Reads(&O::patience, OrWord<int64_t>("never", 0, CountIn(1, kMostCount)))),
       Flag("--sample-answers", "N",
            "Print answers to N test prompts of chats at each evaluation [0]",
@@ -647,6 +690,9 @@ std::vector<RunFlag> ReportFlags() {
   return {OutputFlag("--metrics", "FILE",
                      "Write steps and evaluations as JSON lines; a resumed run appends",
                      Reads(&OutputOptions::metrics, ParseFile), /*is_output=*/true),
+          OutputFlag("--metrics-prom", "FILE",
+                     "Keep the newest metrics in a file for Prometheus' node exporter",
+                     Reads(&OutputOptions::prometheus, ParseOutput), /*is_output=*/true),
           OutputFlag("--tensorboard", "DIR",
                      "Write steps and evaluations for TensorBoard into this folder",
                      Reads(&OutputOptions::tensorboard, ParseFolder)),

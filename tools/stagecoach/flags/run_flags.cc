@@ -70,6 +70,7 @@ void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const Fla
                  OutputOptions* output) {
   options.notices = TerminalNotices();
   options.wants_stop = StopSignal;
+  options.wants_save = SaveRequested;
   options.program = "stagecoach " STAGECOACH_VERSION;
   for (const FlagUse& use : uses) {
     const RunFlag* const flag = FindRunFlag(use.name);

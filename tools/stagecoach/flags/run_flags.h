@@ -23,6 +23,8 @@ struct OutputOptions {
   bool explain = false;  // print the shapes of a step first
   // The file and the folder for the metrics of steps and evaluations; "": none.
   std::string metrics, tensorboard;
+  std::string
+      prometheus;  // a file that has the newest metrics, in Prometheus' text format; "": none
 };
 
 // What a checkpoint keeps of a flag, and what a run takes from it that is

@@ -139,41 +139,41 @@ class JsonReport final : public engine::TrainingObserver {
     event.update(PlanToJson(run.prepared));
     if (!run.prepared.choice.empty()) event["choice"] = run.prepared.choice;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
-    PrintJsonLine(event);
-    if (options_.explains) PrintJsonLine(ExplanationToJson(ExplainStep(run.prepared)));
+    Print(event);
+    if (options_.explains) Print(ExplanationToJson(ExplainStep(run.prepared)));
     return absl::OkStatus();
   }
 
   void Step(const engine::FitProgress& progress) override {
-    if (options_.Logs(progress.run_step)) PrintJsonLine(StepEvent(progress, measures_));
+    if (options_.Logs(progress.run_step)) Print(StepEvent(progress, measures_));
     if (progress.step_result.skipped_for.empty()) return;
-    PrintJsonLine({{"event", "skipped"},
-                   {"epoch", progress.epoch},
-                   {"step_of_epoch", progress.step},
-                   {"reason", progress.step_result.skipped_for}});
+    Print({{"event", "skipped"},
+           {"epoch", progress.epoch},
+           {"step_of_epoch", progress.step},
+           {"reason", progress.step_result.skipped_for}});
   }
 
   void Epoch(const engine::EpochResult& result) override {
-    PrintJsonLine(EvaluationEvent("epoch", result, measures_));
+    Print(EvaluationEvent("epoch", result, measures_));
   }
   void Evaluation(const engine::EpochResult& result) override {
-    PrintJsonLine(EvaluationEvent("evaluation", result, measures_));
+    Print(EvaluationEvent("evaluation", result, measures_));
   }
 
   void Answers(const engine::EpochResult& result,
                const std::vector<engine::SampledAnswer>& answers) override {
-    for (size_t i = 0; i < answers.size(); ++i) PrintJsonLine(AnswerEvent(result, i, answers[i]));
+    for (size_t i = 0; i < answers.size(); ++i) Print(AnswerEvent(result, i, answers[i]));
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
-    PrintJsonLine({{"event", "resumed"},
-                   {"checkpoint", checkpoint.path},
-                   {"step", checkpoint.manifest.step},
-                   {"epoch", checkpoint.manifest.position.epoch}});
+    Print({{"event", "resumed"},
+           {"checkpoint", checkpoint.path},
+           {"step", checkpoint.manifest.step},
+           {"epoch", checkpoint.manifest.position.epoch}});
   }
 
   void OnRecovered(int64_t steps, int epoch) override {
-    PrintJsonLine({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
+    Print({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
   }
 
   void Saved(const engine::SaveReport& save) override {
@@ -184,7 +184,7 @@ class JsonReport final : public engine::TrainingObserver {
       event["error"] = std::string(save.path.status().message());
     }
     event["blocked_seconds"] = absl::ToDoubleSeconds(save.blocked);
-    PrintJsonLine(event);
+    Print(event);
   }
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
@@ -208,15 +208,15 @@ class JsonReport final : public engine::TrainingObserver {
       }
     }
     if (outcome.fit.out_of_patience) event["out_of_patience"] = true;
-    if (outcome.fit.best_test_loss.has_value()) {
-      event["best_test_loss"] = *outcome.fit.best_test_loss;
-    }
+    if (outcome.fit.best.has_value()) event["best_" + outcome.fit.best_by] = *outcome.fit.best;
     event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
     event["devices"] = std::move(devices);
-    PrintJsonLine(event);
+    Print(event);
   }
 
  private:
+  static void Print(const ordered_json& event) { PrintJsonLine(Timed(event)); }
+
   const ReportOptions options_;
   Measures measures_;
 };

@@ -11,6 +11,7 @@
 #include "base/text_table.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "engine/session/training.h"
 #include "tools/stagecoach/terminal/bars.h"
 #include "tools/stagecoach/terminal/explanation.h"
 #include "tools/stagecoach/terminal/terminal.h"
@@ -187,11 +188,12 @@ std::string DescribeStop(const engine::TrainingOutcome& outcome) {
 
 // Why a run has ended early.
 std::string DescribePatience(const engine::FitResult& fit) {
+  const bool rises = engine::MetricOf(fit.best_by).larger_is_better;
   const std::string bound =
-      fit.best_test_loss.has_value() ? absl::StrFormat(" below %.4f", *fit.best_test_loss) : "";
+      fit.best.has_value() ? absl::StrFormat(" %s %.4f", rises ? "above" : "below", *fit.best) : "";
   return absl::StrCat(
       "stopped early: ", Counted(fit.evaluations_since_best, "evaluation", "evaluations in a row"),
-      " did not lower the test loss", bound);
+      " did not ", rises ? "raise" : "lower", " the ", engine::DescribeMetric(fit.best_by), bound);
 }
 
 class TextReport final : public engine::TrainingObserver {
@@ -199,7 +201,7 @@ class TextReport final : public engine::TrainingObserver {
   TextReport(int epochs, const ReportOptions& options) : epochs_(epochs), options_(options) {}
   ~TextReport() override { RedrawLine(""); }  // An error would otherwise follow it.
 
-  absl::Status Start(const engine::RunConfig& /*config*/, const engine::TrainingRun& run) override {
+  absl::Status Start(const engine::RunConfig& config, const engine::TrainingRun& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
     absl::PrintF("%s\n", base::EscapeControls(DescribeRun(run, measures_)));
@@ -207,7 +209,8 @@ class TextReport final : public engine::TrainingObserver {
       absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
     const int columns = TerminalColumns();
     table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
-                   columns == 0 ? base::TextTable::kPageColumns : columns);
+                   columns == 0 ? base::TextTable::kPageColumns : columns,
+                   engine::EvaluatedMetrics(config));
     absl::PrintF("%s", table_->Header());
     RedrawLine("preparing the devices");
     std::fflush(stdout);

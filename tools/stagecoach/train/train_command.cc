@@ -128,7 +128,11 @@ absl::StatusOr<std::string> CompareWithSaved(const engine::Manifest& saved,
 
 absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options,
                           const OutputOptions& output_options) {
+  SaveOnSignal();
   TrainingOutput output(output_options);
+  if (output_options.json) {
+    options.notices.on_notice = [&output](const std::string& line) { output.Notice(line); };
+  }
   std::optional<int> refused;
   const engine::TrainingHooks hooks = {
       .observer = &output,

@@ -1,14 +1,20 @@
 #include "tools/stagecoach/train/training_output.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/session/training.h"
+#include "tools/stagecoach/terminal/json_line.h"
+#include "tools/stagecoach/terminal/messages.h"
 #include "tools/stagecoach/terminal/stop_signal.h"
 #include "tools/stagecoach/train/metrics_file.h"
+#include "tools/stagecoach/train/prometheus_file.h"
 #include "tools/stagecoach/train/report.h"
+#include "tools/stagecoach/train/run_events.h"
 #include "tools/stagecoach/train/tensorboard_log.h"
 
 namespace stagecoach::tools {
@@ -30,10 +36,30 @@ absl::Status TrainingOutput::Start(const engine::RunConfig& config,
   if (config.is_first_rank() && !options_.metrics.empty()) {
     RETURN_IF_ERROR(base::CheckWritable(options_.metrics));
   }
+  if (config.is_first_rank() && !options_.prometheus.empty()) {
+    RETURN_IF_ERROR(base::CheckWritable(options_.prometheus));
+  }
   report_ = ReportFor(options_, config, run);
   StopOnSignals();
   StopOnHangUps();
-  return report_->Start(config, run);
+  RETURN_IF_ERROR(report_->Start(config, run));
+  has_begun_ = true;
+  prints_notices_ = options_.json && config.is_first_rank();
+  for (const std::string& line : std::exchange(early_notices_, {})) AddNotice(line);
+  return absl::OkStatus();
+}
+
+void TrainingOutput::Notice(const std::string& line) {
+  PrintNotice(line);
+  if (has_begun_) {
+    AddNotice(line);
+  } else {
+    early_notices_.push_back(line);
+  }
+}
+
+void TrainingOutput::AddNotice(const std::string& line) const {
+  if (prints_notices_) PrintJsonLine(Timed({{"event", "notice"}, {"text", line}}));
 }
 
 absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine::TrainingRun& run,
@@ -46,6 +72,9 @@ absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine
   if (start.step > 0) from = {.step = start.step, .is_evaluated = start.is_evaluated};
   if (!options_.metrics.empty()) {
     ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(options_.metrics, log, from));
+  }
+  if (!options_.prometheus.empty()) {
+    logs_.push_back(std::make_unique<PrometheusFile>(options_.prometheus, log.measures));
   }
   if (!options_.tensorboard.empty()) {
     ASSIGN_OR_RETURN(logs_.emplace_back(), TensorBoardLog::Open(options_.tensorboard, log, from));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,13 +33,22 @@ class TrainingOutput final : public engine::TrainingObserver {
   void Saved(const engine::SaveReport& save) override;
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override;
 
+  // Prints a notice, and makes it an event of --json as well: after that of the plan, if it is not
+  // there yet.
+  void Notice(const std::string& line);
+
   // False if a log could not be written, which it has said.
   bool is_logged() const;
 
  private:
+  void AddNotice(const std::string& line) const;
+
   const OutputOptions options_;
   std::unique_ptr<engine::TrainingObserver> report_;
+  bool has_begun_ = false;
+  bool prints_notices_ = false;  // as events
   std::vector<std::unique_ptr<RunLog>> logs_;
+  std::vector<std::string> early_notices_;  // from before the report begins
 };
 
 }  // namespace stagecoach::tools

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -58,6 +60,57 @@ RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, const Tensor&
   return {std::log(sum) - (static_cast<double>(at_label) - maximum), largest == label};
 }
 
+// The cross-entropy with a smoothed label, or with weights.
+class WeightedCrossEntropyRow {
+ public:
+  explicit WeightedCrossEntropyRow(const SoftmaxCrossEntropyShape& shape) {
+    const double share =
+        static_cast<double>(shape.label_smoothing) / static_cast<double>(shape.classes);
+    for (int64_t c = 0; c < shape.classes; ++c) {
+      const double weight =
+          shape.class_weights.empty() ? 1.0 : shape.class_weights[static_cast<size_t>(c)];
+      own_.push_back((1.0 - static_cast<double>(shape.label_smoothing)) * weight);
+      smoothed_.push_back(share * weight);
+      total_ += smoothed_.back();
+    }
+  }
+
+  // `gradient` may be null or `output`.
+  template <typename T>
+  RowResult operator()(const T* output, int64_t classes, const Tensor& targets, int64_t r,
+                       float scale, T* gradient) const {
+    const int32_t label = targets.i32()[r];
+    if (!IsClass(label, classes)) return NoClass(label, classes, gradient);
+    const int64_t largest = std::max_element(output, output + classes) - output;
+    const double maximum = static_cast<double>(output[largest]);
+    const double own = own_[static_cast<size_t>(label)];
+    double sum = 0.0;
+    double smoothed = 0.0;
+    for (int64_t c = 0; c < classes; ++c) {
+      const double difference = static_cast<double>(output[c]) - maximum;
+      const double weight = smoothed_[static_cast<size_t>(c)];
+      sum += std::exp(difference);
+      if (weight > 0.0) smoothed += weight * difference;
+    }
+    double loss = (own + total_) * std::log(sum) - smoothed;
+    if (own > 0.0) loss -= own * (static_cast<double>(output[label]) - maximum);
+    if (gradient != nullptr) {
+      // A loss that is not finite shows in the gradient.
+      const double factor = (own + total_) / sum + 0.0 * loss;
+      for (int64_t c = 0; c < classes; ++c) {
+        const double q = smoothed_[static_cast<size_t>(c)] + (c == label ? own : 0.0);
+        const double share = std::exp(static_cast<double>(output[c]) - maximum) * factor;
+        gradient[c] = static_cast<float>(static_cast<double>(scale) * (share - q));
+      }
+    }
+    return {loss, largest == label};
+  }
+
+ private:
+  std::vector<double> own_, smoothed_;  // (1 - e) w_c and e/C w_c
+  double total_ = 0.0;                  // of smoothed_
+};
+
 template <typename T, typename Target>
 double SquaredErrors(const T* output, int64_t classes, Target target, float scale, T* gradient) {
   double sum = 0.0;
@@ -92,11 +145,11 @@ template <typename T>
 using RowFunction = RowResult (*)(const T* output, int64_t classes, const Tensor& targets,
                                   int64_t r, float scale, T* gradient);
 
-template <typename T>
+template <typename T, typename Row = RowFunction<T>>
 class CpuLoss final : public LossOp {
  public:
-  CpuLoss(RowFunction<T> function, const LossShape& shape)
-      : function_(function),
+  CpuLoss(Row function, const LossShape& shape)
+      : function_(std::move(function)),
         C_(shape.classes),
         P_(shape.positions),
         row_tiles_(shape.rows, kRowTile) {}
@@ -135,7 +188,7 @@ class CpuLoss final : public LossOp {
   }
 
  private:
-  const RowFunction<T> function_;
+  const Row function_;
   const int64_t C_;
   const int64_t P_;
   const Tiling row_tiles_;
@@ -159,8 +212,11 @@ absl::Status CheckLoss(const LossShape& shape) {
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const SoftmaxCrossEntropyShape& shape,
                                                     Device& device) {
   RETURN_IF_ERROR(CheckLoss(shape));
+  RETURN_IF_ERROR(CheckClassWeights(shape));
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<LossOp> {
-    return std::make_unique<CpuLoss<T>>(SoftmaxCrossEntropyRow<T>, shape);
+    if (shape.is_plain()) return std::make_unique<CpuLoss<T>>(SoftmaxCrossEntropyRow<T>, shape);
+    return std::make_unique<CpuLoss<T, WeightedCrossEntropyRow>>(WeightedCrossEntropyRow(shape),
+                                                                 shape);
   });
 }
 

@@ -236,7 +236,63 @@ __device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratc
   });
 }
 
-enum class ErrorFormula { kOfLabels, kOfValues };
+__device__ inline float WeightOfClass(const LossArguments& a, int64_t c) {
+  return a.class_weights == nullptr ? 1.0F : a.class_weights[c];
+}
+
+template <typename T, int N>
+__device__ void WeightedCrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+  const int label = a.labels[r];
+  const bool is_class = IsClass(a, label);
+  const T* const output = static_cast<const T*>(a.output) + r * a.classes;
+  // This is read before it may be overwritten.
+  const float at_label = is_class ? ToFloat(output[label]) : NAN;
+  const OutputRow<T, N> row(a.classes, {output});
+  Located largest{-INFINITY, kNowhere};
+  row.ForEach([&](int64_t c, const OutputVector<N>& vector) { Update(largest, c, vector.o); });
+  largest = TeamFirstLargest(largest, scratch);
+  const float maximum = fmaxf(largest.value, -FLT_MAX);
+  const float share = a.label_smoothing / static_cast<float>(a.classes);
+  float sum = 0.0F;
+  float smoothed = 0.0F;
+  row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float difference = vector.o[i] - maximum;
+      const float weight = share * WeightOfClass(a, c + i);
+      sum += __expf(difference);
+      if (weight > 0.0F) smoothed += weight * difference;
+    }
+  });
+  sum = TeamSum(sum, scratch->sums);
+  smoothed = TeamSum(smoothed, scratch->sums);
+  const float own = is_class ? (1.0F - a.label_smoothing) * WeightOfClass(a, label) : NAN;
+  double loss = static_cast<double>(own + a.smoothed_total) * log(static_cast<double>(sum)) -
+                static_cast<double>(smoothed);
+  if (!(own <= 0.0F)) {
+    loss -= static_cast<double>(own) *
+            (static_cast<double>(at_label) - static_cast<double>(maximum));
+  }
+  if (threadIdx.x == 0) a.workspace[r] = {loss, largest.index == label ? 1.0 : 0.0};
+  if (a.gradient == nullptr) return;
+  __syncwarp();  // if the row belongs to a warp, nothing else keeps at_label from being read late
+  T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
+  const float scale = ScaleOfRow(a);
+  // A loss that is not finite shows in the gradient.
+  const float factor = (own + a.smoothed_total) / sum + 0.0F * static_cast<float>(loss);
+  row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
+    float values[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float q = share * WeightOfClass(a, c + i) + (c + i == label ? own : 0.0F);
+      values[i] = scale * (__expf(vector.o[i] - maximum) * factor - q);
+    }
+    Store(gradient + c, values);
+  });
+}
+
+// The formulas of rows that are read as they are.
+enum class ErrorFormula { kOfLabels, kOfValues, kWeightedCrossEntropy };
 
 // Clears the gradient of a row that does not count.
 template <typename T, int N>
@@ -259,6 +315,8 @@ __global__ void __launch_bounds__(kMaxTeamThreads) ErrorRowsKernel(const LossArg
     ClearRow<T, N>(a.classes, static_cast<T*>(a.gradient) + r * a.classes);
   } else if constexpr (kFormula == ErrorFormula::kOfLabels) {
     SquaredErrorRow<T, N>(a, r, scratch);
+  } else if constexpr (kFormula == ErrorFormula::kWeightedCrossEntropy) {
+    WeightedCrossEntropyRow<T, N>(a, r, scratch);
   } else {
     ValueErrorRow<T, N>(a, r, scratch);
   }
@@ -395,6 +453,11 @@ cudaError_t LaunchSoftmaxCrossEntropy(cudaStream_t stream, ElementType type,
   const cudaError_t error =
       LaunchCrossEntropyRows(stream, type, {.loss = arguments, .leading = arguments.classes});
   return error == cudaSuccess ? LaunchLossSum(stream, arguments) : error;
+}
+
+cudaError_t LaunchWeightedCrossEntropy(cudaStream_t stream, ElementType type,
+                                       const LossArguments& arguments) {
+  return LaunchError<ErrorFormula::kWeightedCrossEntropy>(stream, type, arguments);
 }
 
 cudaError_t LaunchMeanSquaredError(cudaStream_t stream, ElementType type,

@@ -37,10 +37,15 @@ struct LossArguments {
   void* gradient = nullptr;       // may be null
   LossOfRow* workspace = nullptr;
   double* result = nullptr;
+  // Of a cross-entropy that is not plain (kernels/ops/loss.h).
+  float label_smoothing = 0.0F;
+  const float* class_weights = nullptr;  // null: all are 1
+  float smoothed_total = 0.0F;           // the sum of e/C w_c
 };
 using LaunchLossFunction = cudaError_t(cudaStream_t stream, ElementType type,
                                        const LossArguments& arguments);
 LaunchLossFunction LaunchSoftmaxCrossEntropy;
+LaunchLossFunction LaunchWeightedCrossEntropy;
 LaunchLossFunction LaunchMeanSquaredError;
 LaunchLossFunction LaunchMeanSquaredErrorOfValues;
 
