@@ -27,8 +27,8 @@ struct Defaults {
   int64_t context, vocabulary;
   std::vector<int64_t> end_of_text = {2};
   std::optional<int64_t> begin_of_text = 1;
-  std::optional<int64_t> window = {};  // positions that attention looks back on, itself included
-  int64_t head_size = 0;               // 0: the width, divided by the heads
+  int64_t window = 0;     // positions that attention looks back on, itself included; 0: all
+  int64_t head_size = 0;  // 0: the width, divided by the heads
   bool qkv_bias = false;
   bool qk_norm = false;
   bool may_use_window = false;  // only if "use_sliding_window" is set
@@ -95,9 +95,9 @@ absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, Objec
 // context is outside of is none.
 absl::Status ReadWindow(const nlohmann::json& document, ObjectReader& reader,
                         const Defaults& defaults, Transformer& model) {
-  std::optional<int64_t> window = defaults.window;
+  int64_t window = defaults.window;
   if (reader.Has("sliding_window")) {
-    window = std::nullopt;
+    window = 0;
     if (!document["sliding_window"].is_null()) {
       ASSIGN_OR_RETURN(window, reader.RequiredInt64("sliding_window", kTransformerExtents));
     }
@@ -109,22 +109,22 @@ absl::Status ReadWindow(const nlohmann::json& document, ObjectReader& reader,
         model.global_first,
         reader.OptionalInt64("max_window_layers", 28, {.min = 0, .max = kMaxTransformerExtent}));
     ASSIGN_OR_RETURN(const auto pattern, base::ReadWindowPattern(document, reader, model.blocks));
-    if (!is_used) window = std::nullopt;
+    if (!is_used) window = 0;
     if (pattern.has_value()) {
       if (pattern->global_every != 0) {
         return reader.Error("layer_types",
                             "has layers without a window behind one with it; in a model of ours "
                             "they come first");
       }
-      if (pattern->has_window && !window.has_value()) {
+      if (pattern->has_window && window == 0) {
         return reader.Error("layer_types", "has layers with a window, and there is none");
       }
       model.global_first = pattern->has_window ? pattern->global_first : model.blocks;
     }
   }
   const bool has_window =
-      window.value_or(model.context) < model.context && model.global_first < model.blocks;
-  model.window = has_window ? *window : 0;
+      window != 0 && window < model.context && model.global_first < model.blocks;
+  model.window = has_window ? window : 0;
   if (!has_window) model.global_first = 0;
   return absl::OkStatus();
 }
