@@ -122,7 +122,8 @@ absl::Status ReadWindow(const nlohmann::json& document, ObjectReader& reader,
       model.global_first = pattern->has_window ? pattern->global_first : model.blocks;
     }
   }
-  const bool has_window = window > 0 && window < model.context && model.global_first < model.blocks;
+  const bool has_window =
+      window != 0 && window < model.context && model.global_first < model.blocks;
   model.window = has_window ? window : 0;
   if (!has_window) model.global_first = 0;
   return absl::OkStatus();

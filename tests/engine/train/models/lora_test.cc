@@ -200,7 +200,7 @@ TEST_P(Lora, NeedsNoGradientsOfFrozenParameters) {
       const auto layer = static_cast<size_t>(parameter.layer);
       const int64_t elements = parameter.shape.elements();
       if (IsTrained(parameter)) {
-        count += elements;
+        if (!parameter.is_copy()) count += elements;
         trained[layer] += partition::AlignTensor(4 * elements);
         if (SizeOf(type) == 2) resident[layer] += partition::AlignTensor(2 * elements);
       } else if (parameter.quantized.has_value()) {
@@ -475,7 +475,6 @@ TEST(LoraAdapters, AreBesideLayersThatAreTrainedAsAWhole) {
                           .value();
   ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, {.micro_batch_rows = 6}));
   EXPECT_EQ(profile.layers[0].backward_input_ns + profile.layers[0].backward_weight_ns, 0.0);
-  EXPECT_EQ(profile.layers[1].backward_input_ns, 0.0);
   EXPECT_GT(profile.layers[1].backward_weight_ns, 0.0);
   EXPECT_GT(profile.layers[2].backward_input_ns, 0.0);
   for (const ModelParameter& parameter : profile.parameters.all()) {
