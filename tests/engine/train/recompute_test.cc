@@ -250,7 +250,8 @@ TEST(RecomputationTest, IsOfTheLayersThatAreAskedFor) {
   const auto of_given = [&](Recompute recompute) {
     return PrepareRun(model, GivenPlan{.plan = plan, .recompute = recompute})
         .value()
-        .plan.recomputed;
+        .plan()
+        .recomputed;
   };
   EXPECT_THAT(of_given(Recompute::kPlanned), ElementsAre(2));
   EXPECT_THAT(of_given(Recompute::kNone), IsEmpty());

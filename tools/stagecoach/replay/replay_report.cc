@@ -119,7 +119,7 @@ class ReplayJson final : public ReplayReport {
              absl::Span<const engine::PreparedRun* const> times) override {
     ordered_json plans = ordered_json::array();
     for (const engine::PreparedRun* const time : times) {
-      const partition::Plan& plan = time->plan;
+      const partition::Plan& plan = time->plan();
       plans.push_back({{"schedule", plan.schedule.name},
                        {"first_layers", plan.first_layer},
                        {"replicas", plan.replicas()},

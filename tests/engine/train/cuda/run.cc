@@ -171,7 +171,7 @@ absl::StatusOr<partition::Plan> WithRecomputed(const TinyRun& run, partition::Pl
   GivenPlan given = {.plan = std::move(plan), .recompute = run.recompute};
   given.device = run.options.device;
   ASSIGN_OR_RETURN(PreparedRun prepared, PrepareRun(run.model, std::move(given)));
-  return std::move(prepared.plan);
+  return std::move(prepared.compiled.plan);
 }
 
 }  // namespace
