@@ -170,30 +170,36 @@ std::string DescribeOtherData(const Manifest& manifest, const RunConfig& options
                       is_test ? " (its test set)" : "");
 }
 
-AutomaticSaves::AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts)
+AutomaticSaves::AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts,
+                               bool has_interval, std::function<bool()> wants_save)
     : rendezvous_(rendezvous),
       deadline_(deadline),
       restarts_(restarts),
+      has_interval_(has_interval),
+      wants_save_(std::move(wants_save)),
       last_(absl::Now()),
       interval_(absl::Seconds(10)) {  // the first save shows what one costs
   StartVote();
 }
 
+bool AutomaticSaves::IsWanted() {
+  if (wants_save_ != nullptr && wants_save_()) is_asked_ = true;
+  if (is_asked_ || has_interval_) return is_asked_;
+  // One process decides: clocks differ.
+  const bool decides = rendezvous_ == nullptr || rendezvous_->rank() == 0;
+  return decides && absl::Now() - last_ >= interval_;
+}
+
 void AutomaticSaves::StartVote() {
-  vote_.emplace(rendezvous_,
-                Vote::Options{.wanted =
-                                  [this] {
-                                    // One process decides: clocks differ.
-                                    return (rendezvous_ == nullptr || rendezvous_->rank() == 0) &&
-                                           IsDue();
-                                  },
-                              .deadline = deadline_});
+  vote_.emplace(rendezvous_, Vote::Options{.wanted = [this] { return IsWanted() ? 1 : 0; },
+                                           .deadline = deadline_});
 }
 
 absl::StatusOr<bool> AutomaticSaves::Wanted() {
   absl::StatusOr<bool> passes = vote_->Passes();
   if (!passes.ok() || !*passes) return passes;
   last_ = absl::Now();
+  is_asked_ = false;
   StartVote();
   return true;
 }
@@ -207,15 +213,11 @@ CheckpointOptions CheckpointOptionsOf(const RunConfig& config, const TrainingRun
   CheckpointOptions checkpoints;
   if (config.checkpoints.empty()) return checkpoints;
   checkpoints.folder = config.checkpoints;
-  if (config.saves_at_end_only) {
-    checkpoints.wanted = [] { return false; };
-  } else if (config.every_steps.has_value()) {
-    checkpoints.every_steps = *config.every_steps;
-  } else {
-    checkpoints.wanted = [&automatic] { return automatic.Wanted(); };
-  }
+  checkpoints.every_steps = config.saves_at_end_only ? 0 : config.every_steps.value_or(0);
+  checkpoints.wanted = [&automatic] { return automatic.Wanted(); };
   checkpoints.save.retention = {.newest = config.kept_checkpoints,
-                                .every_steps = config.kept_every_steps};
+                                .every_steps = config.kept_every_steps,
+                                .best_by = config.best_by};
   checkpoints.save.program = config.program;
   checkpoints.save.model_source = run.model_text;
   checkpoints.save.options = std::move(options);

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/supervisor.h"
+#include "engine/session/plan_choice.h"
 #include "engine/session/process_group.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/session.h"

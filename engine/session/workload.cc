@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/line.h"
@@ -33,6 +34,7 @@
 #include "engine/models/presets.h"
 #include "engine/models/transformer.h"
 #include "engine/nn/layers/lora.h"
+#include "engine/session/loss_options.h"
 #include "engine/session/run_config.h"
 
 namespace stagecoach::engine {
@@ -171,6 +173,19 @@ absl::Status CheckChatFlags(const RunConfig& options, const DataSource& source) 
       absl::StrCat(given, " is for a .jsonl file, and ", source.spec, " is none"));
 }
 
+// Returns an error if a run on numbers ends, or is judged, by a metric of classes.
+absl::Status CheckMetricsOfNumbers(const RunConfig& options) {
+  const auto check = [](absl::string_view use, const std::string& metric) -> absl::Status {
+    if (!MetricOf(metric).is_of_classes) return absl::OkStatus();
+    return base::UsageError(absl::StrCat(use, ": numbers have no ",
+                                         absl::StripPrefix(DescribeMetric(metric), "test "),
+                                         ": expected train_loss or test_loss"));
+  };
+  RETURN_IF_ERROR(check(absl::StrCat("--best-by ", options.best_by), options.best_by));
+  if (!options.stop_when.has_value()) return absl::OkStatus();
+  return check(absl::StrCat("--stop-when ", options.stop_when->text), options.stop_when->metric);
+}
+
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
                                    const Shape& model_input) {
   if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
@@ -197,12 +212,7 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
         absl::StrCat("--test-fraction is for a single file, and ", source.spec,
                      " has a test set of its own; another one is named with --test-data"));
   }
-  const bool has_accuracy = source.labels == LabelKind::kClasses;
-  if (!has_accuracy && options.stop_when.has_value() && options.stop_when->is_accuracy()) {
-    return base::UsageError(
-        absl::StrCat("--stop-when ", options.stop_when->text,
-                     ": numbers have no accuracy: expected train_loss or test_loss"));
-  }
+  if (source.labels == LabelKind::kNumbers) RETURN_IF_ERROR(CheckMetricsOfNumbers(options));
   ASSIGN_OR_RETURN(TrainTest data, [&] {
     const auto work = options.notices.BeginWork(DescribeReading(DataOf(options)));
     absl::StatusOr<TrainTest> loaded = LoadData(source);
@@ -235,9 +245,10 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
 
 // A sample may not have more positions than the model that --init names.
 absl::Status CheckContext(const RunConfig& options, int64_t context, const Transformer& initial) {
-  if (context <= initial.context) return absl::OkStatus();
+  if (context <= initial.longest_context()) return absl::OkStatus();
   return base::DataError(absl::StrCat("a context of ", context, " tokens, but the model in ",
-                                      options.initial_parameters, " has ", initial.context));
+                                      options.initial_parameters, " has ",
+                                      initial.longest_context()));
 }
 
 std::string WithLora(std::string text, const std::optional<LoraOptions>& lora) {
@@ -401,20 +412,6 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
                                        " are not trained: add adapters, such as --lora rank=16"));
 }
 
-// The learning rate, or its peak.
-float PeakRateOf(const RunConfig& options, int64_t features) {
-  if (options.learning_rate.has_value()) return *options.learning_rate;
-  constexpr float kAdapterRate = 2e-4F;  // Dettmers et al. 2023, for models of 7 and 13 billion
-  if (!options.lora.empty() && options.optimizer == "adamw") return kAdapterRate;
-  const OptimizerType* const found = FindOptimizerType(options.optimizer);
-  const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
-  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel || features == 0) {
-    return type.learning_rate;
-  }
-  const auto width = static_cast<float>(NetworkSizeOf(options, features).width);
-  return std::min(type.learning_rate, type.rate_times_width / width);
-}
-
 }  // namespace
 
 std::string DescribeReading(const std::string& data) {
@@ -447,31 +444,6 @@ NetworkSize NetworkSizeOf(const RunConfig& options, int64_t features) {
 
 int64_t NetworkFeaturesOf(const Dataset& data) {
   return data.spec().inputs.front().has_ids() ? 0 : data.features();
-}
-
-absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t features,
-                                            int64_t steps) {
-  const float peak = PeakRateOf(options, features);
-  if (options.learning_rate_schedule == "constant") {
-    if (!options.warmup_steps.has_value() && !options.min_learning_rate.has_value()) {
-      return LearningRate::Constant(peak);
-    }
-    return base::UsageError(
-        absl::StrCat(options.warmup_steps.has_value() ? "--warmup-steps" : "--min-lr",
-                     " is for --lr-schedule warmup-cosine; constant has --learning-rate alone"));
-  }
-  const auto share = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
-  const int64_t warmup_steps = options.warmup_steps.value_or(std::max<int64_t>(1, share));
-  if (warmup_steps > steps) {
-    return base::UsageError(absl::StrCat("--warmup-steps is ", warmup_steps, ", but the run has ",
-                                         steps, " steps in all"));
-  }
-  const float minimum = options.min_learning_rate.value_or(0.0F);
-  if (minimum > peak) {
-    return base::UsageError(absl::StrCat("--min-lr is ", minimum,
-                                         ", above the rate that the warm-up ends with, ", peak));
-  }
-  return LearningRate::WarmupCosine(peak, warmup_steps, steps, minimum);
 }
 
 absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& text,
@@ -512,6 +484,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options) {
                                            ParseModelInput(workload.model_text)));
   ASSIGN_OR_RETURN(workload.model, MakeModel(options, workload.model_text,
                                              ModelData::Of(workload.data.train->spec())));
+  RETURN_IF_ERROR(SetLossOptions(options, workload.data, workload.model));
   workload.model.has_documents = workload.data.train->spec().has_documents;
   const auto check_fits = [&](const Dataset& data, const TargetSpec& target) {
     return CheckFits(data.spec(), workload.model.input, target, workload.model.vocabulary,
@@ -546,6 +519,10 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options) {
       ASSIGN_OR_RETURN(planned.optimizer, OptimizerOf(options));
       ASSIGN_OR_RETURN(const ModelData shapes, ShapesOf(options, tokens));
       ASSIGN_OR_RETURN(planned.model, MakeModel(options, text, shapes));
+      if (!options.class_weights.empty()) {
+        return base::UsageError("--class-weights needs to know the classes: name --data");
+      }
+      RETURN_IF_ERROR(SetLossOptions(options, {}, planned.model));
       return planned;
     }
   }

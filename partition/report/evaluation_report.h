@@ -17,7 +17,7 @@ struct ComparedPlan {
 };
 
 // An evaluation for people and programs. If nothing was searched (PlanEvaluation::considered is 0)
-// none of them claims a lower bound. Pre-condition: the evaluation is one of evaluation_of.h or
+// none of them claims a lower bound. Pre-condition: the evaluation is one of evaluate_plan.h or
 // planner.h.
 
 // Formats an evaluation for the terminal, at most 80 columns wide unless numbers are very long: the

@@ -338,9 +338,9 @@ TEST_F(Save, KeepsTheNewestSomeAndTheBest) {
     }
     return StepsIn(Folder(name));
   };
-  EXPECT_THAT(keep("newest", {.newest = 2, .best = false}), ElementsAre(8, 9));
+  EXPECT_THAT(keep("newest", {.newest = 2, .best_by = ""}), ElementsAre(8, 9));
   EXPECT_THAT(keep("best", {.newest = 1}), ElementsAre(3, 9));
-  EXPECT_THAT(keep("some", {.newest = 3, .every_steps = 4, .best = false}),
+  EXPECT_THAT(keep("some", {.newest = 3, .every_steps = 4, .best_by = ""}),
               ElementsAre(4, 7, 8, 9));
   EXPECT_THAT(keep("all", {.newest = 100}), SizeIs(9));
 }
@@ -353,6 +353,26 @@ TEST_F(Save, ALossThatIsNoNumberIsNotTheBest) {
     EXPECT_OK(Write(task));
   }
   EXPECT_THAT(StepsIn(Folder("run")), ElementsAre(2, 4));
+}
+
+TEST_F(Save, TheBestIsThatOfTheChosenMetric) {
+  struct Case {
+    std::string metric;
+    int64_t best;
+  };
+  for (const Case& of : {Case{"test_loss", 2}, {"test_accuracy", 1}, {"train_loss", 3}, {"", 4}}) {
+    SCOPED_TRACE(of.metric);
+    const std::string run = Folder(absl::StrCat("run ", of.metric));
+    for (int64_t step = 1; step <= 4; ++step) {
+      const SmallState state(step);
+      SaveTask task = state.Task(run, {.newest = 1, .best_by = of.metric});
+      task.manifest.position.metrics = Metrics{.train_loss = step == 3 ? 0.1 : 0.2,
+                                               .test_loss = step == 2 ? 0.5 : 0.6,
+                                               .test_accuracy = step == 1 ? 0.9 : 0.8};
+      EXPECT_OK(Write(task));
+    }
+    EXPECT_THAT(StepsIn(run), of.best == 4 ? ElementsAre(4) : ElementsAre(of.best, 4));
+  }
 }
 
 // The folder belongs to the user, and saves continue next to it.

@@ -1,4 +1,6 @@
 // `train` without --checkpoint, which saves the run in a folder of its own.
+#include <signal.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -6,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_folder.h"
@@ -20,7 +24,6 @@ using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
 using ::testing::MatchesRegex;
 using ::testing::SizeIs;
 
@@ -82,6 +85,27 @@ TEST_F(OwnFolder, IsOneForTheProcessesOfALaunch) {
   ASSERT_EQ(run.exit_status, 0) << run.err;
   ASSERT_THAT(Runs(), SizeIs(1));
   EXPECT_EQ(Follow(run).exit_status, 0);
+}
+
+TEST_F(OwnFolder, IsSavedInBeforeTheEndIfItIsAsked) {
+  Child child(
+      {"train", "--data", "synthetic:400000x16x4", "--layers", "5", "--width", "16", "--devices",
+       "2", "--global-batch-size", "40", "--steps", "1000000", "--log-every", "20"},
+      Child::Output::kPipe, std::nullopt, folder_.path());
+  ASSERT_TRUE(child.WaitForOutput("step 20:"));
+  ASSERT_THAT(Runs(), SizeIs(1));
+  const auto is_saved = [&] {
+    const std::vector<std::string> names = NamesIn(folder_.path() / "runs" / Runs()[0]);
+    return std::any_of(names.begin(), names.end(),
+                       [](const std::string& name) { return name.starts_with("step-"); });
+  };
+  EXPECT_FALSE(is_saved());
+  child.Signal(SIGUSR1);
+  for (int step = 40; !is_saved(); step += 20) {
+    ASSERT_TRUE(child.WaitForOutput(absl::StrCat("step ", base::FormatCount(step), ":")));
+  }
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait().exit_status, kTerminated);
 }
 
 TEST_F(OwnFolder, OfAModelOfTextIsGeneratedWith) {

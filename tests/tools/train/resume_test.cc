@@ -10,6 +10,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_folder.h"
@@ -79,6 +80,55 @@ TEST_F(ResumedRun, GoesOnAfterASignal) {
     EXPECT_THAT(resumed.out, HasSubstr("\"event\":\"resumed\""));
     EXPECT_EQ(Hashes(resumed), Hashes(Train(Joined(lasting, {steps}))));
   }
+}
+
+// Of one process, and of several: a launcher passes the signal on. An epoch would take long, and
+// nothing else is saved within it.
+TEST_F(ResumedRun, IsSavedAndGoesOnWhenItIsAsked) {
+  const Arguments lasting = {"train",
+                             "--json",
+                             "--data",
+                             "synthetic:400000x16x4",
+                             "--layers",
+                             "5",
+                             "--width",
+                             "16",
+                             "--stages",
+                             "2",
+                             "--steps",
+                             "1000000",
+                             "--global-batch-size",
+                             "40",
+                             "--log-every",
+                             "20",
+                             "--checkpoint-every",
+                             "1000000"};
+  for (const bool is_launched : {false, true}) {
+    const std::string folder = Folder(is_launched ? "launched" : "alone");
+    const Arguments launch = {"launch", "--processes", "2", "--"};
+    Child child(
+        Joined(is_launched ? launch : Arguments{}, Joined(lasting, {"--checkpoint", folder})));
+    ASSERT_TRUE(child.WaitForOutput("\"event\":\"step\""));
+    child.Signal(SIGUSR1);
+    ASSERT_TRUE(child.WaitForOutput("\"event\":\"checkpoint\""));
+    EXPECT_GT(NewestStep(folder), 0);
+    child.Signal(SIGTERM);
+    const Finished run = child.Wait();
+    EXPECT_EQ(run.exit_status, kTerminated);
+    EXPECT_LT(run.out.find("\"event\":\"checkpoint\""), run.out.find("\"event\":\"epoch\""));
+  }
+}
+
+TEST_F(ResumedRun, SaysThatItHasNoFolderForWhatItIsAskedToSave) {
+  Child child({"train", "--json", "--data", "synthetic:200x16x4", "--layers", "5", "--width", "16",
+               "--global-batch-size", "40", "--steps", "1000000", "--html", Folder("page.html")});
+  ASSERT_TRUE(child.WaitForOutput("\"event\":\"epoch\",\"epoch\":2"));
+  child.Signal(SIGUSR1);
+  EXPECT_TRUE(child.WaitForOutput("\"event\":\"notice\",\"text\":\"asked for a checkpoint"));
+  child.Signal(SIGTERM);
+  EXPECT_THAT(child.Wait().err, HasSubstr("the run has no folder for it: see --checkpoint"));
+  EXPECT_THAT(base::ReadFile(Folder("page.html"), 1 << 24).value_or(""),
+              HasSubstr("the run has no folder for it: see --checkpoint"));
 }
 
 TEST_F(ResumedRun, KeepsOthersOutOfItsFolderWhileItIsThere) {

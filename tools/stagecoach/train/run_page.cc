@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "base/units.h"
 #include "engine/runtime/stage/profile.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "schedule/render/html.h"
 #include "schedule/render/line_plot.h"
 #include "schedule/render/trace_style.h"
@@ -43,8 +43,8 @@ constexpr char kRunStyle[] = R"css(
 
 std::string Count(int64_t count) { return base::FormatCount(count); }
 
-std::string Rate(double rate) {
-  return rate >= 100 ? Count(std::llround(rate)) : absl::StrFormat("%.3g", rate);
+std::string DescribeSpeed(double speed) {
+  return speed >= 100 ? Count(std::llround(speed)) : absl::StrFormat("%.3g", speed);
 }
 
 std::string Short(double value) { return absl::StrFormat("%.4g", value); }
@@ -57,8 +57,9 @@ std::string TitleOf(const engine::RunConfig& config) {
 
 std::vector<engine::DeviceReport> Predicted(const engine::PreparedRun& run) {
   std::vector<engine::DeviceReport> devices;
-  for (int device = 0; device < run.plan.num_devices(); ++device) {
-    const partition::RankReport& rank = run.report.of(schedule::Rank(device / run.plan.replicas()));
+  for (int device = 0; device < run.plan().num_devices(); ++device) {
+    const partition::RankReport& rank =
+        run.compiled.of(schedule::Rank(device / run.plan().replicas()));
     devices.push_back(
         {.device = absl::StrCat("device ", device), .predicted_peak_bytes = rank.peak_bytes()});
   }
@@ -67,9 +68,9 @@ std::vector<engine::DeviceReport> Predicted(const engine::PreparedRun& run) {
 
 // The plan's part of the page, as `plan --html` draws it.
 partition::PageParts PlanOf(const engine::PreparedRun& run) {
-  const absl::StatusOr<partition::PlanEvaluation> evaluation = partition::EvaluationOf(
-      run.plan, engine::JoinProfiles("", {run.profile}),
-      partition::UniformCluster(run.plan.num_devices(), run.device.memory_bytes));
+  const absl::StatusOr<partition::PlanEvaluation> evaluation = partition::EvaluatePlan(
+      run.plan(), engine::JoinProfiles("", {run.profile}),
+      partition::UniformCluster(run.plan().num_devices(), run.device.memory_bytes));
   return evaluation.ok() ? partition::PagePartsOf(*evaluation) : partition::PageParts();
 }
 
@@ -104,7 +105,7 @@ std::string RowOf(const std::vector<std::string>& cells, absl::string_view tag) 
 RunPage::RunPage(Options options, const engine::RunConfig& config, const engine::TrainingRun& run)
     : options_(std::move(options)),
       title_(TitleOf(config)),
-      replicas_(run.prepared.plan.replicas()),
+      replicas_(run.prepared.plan().replicas()),
       devices_(Predicted(run.prepared)),
       plan_(PlanOf(run.prepared)) {
   if (!options_.metrics.empty()) history_.Read(options_.metrics).IgnoreError();
@@ -176,7 +177,7 @@ std::string RunPage::Tiles() const {
   }
   const double test_loss = last(history.Evaluated("test_loss"));
   tiles += TileOf("test loss", known(test_loss, Short(test_loss)), "of the last evaluation");
-  tiles += TileOf("speed", known(speed, Rate(speed)),
+  tiles += TileOf("speed", known(speed, DescribeSpeed(speed)),
                   options_.measures.tokens > 0 ? "tokens/s" : "samples/s");
   tiles += TileOf("learning rate", known(rate, Short(rate)), "now");
   return absl::StrCat("<dl class=\"card tiles run\">", tiles, "</dl>\n");
@@ -201,7 +202,7 @@ std::string RunPage::Plots() const {
   }
   plots += PlotCard("Learning rate", {{"learning rate", history_.learning_rates()}}, Short);
   plots += PlotCard(options_.measures.tokens > 0 ? "Tokens per second" : "Samples per second",
-                    {{"speed", history_.speeds()}}, Rate);
+                    {{"speed", history_.speeds()}}, DescribeSpeed);
   return plots.empty() ? "" : absl::StrCat("<div class=\"plots\">", plots, "</div>\n");
 }
 

@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "base/utf8.h"
 #include "engine/data/chat/chat_dataset.h"
+#include "engine/session/training.h"
 #include "tools/stagecoach/terminal/bars.h"
 #include "tools/stagecoach/terminal/explanation.h"
 #include "tools/stagecoach/terminal/terminal.h"
@@ -40,7 +41,7 @@ std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
           base::FormatBytes(device.measured_stash_bytes), base::FormatPercent(device.busy)};
 }
 
-std::string DeviceTable(const partition::PlanReport& plan,
+std::string DeviceTable(const partition::CompiledPlan& plan,
                         const std::vector<engine::DeviceReport>& devices) {
   const std::vector<base::TextTable::Column> columns = {
       {"device", Align::kLeft},      {"stage", Align::kRight}, {"layers", Align::kLeft},
@@ -126,17 +127,19 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
 // "1,234 parameters", and how many of them are trained unless all are.
 std::string DescribeParameters(const engine::ParameterTable& parameters) {
   int64_t all = 0, trained = 0;
-  bool has_frozen = false;
+  bool has_frozen = false, has_whole = false;
   for (const engine::ModelParameter& parameter : parameters.all()) {
     if (parameter.is_copy() || parameter.update.is_average()) continue;
     all += parameter.shape.elements();
     has_frozen = has_frozen || parameter.update.is_frozen();
+    has_whole = has_whole || parameter.is_trained_base;
     if (!parameter.update.is_frozen()) trained += parameter.shape.elements();
   }
   if (!has_frozen) return absl::StrCat(base::FormatCount(all), " parameters");
-  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters",
+  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters%s",
                          base::FormatCount(all), base::FormatCount(trained),
-                         100.0 * static_cast<double>(trained) / static_cast<double>(all));
+                         100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                         has_whole ? " and of whole layers" : "");
 }
 
 // Says what the model is if the data chose it; "": a name says it, or it is the network for
@@ -151,7 +154,7 @@ std::string DescribeDefault(const engine::RunConfig& config, const Measures& mea
 // Data, model and plan in a few lines and a table.
 std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingRun& run,
                         const Measures& measures) {
-  const partition::Plan& plan = run.prepared.plan;
+  const partition::Plan& plan = run.prepared.plan();
   const int blocks = plan.replication.gradient_blocks;
   const int64_t left_over = run.rows_left_over();
   return absl::StrCat(
@@ -177,8 +180,8 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
-      run.choice.empty() ? "" : absl::StrCat("\n       ", run.choice), "\n\n",
-      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
+      run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n\n",
+      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.compiled));
 }
 
 std::string DescribeStep(const Explanation& explanation) {
@@ -200,11 +203,12 @@ std::string DescribeStop(const engine::TrainingOutcome& outcome) {
 
 // Why a run has ended early.
 std::string DescribePatience(const engine::FitResult& fit) {
+  const bool rises = engine::MetricOf(fit.best_by).larger_is_better;
   const std::string bound =
-      fit.best_test_loss.has_value() ? absl::StrFormat(" below %.4f", *fit.best_test_loss) : "";
+      fit.best.has_value() ? absl::StrFormat(" %s %.4f", rises ? "above" : "below", *fit.best) : "";
   return absl::StrCat(
       "stopped early: ", Counted(fit.evaluations_since_best, "evaluation", "evaluations in a row"),
-      " did not lower the test loss", bound);
+      " did not ", rises ? "raise" : "lower", " the ", engine::DescribeMetric(fit.best_by), bound);
 }
 
 // A word of a command, as a shell reads it.
@@ -241,7 +245,8 @@ class TextReport final : public engine::TrainingObserver {
       absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
     const int columns = TerminalColumns();
     table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
-                   columns == 0 ? base::TextTable::kPageColumns : columns);
+                   columns == 0 ? base::TextTable::kPageColumns : columns,
+                   engine::EvaluatedMetrics(config));
     absl::PrintF("%s", table_->Header());
     RedrawLine("preparing the devices");
     std::fflush(stdout);
@@ -309,7 +314,7 @@ class TextReport final : public engine::TrainingObserver {
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
     RedrawLine("");
-    absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
+    absl::PrintF("\n%s\n", DeviceTable(run.prepared.compiled, outcome.devices));
     absl::PrintF("%s", AcceleratorTable(outcome.devices));
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
     absl::PrintF("%s %s (%s) in %s, of which evaluations took %s\n",

@@ -135,19 +135,18 @@ std::string RunsFolder() {
 }
 
 // Programs, and launchers that may start processes on several hosts, say where to save.
-absl::StatusOr<bool> SavesUnasked(const engine::RunConfig& options) {
+absl::StatusOr<bool> SavesUnasked(const OutputOptions& output_options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch, engine::FindLaunch());
-  return !options.json && (!launch.has_value() || launch->launcher == engine::kOwnLauncher);
+  return !output_options.json && (!launch.has_value() || launch->launcher == engine::kOwnLauncher);
 }
 
-absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
-  ASSIGN_OR_RETURN(const bool saves_unasked, SavesUnasked(options));
+absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options,
+                          const OutputOptions& output_options) {
+  ASSIGN_OR_RETURN(const bool saves_unasked, SavesUnasked(output_options));
   if (!saves_unasked) options.runs.clear();
-  TrainingOutput output;
-  options.notices.on_notice = [&output](const std::string& notice) {
-    PrintNotice(notice);
-    output.Note(notice);
-  };
+  SaveOnSignal();
+  TrainingOutput output(output_options);
+  options.notices.on_notice = [&output](const std::string& line) { output.Notice(line); };
   std::optional<int> refused;
   const engine::TrainingHooks hooks = {
       .observer = &output,
@@ -176,8 +175,9 @@ Command AddTrainCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("train", "Train a model split over several devices");
   const auto options = std::make_shared<engine::RunConfig>();
   options->runs = RunsFolder();
-  AddTrainFlags(*flags, *options);
-  return {flags, [flags, options] { return Train(*flags, *options); }};
+  const auto output = std::make_shared<OutputOptions>();
+  AddTrainFlags(*flags, *options, output.get());
+  return {flags, [flags, options, output] { return Train(*flags, *options, *output); }};
 }
 
 }  // namespace stagecoach::tools
