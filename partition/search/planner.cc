@@ -130,7 +130,9 @@ class OptionSearch {
     own.deadline = WithShare(1 - kTimeForSmaller);
     absl::StatusOr<PlanEvaluation> evaluation = best_search_->Continue(std::move(own));
     best_search_ = nullptr;
-    if (!evaluation.ok() || evaluation->objective_ns >= best_->objective_ns) return;
+    if (!evaluation.ok()) return;
+    best_->rounds = evaluation->rounds;
+    if (evaluation->objective_ns >= best_->objective_ns) return;
     evaluation->choice.option = best_->choice.option;
     evaluation->option_index = best_->option_index;
     evaluation->runner_up = std::move(best_->runner_up);

@@ -120,7 +120,7 @@ INSTANTIATE_OP_TEST(
     SequenceCase{{8, 77, 2, 2, 64}}, SequenceCase{{7, 70, 6, 1, 80, 10000.0F}},
     SequenceCase{{8, 270, 1, 1, 128, 10000.0F}}, SequenceCase{{8, 45, 4, 1, 96}},
     SequenceCase{{8, 530, 1, 1, 8}}, SequenceCase{{5, 9, 1, 1, 256, 10.0F}},
-    SequenceCase{{3, 25, 2, 1, 16, 100.0F, {8.0, 48, 1.0, 4.0}}},
+    SequenceCase{{3, 25, 2, 1, 16, 100.0F, reference::ScaledRotation(8, 0.75)}},
     SequenceCase{{3, 25, 2, 2, 16, 100.0F, {}, 1, false, 4}},
     SequenceCase{{7, 70, 3, 3, 64, 100.0F, {}, 1, false, 16}},
     // Tiles of queries that begin anywhere among those of keys.

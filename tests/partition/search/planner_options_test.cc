@@ -164,11 +164,11 @@ TEST(PlanOptions, RunnerUpMayBeAnotherOption) {
 // finds.
 TEST(PlanOptions, TheBestIsImproved) {
   PlannerRequest request;
-  request.batch_rows = 4;
+  request.batch_rows = 8;
   TransformerDescription description = OpenDescription();
   description.transformer.layers = 10;
   const std::vector<ModelOption> options =
-      TransformerOptions(description, "gpt", FourDevices(2'000'000)).value();
+      TransformerOptions(description, "gpt", FourDevices(4'000'000)).value();
   ASSERT_GT(options.size(), 1u);
   ASSERT_OK_AND_ASSIGN(const PlanEvaluation found, FindPlan(request, options));
   ASSERT_OK_AND_ASSIGN(const PlanEvaluation improved,

@@ -10,6 +10,8 @@
 #include "absl/base/config.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,6 +24,7 @@ namespace {
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ResumedRun : public ::testing::Test {
  protected:
@@ -98,9 +101,9 @@ TEST_F(ResumedRun, IsSavedAndGoesOnWhenItIsAsked) {
                              "--steps",
                              "1000000",
                              "--global-batch-size",
-                             "40",
+                             "4",
                              "--log-every",
-                             "20",
+                             "200",
                              "--checkpoint-every",
                              "1000000"};
   for (const bool is_launched : {false, true}) {
@@ -110,12 +113,14 @@ TEST_F(ResumedRun, IsSavedAndGoesOnWhenItIsAsked) {
         Joined(is_launched ? launch : Arguments{}, Joined(lasting, {"--checkpoint", folder})));
     ASSERT_TRUE(child.WaitForOutput("\"event\":\"step\""));
     child.Signal(SIGUSR1);
-    ASSERT_TRUE(child.WaitForOutput("\"event\":\"checkpoint\""));
-    EXPECT_GT(NewestStep(folder), 0);
+    // The first step is saved in any case. What is saved is reported with the next save.
+    while (!std::filesystem::exists(folder) || NewestStep(folder) <= 1) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
     child.Signal(SIGTERM);
     const Finished run = child.Wait();
     EXPECT_EQ(run.exit_status, kTerminated);
-    EXPECT_LT(run.out.find("\"event\":\"checkpoint\""), run.out.find("\"event\":\"epoch\""));
+    EXPECT_THAT(run.out, Not(HasSubstr("\"event\":\"epoch\"")));
   }
 }
 
