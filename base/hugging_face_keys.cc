@@ -1,5 +1,6 @@
 #include "base/hugging_face_keys.h"
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -68,6 +69,45 @@ absl::Status CheckOtherConfigKeys(const nlohmann::json& document, ObjectReader& 
                                           ", which there is no layer for here; expected ", value));
   }
   return RefuseUnknownKeys(document, reader);
+}
+
+absl::StatusOr<std::optional<WindowPattern>> ReadWindowPattern(const nlohmann::json& document,
+                                                               ObjectReader& reader,
+                                                               int64_t layers) {
+  constexpr char kKey[] = "layer_types", kFull[] = "full_attention",
+                 kSliding[] = "sliding_attention";
+  if (!reader.Has(kKey) || document[kKey].is_null()) return std::nullopt;
+  ASSIGN_OR_RETURN(const ArrayReader types, reader.RequiredArray(kKey));
+  if (static_cast<int64_t>(types.size()) != layers) {
+    return reader.Error(kKey, absl::StrCat("has ", types.size(), " types, expected ", layers,
+                                           ", one for each layer"));
+  }
+  WindowPattern pattern;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    ASSIGN_OR_RETURN(const std::string type, types.String(static_cast<size_t>(layer)));
+    const bool is_full = type == kFull;
+    if (!is_full && type != kSliding) {
+      return types.Error(
+          static_cast<size_t>(layer),
+          absl::StrCat("is \"", type, "\", expected \"", kFull, "\" or \"", kSliding, "\""));
+    }
+    if (!pattern.has_window && is_full) {
+      ++pattern.global_first;
+      continue;
+    }
+    pattern.has_window = true;
+    const int64_t behind = layer + 1 - pattern.global_first;
+    if (is_full && pattern.global_every == 0) pattern.global_every = behind;
+    const bool expects_full = pattern.global_every != 0 && behind % pattern.global_every == 0;
+    if (is_full == expects_full) continue;
+    return types.Error(
+        static_cast<size_t>(layer),
+        absl::StrCat("is \"", type, "\", expected \"", expects_full ? kFull : kSliding,
+                     "\": a model of ours has the same number of layers with a window before each "
+                     "one without"));
+  }
+  if (!pattern.has_window) pattern.global_first = 0;
+  return pattern;
 }
 
 }  // namespace stagecoach::base

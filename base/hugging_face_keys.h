@@ -1,9 +1,12 @@
 #ifndef STAGECOACH_BASE_HUGGING_FACE_KEYS_H_
 #define STAGECOACH_BASE_HUGGING_FACE_KEYS_H_
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/json.h"
 
@@ -20,6 +23,18 @@ absl::Status RefuseUnknownKeys(const nlohmann::json& document, ObjectReader& rea
 // what a model computes, and `others`, the ones of a single family.
 absl::Status CheckOtherConfigKeys(const nlohmann::json& document, ObjectReader& reader,
                                   absl::Span<const char* const> others);
+
+// Which layers see all positions before, and which have a window, as "layer_types" lists them.
+struct WindowPattern {
+  bool has_window = false;   // in some layer
+  int64_t global_first = 0;  // the first N layers see all
+  int64_t global_every = 0;  // of those behind them, every N-th; 0: none
+};
+// Reads that key. Nothing: it is absent or null. InvalidArgument: not one type for each of the
+// `layers`, a type that is neither, or layers in another order.
+absl::StatusOr<std::optional<WindowPattern>> ReadWindowPattern(const nlohmann::json& document,
+                                                               ObjectReader& reader,
+                                                               int64_t layers);
 
 }  // namespace stagecoach::base
 

@@ -140,15 +140,10 @@ inline float GeluExactDerivative(float z) {
   return GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
 }
 
-// Returns the frequency of a pair, in radians for each position, that was `frequency`.
-STAGECOACH_HOST_DEVICE inline double ScaledFrequency(double frequency,
-                                                     const RotaryScaling& scaling) {
-  constexpr double kTwoPi = 6.283185307179586;
-  const double turns = static_cast<double>(scaling.original_positions) * frequency / kTwoPi;
-  const double kept = (turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns);
-  if (kept <= 0.0) return frequency / scaling.factor;
-  if (kept >= 1.0) return frequency;
-  return (1.0 - kept) * frequency / scaling.factor + kept * frequency;
+// Returns the frequency of pair i, in radians for each position, that was `frequency`.
+STAGECOACH_HOST_DEVICE inline double ScaledFrequency(double frequency, const RotaryScaling& scaling,
+                                                     int64_t i) {
+  return scaling.pairs == 0 ? frequency : frequency / scaling.divisors[i];
 }
 
 }  // namespace stagecoach::kernels

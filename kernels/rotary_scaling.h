@@ -5,28 +5,29 @@
 
 namespace stagecoach::kernels {
 
-// A change of the frequencies of rotary positions with which a model was trained further, for texts
-// longer than its original ones: by a factor (Chen et al. 2023, "linear"), or as in Llama 3.1,
-// where only pairs that turn slowly are changed.
+// More pairs of a head than have been scaled anywhere.
+inline constexpr int64_t kMaxScaledPairs = 128;
+
+// A change of the rotations of queries and keys with which a model was trained further, for texts
+// longer than its original ones. Each frequency is divided by a number of its own, whichever kind
+// of scaling these come from, and what is rotated is multiplied by `scale`.
 struct RotaryScaling {
-  double factor = 1.0;  // of the length, at least 1; 1: none
-  // The context of the original training; 0: all frequencies are divided by the factor. Otherwise
-  // those of pairs that make at most `low_turns` turns in it are, those of pairs that make
-  // `high_turns` or more are kept, and what lies between is interpolated.
-  int64_t original_positions = 0;
-  double low_turns = 1.0;
-  double high_turns = 4.0;
+  int64_t pairs = 0;  // that are rotated, and have a divisor; 0: all divisors are 1
+  double scale = 1.0;
+  double divisors[kMaxScaledPairs] = {};
 
   friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
 };
 
-// Returns whether the numbers are those of a scaling: all finite, the factor at least 1, and
-// low_turns, positive, below high_turns.
-inline bool IsRotaryScaling(const RotaryScaling& scaling) {
+// Returns whether the numbers are those of a scaling of that many pairs: all positive and finite.
+inline bool IsRotaryScaling(const RotaryScaling& scaling, int64_t pairs) {
   constexpr double kMax = 1e12;
-  return scaling.factor >= 1.0 && scaling.factor <= kMax && scaling.original_positions >= 0 &&
-         scaling.low_turns > 0.0 && scaling.low_turns < scaling.high_turns &&
-         scaling.high_turns <= kMax;
+  const auto is_factor = [](double value) { return value >= 1.0 / kMax && value <= kMax; };
+  if (scaling.pairs != 0 && (scaling.pairs != pairs || pairs > kMaxScaledPairs)) return false;
+  for (int64_t i = 0; i < scaling.pairs; ++i) {
+    if (!is_factor(scaling.divisors[i])) return false;
+  }
+  return is_factor(scaling.scale);
 }
 
 }  // namespace stagecoach::kernels

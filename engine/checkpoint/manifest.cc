@@ -68,14 +68,14 @@ Json ToJson(const DataPosition& position) {
     json["test_accuracy"] = Text(position.metrics->test_accuracy);
     json["train_loss"] = Text(position.metrics->train_loss);
     json["train_accuracy"] = Text(position.metrics->train_accuracy);
+    for (const auto& [name, value] : position.metrics->more) json["metrics"][name] = Text(value);
   }
   if (position.skipped_steps > 0) {
     json["skipped_rows"] = position.skipped_rows;
     json["skipped_steps"] = position.skipped_steps;
   }
-  if (position.best_test_loss.has_value()) {
-    json["best_test_loss"] = Text(*position.best_test_loss);
-  }
+  json["best_by"] = position.best_by;
+  if (position.best.has_value()) json["best"] = Text(*position.best);
   if (position.evaluations_since_best > 0) {
     json["evaluations_since_best"] = position.evaluations_since_best;
   }
@@ -101,12 +101,25 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
       ASSIGN_OR_RETURN(metrics.train_accuracy, DoubleOfText(reader, "train_accuracy"));
     }
   }
+  if (reader.Has("metrics")) {
+    ASSIGN_OR_RETURN(ObjectReader more, reader.RequiredObject("metrics"));
+    Metrics& metrics =
+        position.metrics.has_value() ? *position.metrics : position.metrics.emplace();
+    for (const std::string& name : more.Keys()) {
+      ASSIGN_OR_RETURN(metrics.more[name], DoubleOfText(more, name));
+    }
+  }
   if (reader.Has("skipped_steps")) {
     ASSIGN_OR_RETURN(position.skipped_rows, reader.RequiredInt64("skipped_rows", kCount));
     ASSIGN_OR_RETURN(position.skipped_steps, reader.RequiredInt64("skipped_steps", kCount));
   }
-  if (reader.Has("best_test_loss")) {
-    ASSIGN_OR_RETURN(position.best_test_loss, DoubleOfText(reader, "best_test_loss"));
+  if (reader.Has("best_by")) {
+    ASSIGN_OR_RETURN(position.best_by, reader.RequiredString("best_by"));
+  }
+  if (reader.Has("best")) {
+    ASSIGN_OR_RETURN(position.best, DoubleOfText(reader, "best"));
+  } else if (reader.Has("best_test_loss")) {  // of older programs
+    ASSIGN_OR_RETURN(position.best, DoubleOfText(reader, "best_test_loss"));
   }
   ASSIGN_OR_RETURN(position.evaluations_since_best,
                    reader.OptionalInt64("evaluations_since_best", 0, kCount));

@@ -2,7 +2,6 @@
 #define STAGECOACH_ENGINE_CHECKPOINT_MANIFEST_H_
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/checkpoint/metrics.h"
 #include "engine/data/encoding.h"
 #include "engine/nn/layer.h"
 #include "engine/runtime/stage/optimizer.h"
@@ -18,17 +18,6 @@
 #include "partition/io/plan_file.h"
 
 namespace stagecoach::engine {
-
-// The results of an evaluation of a run.
-struct Metrics {
-  // Over the steps of the epoch so far; NaN in checkpoints of older programs.
-  double train_loss = std::numeric_limits<double>::quiet_NaN();
-  double train_accuracy = std::numeric_limits<double>::quiet_NaN();
-  double test_loss = 0.0;
-  double test_accuracy = std::numeric_limits<double>::quiet_NaN();
-
-  friend bool operator==(const Metrics&, const Metrics&) = default;
-};
 
 // The position of a run in its data. The samples of an epoch (Dataset::ForEpoch), and their order
 // (EpochOrder), follow from seed and epoch, so this is all that is needed.
@@ -42,8 +31,10 @@ struct DataPosition {
   std::optional<Metrics> metrics;  // of these parameters, if they have been evaluated
   int64_t skipped_rows = 0;        // those of `rows` in steps that were skipped (OnNonFinite)
   int64_t skipped_steps = 0;       // of all epochs
-  // Of all evaluations of the run: the lowest test loss, and how many have passed since it.
-  std::optional<double> best_test_loss;
+  // Of all evaluations of the run: the best value of the metric `best_by`, and how many have
+  // passed since it.
+  std::string best_by = "test_loss";
+  std::optional<double> best;
   int64_t evaluations_since_best = 0;
 
   friend bool operator==(const DataPosition&, const DataPosition&) = default;

@@ -7,8 +7,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <variant>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
@@ -24,6 +27,7 @@
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/stored_matrix.h"
 #include "engine/models/hugging_face.h"
+#include "engine/models/hugging_face_model.h"
 #include "engine/models/model_file.h"
 
 namespace stagecoach::engine {
@@ -53,12 +57,94 @@ constexpr absl::string_view kIgnoredKeys[] = {"auto_mapping",        "base_model
                                               "eva_config",          "init_lora_weights",
                                               "ensure_weight_tying", "qalora_group_size"};
 
+// What PEFT calls the modules of the kinds of layers that are trained as a whole, in all families.
+struct WholeModules {
+  const char* kind;
+  std::vector<absl::string_view> names;
+};
+const std::vector<WholeModules>& AllWholeModules() {
+  static const auto& all = *new std::vector<WholeModules>{
+      {"embedding", {"embed_tokens", "embed_positions", "wte", "wpe", "embed_in"}},
+      {"head", {"lm_head", "embed_out"}},
+      {"norms",
+       {"norm", "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+        "post_feedforward_layernorm", "q_norm", "k_norm", "ln_1", "ln_2", "ln_f",
+        "self_attn_layer_norm", "final_layer_norm"}}};
+  return all;
+}
+
+// Reads the key of such modules, each with the path to it or its end.
+absl::Status ReadWholeModules(const json& document, ObjectReader& reader, LoraOptions& options) {
+  constexpr char kKey[] = "modules_to_save";
+  if (!reader.Has(kKey) || document[kKey].is_null()) return absl::OkStatus();
+  std::set<absl::string_view> kinds;
+  ASSIGN_OR_RETURN(const base::ArrayReader modules, reader.RequiredArray(kKey));
+  for (size_t i = 0; i < modules.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::string module, modules.String(i));
+    const std::string name = module.substr(module.rfind('.') + 1);
+    const auto found = absl::c_find_if(AllWholeModules(), [&](const WholeModules& of) {
+      return absl::c_linear_search(of.names, name);
+    });
+    if (found == AllWholeModules().end()) {
+      return modules.Error(i, absl::StrCat("is \"", module,
+                                           "\": only embeddings, heads and norms "
+                                           "are trained as a whole here"));
+    }
+    kinds.insert(found->kind);
+  }
+  // With it, PEFT trains both as one.
+  ASSIGN_OR_RETURN(const bool ties, reader.OptionalBool("ensure_weight_tying", false));
+  if (ties && (kinds.contains("embedding") || kinds.contains("head"))) {
+    kinds.insert({"embedding", "head"});
+  }
+  for (const WholeModules& of : AllWholeModules()) {
+    if (kinds.contains(of.kind)) options.trained.emplace_back(of.kind);
+  }
+  return absl::OkStatus();
+}
+
+// A parameter of a layer that is trained as a whole, in the model's own form.
+struct WholePlace {
+  std::string parameter;  // ours; for a tied head, the embedding's
+  std::string tensor;     // theirs
+  HuggingFacePiece piece;
+  bool is_copy = false;  // a tied head, whose values are the embedding's
+};
+
+std::vector<WholePlace> WholePlacesOf(const Transformer& model, const LoraOptions& lora) {
+  std::vector<WholePlace> places;
+  const auto add = [&](const std::string& parameter, const HuggingFacePiece& piece,
+                       absl::string_view tensor, bool is_copy) {
+    places.push_back(
+        {.parameter = parameter,
+         .tensor = absl::StrCat("base_model.model.", HuggingFaceTensorName(model, tensor)),
+         .piece = piece,
+         .is_copy = is_copy});
+  };
+  const std::string head = HuggingFaceHead(model), table = HuggingFaceTokenTable(model);
+  for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(model)) {
+    const HuggingFacePiece& piece = parameter.pieces.front();
+    const absl::string_view name = parameter.name;
+    const bool is_norm = absl::EndsWith(name, "gamma") || absl::EndsWith(name, "beta");
+    const bool is_embedding = absl::StartsWith(name, "layer 0: ");
+    const char* const kind = is_embedding           ? "embedding"
+                             : is_norm              ? "norms"
+                             : piece.tensor == head ? "head"
+                                                    : "";
+    if (!lora.trains(kind)) continue;
+    add(parameter.name, piece, piece.tensor, false);
+    if (model.is_tied && piece.tensor == table) add(parameter.name, piece, head, true);
+  }
+  return places;
+}
+
 // Returns whether a value is what a key has if nothing is asked of it.
 bool IsNothing(const json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
 }
 
-absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text) {
+// `ties`: set to "ensure_weight_tying", if it is wanted.
+absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text, bool* ties = nullptr) {
   ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxConfigBytes}));
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("peft_type"));
@@ -71,6 +157,10 @@ absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text) {
   ASSIGN_OR_RETURN(options.is_rank_stabilized, reader.OptionalBool("use_rslora", false));
   ASSIGN_OR_RETURN(const std::string bias, reader.OptionalString("bias", "none"));
   if (bias != "none") return reader.Error("bias", "is not \"none\": biases are not trained here");
+  RETURN_IF_ERROR(ReadWholeModules(document, reader, options));
+  if (ties != nullptr) {
+    ASSIGN_OR_RETURN(*ties, reader.OptionalBool("ensure_weight_tying", false));
+  }
   if (!reader.Has("target_modules")) {
     return reader.Error("target_modules", "is missing: expected the names of linear layers");
   }
@@ -89,10 +179,10 @@ absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text) {
     const bool is_known =
         std::find(std::begin(kIgnoredKeys), std::end(kIgnoredKeys), key) !=
             std::end(kIgnoredKeys) ||
-        absl::c_linear_search(
-            std::array<absl::string_view, 7>{"peft_type", "r", "lora_alpha", "lora_dropout",
-                                             "use_rslora", "bias", "target_modules"},
-            key);
+        absl::c_linear_search(std::array<absl::string_view, 8>{"peft_type", "r", "lora_alpha",
+                                                               "lora_dropout", "use_rslora", "bias",
+                                                               "target_modules", "modules_to_save"},
+                              key);
     if (is_known || IsNothing(document[key])) continue;
     return reader.Error(key, "is not supported");
   }
@@ -109,9 +199,15 @@ absl::StatusOr<std::pair<Transformer, LoraOptions>> AdaptedModelOf(const Checkpo
   if (text.empty()) return refuse("it does not say how its model is made");
   ASSIGN_OR_RETURN(const std::optional<LoraOptions> lora, LoraOf(text));
   if (!lora.has_value()) return refuse("its model has no adapters");
-  const absl::StatusOr<Transformer> model = TransformerOf(text);
+  // With as many positions as the run's samples have.
+  const Manifest& manifest = checkpoint.manifest();
+  const int64_t outputs =
+      manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
+  const auto model = HuggingFaceModelOf(text, manifest.input, outputs);
   if (!model.ok()) return refuse(model.status().message());
-  return std::pair(*model, *lora);
+  const auto* const transformer = std::get_if<Transformer>(&*model);
+  if (transformer == nullptr) return refuse("its model is no transformer");
+  return std::pair(*transformer, *lora);
 }
 
 }  // namespace
@@ -150,12 +246,20 @@ std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOp
 
 bool IsPeftFolder(const std::string& folder) { return base::Exists(PathIn(folder, kConfig)); }
 
-absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder) {
+namespace {
+
+absl::StatusOr<LoraOptions> ReadConfig(const std::string& folder, bool* ties) {
   const std::string path = PathIn(folder, kConfig);
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
-  absl::StatusOr<LoraOptions> options = ParseConfig(text);
+  absl::StatusOr<LoraOptions> options = ParseConfig(text, ties);
   if (!options.ok()) return base::InFile(base::WithJsonPlace(options.status(), text), path);
   return options;
+}
+
+}  // namespace
+
+absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder) {
+  return ReadConfig(folder, nullptr);
 }
 
 struct PeftFolder::Contents {
@@ -171,7 +275,15 @@ struct PeftFolder::Contents {
 };
 
 absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Transformer& model) {
-  ASSIGN_OR_RETURN(LoraOptions lora, ReadPeftConfig(folder));
+  bool ties = false;
+  ASSIGN_OR_RETURN(LoraOptions lora, ReadConfig(folder, &ties));
+  if (model.is_tied && !ties && (lora.trains("embedding") || lora.trains("head"))) {
+    return base::DataError(
+        absl::StrCat(PathIn(folder, kConfig),
+                     ": $.modules_to_save: the head's weight is the embedding's table, of which "
+                     "PEFT has trained "
+                     "copies apart, since \"ensure_weight_tying\" is not set; they are one here"));
+  }
   const std::string path = PathIn(folder, kTensors);
   ASSIGN_OR_RETURN(base::FileReader file, base::FileReader::Open(path, /*follows_links=*/true));
   absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
@@ -213,6 +325,29 @@ absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Tra
       entries.erase(found);
     }
   }
+  // Several parameters of ours may be parts of one tensor.
+  std::set<std::string> whole;
+  for (WholePlace& place : WholePlacesOf(model, contents->lora)) {
+    const auto found = entries.find(place.tensor);
+    if (found == entries.end()) {
+      return refuse("the tensor \"", place.tensor,
+                    "\" is missing: layers that are trained as a whole are all of a kind here");
+    }
+    const kernels::Shape expected(place.piece.shape);
+    if (found->second.shape != expected) {
+      return refuse("the tensor \"", place.tensor, "\" has the shape ",
+                    found->second.shape.ToString(), ", expected ", expected.ToString());
+    }
+    if (!found->second.type.has_value() || !IsFloatingPoint(*found->second.type)) {
+      return refuse("the tensor \"", place.tensor, "\" has integers");
+    }
+    whole.insert(place.tensor);
+    if (place.is_copy) continue;
+    place.piece.tensor = place.tensor;
+    contents->matrices.emplace(place.parameter,
+                               Contents::Matrix{std::move(place.piece), found->second});
+  }
+  for (const std::string& tensor : whole) entries.erase(tensor);
   if (!entries.empty()) {
     return refuse("there is a tensor \"", entries.begin()->first,
                   "\", which the model does not have");
@@ -272,6 +407,16 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
     header.tensors.push_back(
         {.name = place.TensorOf("lora_B"), .shape = kernels::Shape{place.outputs, lora.rank}});
   }
+  const std::vector<WholePlace> whole = WholePlacesOf(model, lora);
+  std::vector<std::string> modules;
+  for (const WholePlace& place : whole) {
+    if (place.piece.first_row > 0) continue;  // the rest of the tensor before it
+    header.tensors.push_back({.name = place.tensor, .shape = kernels::Shape(place.piece.shape)});
+    if (place.is_copy) continue;
+    const std::string module = place.tensor.substr(0, place.tensor.rfind('.'));
+    std::string name = module.substr(module.rfind('.') + 1);
+    if (!absl::c_linear_search(modules, name)) modules.push_back(std::move(name));
+  }
   ParameterReader reader(checkpoint);
   RETURN_IF_ERROR(base::WriteFileAtomically(
       PathIn(folder, kTensors), [&](const base::AppendFunction& append) -> absl::Status {
@@ -295,20 +440,28 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
                                     transposed.size() * sizeof(float)}));
           }
         }
+        for (const WholePlace& place : whole) {
+          ASSIGN_OR_RETURN(const absl::Span<const float> ours, reader.Read(place.parameter));
+          std::vector<float> values(ours.begin(), ours.end());
+          for (float& value : values) value -= place.piece.offset;
+          RETURN_IF_ERROR(append(
+              {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}));
+        }
         return absl::OkStatus();
       }));
-  const nlohmann::ordered_json config = {
-      {"peft_type", "LORA"},
-      {"task_type", "CAUSAL_LM"},
-      {"base_model_name_or_path", base_model},
-      {"inference_mode", true},
-      {"r", lora.rank},
-      {"lora_alpha", lora.alpha},
-      {"lora_dropout", lora.dropout},
-      {"use_rslora", lora.is_rank_stabilized},
-      {"bias", "none"},
-      {"fan_in_fan_out", model.family == TransformerFamily::kGpt2},
-      {"target_modules", targets}};
+  nlohmann::ordered_json config = {{"peft_type", "LORA"},
+                                   {"task_type", "CAUSAL_LM"},
+                                   {"base_model_name_or_path", base_model},
+                                   {"inference_mode", true},
+                                   {"r", lora.rank},
+                                   {"lora_alpha", lora.alpha},
+                                   {"lora_dropout", lora.dropout},
+                                   {"use_rslora", lora.is_rank_stabilized},
+                                   {"bias", "none"},
+                                   {"fan_in_fan_out", model.family == TransformerFamily::kGpt2},
+                                   {"target_modules", targets}};
+  if (!modules.empty()) config["modules_to_save"] = modules;
+  if (model.is_tied && lora.trains("embedding")) config["ensure_weight_tying"] = true;
   return base::WriteFileAtomically(config_path, config.dump(2) + "\n");
 }
 

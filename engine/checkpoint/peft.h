@@ -19,7 +19,8 @@
 namespace stagecoach::engine {
 
 // Adapters as the library PEFT saves them: a folder with adapter_config.json and
-// adapter_model.safetensors, in which lora_A is (rank, inputs) and lora_B (outputs, rank).
+// adapter_model.safetensors, in which lora_A is (rank, inputs) and lora_B (outputs, rank), and
+// whole modules ("modules_to_save") are as in the model.
 
 // An adapter of a transformer, and its place in the weight of the linear layer.
 struct AdapterPlace {
@@ -40,15 +41,16 @@ struct AdapterPlace {
 std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOptions& lora);
 
 // Returns whether a folder has adapters, and reads its adapter_config.json. InvalidArgument names
-// the key whose value is not supported: other methods than LoRA, DoRA,
-// biases, several ranks, chosen layers, modules that are trained as a whole.
+// the key whose value is not supported: other methods than LoRA, DoRA, biases, several ranks,
+// chosen layers, modules that are trained as a whole and are none of kWholeLayers.
 bool IsPeftFolder(const std::string& folder);
 absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder);
 
 // The values of adapters in a folder. Copies share the open file. Thread-safe.
 class PeftFolder {
  public:
-  // InvalidArgument, naming the file and tensor: the adapters are not those of `model`, or damaged.
+  // InvalidArgument, naming the file and tensor: the adapters are not those of `model`, or damaged;
+  // an embedding and a head that are one here, but are trained apart by PEFT.
   static absl::StatusOr<PeftFolder> Open(const std::string& folder, const Transformer& model);
 
   const LoraOptions& lora() const;

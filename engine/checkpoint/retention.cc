@@ -78,7 +78,7 @@ absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
   ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(folder));
   struct Whole {
     int64_t step;
-    std::optional<double> test_loss;
+    double value;  // of the metric; NaN if it is not known
   };
   std::vector<Whole> whole;
   for (const FoundCheckpoint& candidate : found) {
@@ -86,13 +86,14 @@ absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
     if (!checkpoint.ok()) continue;
     const std::optional<Metrics>& metrics = checkpoint->manifest().position.metrics;
     whole.push_back(
-        {candidate.step, metrics.has_value() ? std::optional(metrics->test_loss) : std::nullopt});
+        {candidate.step, metrics.has_value() ? metrics->ValueOf(retention.best_by) : std::nan("")});
   }
   std::optional<Whole> best;
   for (const Whole& candidate : whole) {
-    if (!retention.best || !candidate.test_loss.has_value()) continue;
-    if (std::isnan(*candidate.test_loss)) continue;
-    if (!best.has_value() || *candidate.test_loss < *best->test_loss) best = candidate;
+    if (retention.best_by.empty() || std::isnan(candidate.value)) continue;
+    if (!best.has_value() || IsBetter(retention.best_by, candidate.value, best->value)) {
+      best = candidate;
+    }
   }
   for (size_t i = 0; i + static_cast<size_t>(retention.newest) < whole.size(); ++i) {
     const int64_t step = whole[i].step;

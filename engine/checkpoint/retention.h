@@ -16,8 +16,9 @@ namespace stagecoach::engine {
 struct Retention {
   int newest = 3;           // this many; at least 1
   int64_t every_steps = 0;  // also those at its multiples; 0: none
-  // Also keeps the one whose parameters had the lowest test loss, among those that were evaluated.
-  bool best = true;
+  // Also keeps the one whose parameters had the best value of this metric, among those that were
+  // evaluated; "": none.
+  std::string best_by = "test_loss";
 
   friend bool operator==(const Retention&, const Retention&) = default;
 };

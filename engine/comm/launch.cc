@@ -214,7 +214,7 @@ absl::StatusOr<std::optional<Launch>> FindLaunch(Environment get) {
                    .local_rank = found->local_rank.value_or(found->rank).value,
                    .id = FindId(variables, found->launcher),
                    .launcher = found->launcher};
-  if (variables.Has("STAGECOACH_STARTED")) launch.launcher = "stagecoach launch";
+  if (variables.Has("STAGECOACH_STARTED")) launch.launcher = kOwnLauncher;
   ASSIGN_OR_RETURN(launch.rendezvous, FindRendezvous(variables, *found, launch.id));
   ASSIGN_OR_RETURN(const std::optional<Number> local_rank,
                    variables.Integer("STAGECOACH_LOCAL_RANK", 0, launch.ranks - 1));

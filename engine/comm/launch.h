@@ -9,6 +9,9 @@
 
 namespace stagecoach::engine {
 
+// The name of this program's own launcher, whose processes are on one host.
+inline constexpr char kOwnLauncher[] = "stagecoach launch";
+
 // Identifies this process among those that a launcher has started for one run, one process per
 // device.
 struct Launch {

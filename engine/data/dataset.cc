@@ -204,6 +204,22 @@ int64_t CountAnswers(const Dataset& data, absl::Span<const int64_t> rows) {
                          [&](int64_t count, int64_t row) { return count + data.AnswersOf(row); });
 }
 
+double WeighAnswers(const Dataset& data, absl::Span<const int64_t> rows,
+                    absl::Span<const float> class_weights) {
+  if (class_weights.empty()) return 0.0;
+  std::vector<int32_t> labels(static_cast<size_t>(data.spec().target.answers()));
+  double sum = 0.0;
+  for (const int64_t row : rows) {
+    data.CopyTarget(row, absl::MakeSpan(reinterpret_cast<std::byte*>(labels.data()),
+                                        labels.size() * sizeof(int32_t)));
+    for (const int32_t label : labels) {
+      const bool is_class = label >= 0 && label < std::ssize(class_weights);
+      if (is_class) sum += static_cast<double>(class_weights[static_cast<size_t>(label)]);
+    }
+  }
+  return sum;
+}
+
 int32_t Dataset::label(int64_t row) const {
   STAGECOACH_CHECK(spec_.target == TargetSpec::ClassLabel(classes()), Describe(spec_.target));
   int32_t label = 0;

@@ -80,6 +80,10 @@ class Dataset {
 
 // Returns the number of answers that rows have in all.
 int64_t CountAnswers(const Dataset& data, absl::Span<const int64_t> rows);
+// Returns the sum of the weights of the classes that are their labels, in order; 0 if there are no
+// weights. Labels that are no class count nothing.
+double WeighAnswers(const Dataset& data, absl::Span<const int64_t> rows,
+                    absl::Span<const float> class_weights);
 
 // Kind of the labels of a file: classes to tell apart, or numbers to predict.
 enum class LabelKind : uint8_t { kClasses, kNumbers };

@@ -94,6 +94,9 @@ LossTerms Batch::TermsOf(int micro_batch, int64_t micro_batch_rows) const {
 }
 
 double Batch::weight() const {
+  if (answer_weight > 0.0) {
+    return answer_weight / static_cast<double>(data->spec().target.answers());
+  }
   if (answers == 0) return static_cast<double>(rows.size());
   return data->spec().target.SamplesOf(answers);
 }

@@ -23,6 +23,8 @@ struct Batch {
   absl::Span<const int64_t> rows;
   // The answers that the rows have (CountAnswers); 0: all that they can have.
   int64_t answers = 0;
+  // What these weigh (WeighAnswers), if a loss weighs classes; 0: as many as there are.
+  double answer_weight = 0.0;
   // For a model that generates: how many rows come before the end of each micro-batch, as far as
   // these have rows; empty: each has as many as it can.
   absl::Span<const int64_t> ends = {};

@@ -74,9 +74,9 @@ absl::StatusOr<Generator> Generator::Create(Trainer& trainer, int64_t choices) {
     return absl::InvalidArgumentError("the model of the run is not one of ModelForGeneration");
   }
   // Each replica would have a part of the positions in its caches.
-  if (run.plan.replicas() > 1) {
+  if (run.plan().replicas() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("generation takes one replica, not ", run.plan.replicas()));
+        absl::StrCat("generation takes one replica, not ", run.plan().replicas()));
   }
   if (run.profile.output.elements() != run.model.vocabulary) {
     return absl::InvalidArgumentError(
@@ -183,7 +183,7 @@ absl::Status Generator::AppendAndPass(absl::Span<const Addition> additions) {
 absl::Status Generator::PassLast(absl::Span<const Addition> additions) {
   const PreparedRun& run = trainer_->run();
   const int64_t most =
-      run.plan.schedule.num_micro_batches * OutputRows(run.model, run.plan.micro_batch_rows);
+      run.plan().schedule.num_micro_batches * OutputRows(run.model, run.plan().micro_batch_rows);
   outputs_.clear();
   while (!additions.empty()) {
     const int64_t count = std::min(most, std::ssize(additions));
@@ -209,11 +209,11 @@ absl::Status Generator::PassLast(absl::Span<const Addition> additions) {
 
 int64_t Generator::MicroBatchesFor(int64_t sequences) const {
   const PreparedRun& run = trainer_->run();
-  const int64_t most_rows = OutputRows(run.model, run.plan.micro_batch_rows);
+  const int64_t most_rows = OutputRows(run.model, run.plan().micro_batch_rows);
   int64_t best = 0, least_time = 0;
-  for (int64_t n = 1; n <= run.plan.schedule.num_micro_batches; ++n) {
+  for (int64_t n = 1; n <= run.plan().schedule.num_micro_batches; ++n) {
     const int64_t rows = (sequences + n - 1) / n;
-    const int64_t time = (n + run.plan.num_stages() - 1) * (rows + kRowsOfWeights);
+    const int64_t time = (n + run.plan().num_stages() - 1) * (rows + kRowsOfWeights);
     if (rows > most_rows || (best > 0 && time >= least_time)) continue;
     best = n;
     least_time = time;

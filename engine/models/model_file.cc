@@ -33,7 +33,7 @@ struct LossChoice {
   LossFactory (*of_values)() = nullptr;
 };
 constexpr auto kLosses = std::to_array<LossChoice>({
-    {"softmax_cross_entropy", SoftmaxCrossEntropy, nullptr},
+    {"softmax_cross_entropy", [] { return SoftmaxCrossEntropy(); }, nullptr},
     {"mean_squared_error", MeanSquaredError, MeanSquaredErrorOfValues},
 });
 
@@ -175,6 +175,17 @@ absl::Status CheckInside(const ParsedLayer& layer, const std::string& path) {
                    ": a skip is between layers of the model, not inside others"));
 }
 
+// Lets the parameters of a layer be trained beside adapters.
+void TrainWhole(ParsedLayer& layer) {
+  for (LayerFactory& factory : layer.factories) {
+    factory = [make = std::move(factory)] {
+      std::unique_ptr<Layer> made = make();
+      if (made != nullptr) made->TrainWhole();
+      return made;
+    };
+  }
+}
+
 class ModelParser {
  public:
   explicit ModelParser(const ModelData& data) : data_(data), classes_(data.classes) {}
@@ -236,8 +247,7 @@ class ModelParser {
       RETURN_IF_ERROR(named.Add(index, path, layer, shape));
     }
     if (lora_.has_value()) {
-      RETURN_IF_ERROR(
-          base::Annotate(CheckLoraTargets(*lora_, LinearLayersIn(entries)), "$.lora.targets"));
+      RETURN_IF_ERROR(base::Annotate(CheckLoraLayers(*lora_, entries), "$.lora"));
     }
     model.skips = named.TakeSkips();
     const int64_t outputs = LastAxisOf(shape);
@@ -275,6 +285,7 @@ class ModelParser {
                         return ParseInside(entry, key, reader, outer);
                       }};
     RETURN_IF_ERROR((*types)[choice]->parse(own, layer));
+    if (lora_.has_value() && lora_->trains(WholeLayerOf(name))) TrainWhole(layer);
     if (reader.Has("name")) {
       ASSIGN_OR_RETURN(layer.name, ParseName("name", reader));
     }
@@ -352,7 +363,7 @@ absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora) {
   if (IsOfImages(document)) {
     return absl::InvalidArgumentError("a model of images has no adapters");
   }
-  return CheckLoraTargets(lora, LinearLayersIn(document.value("layer", json::array())));
+  return CheckLoraLayers(lora, document.value("layer", json::array()));
 }
 
 absl::Status CheckCanQuantize(absl::string_view toml) {

@@ -55,6 +55,8 @@ namespace stagecoach::engine {
 //   dropout = 0.05                      # default: 0
 //   rslora = false                      # the default
 //   targets = ["q_proj", "v_proj"]      # default: all linear layers
+//   train = ["embedding", "head"]       # layers that are trained as a whole, also "norms";
+//                                       # default: none
 //
 //   [quantization]                      # all parameters are frozen, except for adapters, and the
 //   type = "nf4"                        # weights of linear layers are stored so: "nf4",
@@ -114,7 +116,7 @@ absl::StatusOr<std::optional<kernels::Quantization>> QuantizationOf(absl::string
 // Returns that table, with its heading.
 std::string QuantizationTableOf(kernels::Quantization quantization);
 // Returns whether the model of `toml` can have these adapters. InvalidArgument: it is of images, or
-// CheckLoraTargets. Errors of base::ParseToml.
+// CheckLoraLayers. Errors of base::ParseToml.
 absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora);
 // Does the same for a table [quantization]. InvalidArgument: it is of images, or has no linear
 // layers.

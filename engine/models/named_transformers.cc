@@ -232,14 +232,15 @@ std::vector<Option> OptionsOf(Transformer& model) {
   if (model.has_gate()) {
     add({{.name = "kv_heads", .count = &model.kv_heads},
          {.name = "head_size", .count = &model.head_size},
+         {.name = "window", .count = &model.window},
          {.name = "qk_norm", .has = &model.qk_norm}});
   }
   if (model.family == TransformerFamily::kLlama) {
-    add({{.name = "qkv_bias", .has = &model.qkv_bias}});
+    add({{.name = "qkv_bias", .has = &model.qkv_bias},
+         {.name = "global_first", .count = &model.global_first}});
   }
   if (model.family == TransformerFamily::kGemma) {
     add({{.name = "post_norms", .has = &model.has_post_norms},
-         {.name = "window", .count = &model.window},
          {.name = "global_every", .count = &model.global_every},
          {.name = "local_rotary_base", .number = &model.local_rotary_base},
          {.name = "query_scalar", .count = &model.query_scalar},

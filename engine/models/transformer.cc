@@ -22,21 +22,52 @@ absl::Status CheckExtents(const Transformer& model) {
   return absl::OkStatus();
 }
 
+// Checks which blocks have a window.
+absl::Status CheckWindow(const Transformer& model) {
+  const auto refuse = [](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat(why...));
+  };
+  if (!model.has_gate() && (model.window != 0 || model.global_first != 0)) {
+    return refuse("window and global_first are options of Llama and Gemma, not of ",
+                  FamilyName(model.family));
+  }
+  if (model.window < 0 || model.window > kMaxTransformerExtent) {
+    return refuse("window is ", model.window, ", expected 0 to ", kMaxTransformerExtent);
+  }
+  if (model.global_first != 0 &&
+      (model.window == 0 || model.global_first < 0 || model.global_first >= model.blocks)) {
+    return refuse("global_first is ", model.global_first, ", expected less than the ", model.blocks,
+                  " blocks, of which the others have a window, or 0");
+  }
+  // transformers has Mistral and Phi 3, whose windows all blocks have, and Qwen 2 and 3.
+  if (model.global_first != 0 &&
+      (model.family != TransformerFamily::kLlama || !(model.qkv_bias || model.qk_norm))) {
+    return refuse(
+        "global_first is an option of a Llama with qkv_bias or qk_norm, as Qwen 2 and 3 ",
+        "have: in others all blocks have the window",
+        model.family == TransformerFamily::kGemma ? ", but every N-th (global_every)" : "");
+  }
+  if (model.window != 0 && model.qkv_bias && model.qk_norm) {
+    return refuse("there is no model with a window, qkv_bias and qk_norm");
+  }
+  return absl::OkStatus();
+}
+
 // Checks what Gemma has, and others do not.
 absl::Status CheckGemma(const Transformer& model) {
   const auto refuse = [](const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat(why...));
   };
-  const bool has_layers = model.window != 0 || model.query_scalar != 0 || model.score_cap != 0.0 ||
-                          model.logit_cap != 0.0;
+  const bool has_layers =
+      model.query_scalar != 0 || model.score_cap != 0.0 || model.logit_cap != 0.0;
   const bool has_rest = model.global_every != 0 || model.local_rotary_base != 0.0;
   if (model.family != TransformerFamily::kGemma) {
     if (!model.has_post_norms && !has_layers && !has_rest) return absl::OkStatus();
-    return refuse("post_norms, window, global_every, local_rotary_base, query_scalar, score_cap ",
-                  "and logit_cap are options of Gemma, not of ", FamilyName(model.family));
+    return refuse("post_norms, global_every, local_rotary_base, query_scalar, score_cap and ",
+                  "logit_cap are options of Gemma, not of ", FamilyName(model.family));
   }
   // transformers has Gemma 1, 2 and 3, and nothing in between.
-  if (!model.has_post_norms && (has_layers || model.qk_norm)) {
+  if (!model.has_post_norms && (has_layers || model.qk_norm || model.window != 0)) {
     return refuse("qk_norm, window, query_scalar, score_cap and logit_cap are options of Gemma 2 ",
                   "and 3, which have post_norms");
   }
@@ -48,17 +79,16 @@ absl::Status CheckGemma(const Transformer& model) {
                   "some blocks, but not in all");
   }
   if (model.qk_norm && model.window != 0 && model.local_rotary_base == 0.0 &&
-      model.rotary_scaling != kernels::RotaryScaling()) {
+      !model.rotary_scaling.is_none()) {
     return refuse("positions are scaled in blocks with a window, which Gemma 3 does not do: ",
                   "give their local_rotary_base");
   }
   if (model.local_rotary_base != 0.0 && !(model.local_rotary_base >= 1.0)) {
     return refuse("local_rotary_base is ", model.local_rotary_base, ", expected at least 1, or 0");
   }
-  if (model.window < 0 || model.window > kMaxTransformerExtent || model.query_scalar < 0 ||
-      model.query_scalar > kMaxTransformerExtent) {
-    return refuse("window is ", model.window, " and query_scalar ", model.query_scalar,
-                  ", expected 0 to ", kMaxTransformerExtent);
+  if (model.query_scalar < 0 || model.query_scalar > kMaxTransformerExtent) {
+    return refuse("query_scalar is ", model.query_scalar, ", expected 0 to ",
+                  kMaxTransformerExtent);
   }
   if (model.global_every != 0 &&
       (model.window == 0 || model.global_every < 2 || model.global_every > model.blocks)) {
@@ -85,6 +115,7 @@ absl::Status CheckOptions(const Transformer& model) {
     return absl::InvalidArgumentError(
         absl::StrCat("qkv_bias is an option of Llama, not of ", name));
   }
+  RETURN_IF_ERROR(CheckWindow(model));
   RETURN_IF_ERROR(CheckGemma(model));
   if (model.family != TransformerFamily::kGptNeoX &&
       (model.rotary_size != 0 || model.is_parallel)) {
@@ -97,7 +128,7 @@ absl::Status CheckOptions(const Transformer& model) {
         absl::StrCat("rotary_size is ", model.rotary_size, ", expected an even number below the ",
                      model.size_of_head(), " of a head, or 0 for all"));
   }
-  if (!model.is_rotary() && model.rotary_scaling != kernels::RotaryScaling()) {
+  if (!model.is_rotary() && !model.rotary_scaling.is_none()) {
     return absl::InvalidArgumentError(
         absl::StrCat("scaled rotary positions are options of Llama, not of ", name));
   }
@@ -161,9 +192,13 @@ absl::Status CheckTransformer(const Transformer& model) {
                                        : absl::StrCat("at least the context, ", model.context)));
   }
   RETURN_IF_ERROR(CheckOptions(model));
-  if (!IsRotaryScaling(model.rotary_scaling)) {
+  RETURN_IF_ERROR(CheckRotaryScaling(model.rotary_scaling));
+  const bool has_divisors = model.rotary_scaling.kind == RotaryKind::kLongRope;
+  const auto divisors = static_cast<int64_t>(model.rotary_scaling.short_divisors.size());
+  if (has_divisors && divisors != model.rotated_numbers() / 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rotary positions cannot be scaled by ", model.rotary_scaling.factor));
+        absl::StrCat("rotary positions have ", divisors, " divisors, expected one for each of the ",
+                     model.rotated_numbers() / 2, " pairs of a head"));
   }
   if (!(model.norm_epsilon > 0.0 && model.norm_epsilon < 1.0)) {
     return absl::InvalidArgumentError(

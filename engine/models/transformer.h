@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/nn/layers/rotary.h"
 #include "kernels/activation.h"
 #include "kernels/quantized_matrix.h"
-#include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {
 
@@ -41,9 +41,9 @@ struct Transformer {
   int64_t context = 1024;  // T, positions of a sample
   int64_t vocabulary = 50257;
   double norm_epsilon = 1e-5;
-  double rotary_base = 0.0;                    // 0 without rotary positions
-  kernels::RotaryScaling rotary_scaling = {};  // with rotary positions
-  int64_t rotary_size = 0;  // kGptNeoX's: numbers of a head that are rotated; 0: all
+  double rotary_base = 0.0;           // 0 without rotary positions
+  RotaryScaling rotary_scaling = {};  // with rotary positions
+  int64_t rotary_size = 0;            // kGptNeoX's: numbers of a head that are rotated; 0: all
   // kGptNeoX's: attention and MLP read the same input, to which both outputs are added.
   bool is_parallel = false;
   // A bias of queries, keys and values in kLlama, as in Qwen 2. Others have biases everywhere.
@@ -53,10 +53,15 @@ struct Transformer {
   // kLlama's: Hugging Face's files have queries, keys and values in one tensor, and gate and up in
   // another, as those of Phi 3 do; adapters belong to these.
   bool has_joined_tensors = false;
-  // From here to logit_cap, all is kGemma's; Gemma 1 has none of it.
-  bool has_post_norms = false;  // a norm also follows attention and MLP
-  int64_t window = 0;           // positions that one sees, itself included; 0: all before it
-  int64_t global_every = 0;     // with a window: every N-th block sees all; 0: none does
+  // kGemma's: a norm also follows attention and MLP. Gemma 1 has none of what follows up to
+  // logit_cap.
+  bool has_post_norms = false;
+  // kLlama's and kGemma's: positions that one sees, itself included; 0: all before it.
+  int64_t window = 0;
+  // kLlama's with a window, if it has qkv_bias or qk_norm: the first N blocks see all.
+  int64_t global_first = 0;
+  // From here to logit_cap, all is kGemma's.
+  int64_t global_every = 0;  // with a window: every N-th block sees all; 0: none does
   // Gemma 3's rotary base in blocks with a window, whose positions are not scaled; 0: both are as
   // in the other blocks.
   double local_rotary_base = 0.0;
@@ -74,6 +79,20 @@ struct Transformer {
   std::optional<int64_t> begin_of_text;
 
   int64_t size_of_head() const { return head_size != 0 ? head_size : width / heads; }
+  // Returns whether that block, counted from 0, has the window.
+  bool has_window(int64_t block) const {
+    return window != 0 && block >= global_first &&
+           (global_every == 0 || (block + 1) % global_every != 0);
+  }
+  // Returns the most positions of a sample: more than the context if these are scaled on demand.
+  int64_t longest_context() const {
+    if (rotary_scaling.kind != RotaryKind::kDynamic) return context;
+    const double longest =
+        static_cast<double>(rotary_scaling.original_positions) * rotary_scaling.factor;
+    return longest > static_cast<double>(context) ? static_cast<int64_t>(longest) : context;
+  }
+  // Returns how many numbers of a head are rotated, with rotary positions.
+  int64_t rotated_numbers() const { return rotary_size != 0 ? rotary_size : size_of_head(); }
   bool is_rotary() const { return family == TransformerFamily::kGptNeoX || has_gate(); }
   // RMS norms, a gated MLP, and no biases but those of queries, keys and values.
   bool has_gate() const {
@@ -116,8 +135,9 @@ absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file);
 //                                                 as they were published
 //   gpt2:blocks=4,width=128,heads=4,context=64    the smallest of them, except for the options
 //   llama:blocks=12,width=768,heads=12,kv_heads=4,hidden=2048,context=1024,vocabulary=32000,
-//     rotary_base=10000,norm_epsilon=1e-5,tied=0,qkv_bias=0,qk_norm=0  these are the defaults;
-//     "llama" alone works too, and head_size may be set
+//     rotary_base=10000,norm_epsilon=1e-5,tied=0,qkv_bias=0,qk_norm=0,window=0,global_first=0
+//                                                   these are the defaults; "llama" alone works
+//                                                   too, and head_size may be set
 //   opt:blocks=4,width=128,heads=4,context=64     the same for OPT
 //   gpt_neox:blocks=4,width=128,heads=4,context=64,rotary_size=8,parallel=1       and for GPT-NeoX
 //   gemma:blocks=12,width=640,heads=4,kv_heads=1,head_size=256,hidden=2560,context=1024,window=512,

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
 #include "engine/models/model_file.h"
@@ -39,15 +39,8 @@ double SummedDeviation(const Transformer& model) {
 }
 
 std::string ScalingText(const Transformer& model) {
-  const kernels::RotaryScaling& scaling = model.rotary_scaling;
-  if (scaling == kernels::RotaryScaling()) return "";
-  std::string text = absl::StrCat(", rotary_scaling = { factor = ", Number(scaling.factor));
-  if (scaling.original_positions > 0) {
-    absl::StrAppend(&text, ", original_context = ", scaling.original_positions,
-                    ", low_turns = ", Number(scaling.low_turns),
-                    ", high_turns = ", Number(scaling.high_turns));
-  }
-  return text + " }";
+  if (model.rotary_scaling.is_none()) return "";
+  return absl::StrCat(", rotary_scaling = ", RotaryScalingText(model.rotary_scaling));
 }
 
 // The keys that say what the linear layers of a block are called, where the layers beside them do
@@ -152,9 +145,13 @@ std::string RepeatText(int64_t repeat, absl::string_view layers) {
                       layers, "]");
 }
 
-// Returns all blocks. Of those with a window, as many precede each of the others, and the rest come
-// last.
+// Returns all blocks. Of those with a window, all come last, or as many precede each of the others,
+// and the rest come last.
 std::string BlocksText(const Transformer& model) {
+  if (model.global_first != 0) {
+    return RepeatText(model.global_first, BlockText(model, /*is_local=*/false)) +
+           RepeatText(model.blocks - model.global_first, BlockText(model, /*is_local=*/true));
+  }
   if (model.global_every == 0) {
     return RepeatText(model.blocks, BlockText(model, /*is_local=*/model.window != 0));
   }
@@ -188,29 +185,21 @@ std::string PositionsText(const Transformer& model) {
   return absl::StrCat(table, "\nposition_offset = ", model.position_offset());
 }
 
-bool ReadScaling(const json& document, kernels::RotaryScaling& scaling) {
-  const auto number = [&](const char* key, auto& value) {
-    using Value = std::remove_reference_t<decltype(value)>;
-    if (!document.contains(key)) return true;
-    const json& found = document[key];
-    if (std::is_integral_v<Value> ? !found.is_number_integer() : !found.is_number()) return false;
-    value = found.get<Value>();
-    return true;
-  };
-  return document.is_object() && number("factor", scaling.factor) &&
-         number("original_context", scaling.original_positions) &&
-         number("low_turns", scaling.low_turns) && number("high_turns", scaling.high_turns);
+bool ReadScaling(const json& document, RotaryScaling& scaling) {
+  absl::StatusOr<base::ObjectReader> reader = base::ObjectReader::Create(document);
+  if (!reader.ok()) return false;
+  absl::StatusOr<RotaryScaling> parsed = ParseRotaryScaling(*std::move(reader));
+  if (!parsed.ok()) return false;
+  scaling = *std::move(parsed);
+  return true;
 }
 
-// Reads what the attention of Gemma has, at places that end in "/attention" here: of a block with
-// a window, if there is one, and of one without, if there are both.
+// Reads what the attention of Gemma has beside its window: of a block with one, if there is one,
+// and of one without, if there are both.
 void ReadGemmaAttention(const json& own, const json* global, Transformer& model) {
   const auto number = [](const json& layer, const char* key, double otherwise) {
     return layer.contains(key) && layer[key].is_number() ? layer[key].get<double>() : otherwise;
   };
-  if (own.contains("window") && own["window"].is_number_integer()) {
-    model.window = own["window"].get<int64_t>();
-  }
   const double scale = number(own, "scale", 0.0);
   if (scale > 1e-3 && scale < 1e3) {
     model.query_scalar = std::llround(1.0 / (scale * scale));
@@ -263,6 +252,10 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     model.blocks = model.blocks * model.global_every + rest;
     global_block = block + "/1/layers";
     block += "/0/layers";
+  } else if (has_type("/layer/2", "sequence")) {
+    int64_t locals = 0;
+    if (!integer("/layer/2/repeat", locals) || locals > kMaxTransformerExtent) return std::nullopt;
+    model.blocks += locals;
   }
   const std::string attention = block + "/0/layers";
   model.is_parallel = at(block + "/0/shortcut") != nullptr;
@@ -309,6 +302,12 @@ std::optional<Transformer> ExtentsOf(const json& document) {
     if (base == nullptr || !base->is_number()) return std::nullopt;
     model.rotary_base = base->get<double>();
     const std::string global = global_block + (model.qk_norm ? "/3" : "/2");
+    // The blocks that come last may have a window that the first have not.
+    const std::string local = has_type("/layer/2", "sequence") && model.global_every == 0
+                                  ? absl::StrCat("/layer/2/layers", heads.substr(block.size()))
+                                  : heads;
+    integer(local + "/window", model.window);
+    if (local != heads) integer("/layer/1/repeat", model.global_first);
     if (model.family == TransformerFamily::kGemma) {
       ReadGemmaAttention(*at(heads), global_block.empty() ? nullptr : at(global), model);
     }
@@ -388,7 +387,7 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
   const auto count = [](int64_t of_a, int64_t of_b, const char* name) {
     return std::array<std::string, 3>{name, absl::StrCat(of_a), absl::StrCat(of_b)};
   };
-  const std::array<std::array<std::string, 3>, 19> values = {{
+  const std::array<std::array<std::string, 3>, 20> values = {{
       {"family", FamilyName(a.family), FamilyName(b.family)},
       {"heads", absl::StrCat(a.heads), absl::StrCat(b.heads)},
       {"kv_heads", absl::StrCat(a.kv_heads), absl::StrCat(b.kv_heads)},
@@ -404,6 +403,7 @@ std::string DifferenceOf(const Transformer& a, const Transformer& b) {
       {"tied", a.is_tied ? "1" : "0", b.is_tied ? "1" : "0"},
       count(a.has_post_norms, b.has_post_norms, "post_norms"),
       count(a.window, b.window, "window"),
+      count(a.global_first, b.global_first, "global_first"),
       count(a.global_every, b.global_every, "global_every"),
       {"local_rotary_base", number(a, &Transformer::local_rotary_base),
        number(b, &Transformer::local_rotary_base)},

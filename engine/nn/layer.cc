@@ -16,10 +16,11 @@ namespace {
 using kernels::DType;
 using partition::AlignTensor;
 
-// Freezes the parameters that are not adapters. Nothing follows B in a layer without adapters.
+// Freezes the parameters that are not to be trained. Nothing follows B in a layer without others.
 void Freeze(LayerSpec& spec) {
   for (ParameterSpec& parameter : spec.parameters) {
-    if (!parameter.is_adapter) parameter.update = UpdateRule::Frozen();
+    if (parameter.is_adapter || parameter.is_trained_base) continue;
+    parameter.update = UpdateRule::Frozen();
   }
   if (!spec.is_frozen()) return;
   spec.backward_weight = spec.backward_shared = {};
@@ -72,12 +73,18 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
 // An error of Prepare is about the model, so it names no function.
 absl::StatusOr<PreparedLayer> CallPrepare(std::unique_ptr<Layer> layer,
                                           const LayerContext& context) {
+  LayerContext own = context;
+  own.is_frozen = context.is_frozen && !layer->is_trained_whole();
   absl::StatusOr<LayerSpec> spec;
   RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
-    spec = layer->Prepare(context);
+    spec = layer->Prepare(own);
     return absl::OkStatus();
   }));
   if (!spec.ok()) return spec.status();
+  for (ParameterSpec& parameter : spec->parameters) {
+    if (!layer->is_trained_whole() || parameter.update.is_frozen()) continue;
+    parameter.is_trained_base = !parameter.is_adapter;
+  }
   return PreparedLayer{std::move(layer), *std::move(spec)};
 }
 

@@ -74,7 +74,10 @@ struct ParameterSpec {
   Init init;
   bool decays = true;  // whether weight decay applies; customary for matrices only
   UpdateRule update = {};
-  bool is_adapter = false;  // trained also where LayerContext::is_frozen
+  // These are trained also where LayerContext::is_frozen: an adapter, which is no part of the
+  // original model, and a parameter of a layer that is (Layer::TrainWhole).
+  bool is_adapter = false;
+  bool is_trained_base = false;
   // How a matrix is stored that is frozen: the layer reads it as uint8.
   std::optional<kernels::QuantizedMatrix> quantized = std::nullopt;
 };
@@ -141,8 +144,9 @@ struct LayerContext {
   // rows there are. On CPU devices alone.
   bool rows_are_sequences = false;
   // The layer's parameters are frozen, except for adapters (ParameterSpec::is_adapter);
-  // PrepareLayer says so in the spec. BackwardWeight and Backward of a layer without adapters are
-  // then not called, and it should keep nothing for them.
+  // PrepareLayer says so in the spec. Not so in a layer that is trained as a whole. BackwardWeight
+  // and Backward of a layer without adapters are then not called, and it should keep nothing for
+  // them.
   bool is_frozen = false;
   // A sample may consist of several documents, whose positions do not see each other
   // (LayerArgs::documents).
@@ -247,6 +251,13 @@ class Layer {
   virtual absl::Status BackwardWeight(const LayerArgs& args);
   // Computes both, for a layer that can do so together in less time, with the same bits.
   virtual absl::Status Backward(const LayerArgs& args);
+
+  // Lets all parameters be trained even where LayerContext::is_frozen. Called before Prepare.
+  void TrainWhole() { is_trained_whole_ = true; }
+  bool is_trained_whole() const { return is_trained_whole_; }
+
+ private:
+  bool is_trained_whole_ = false;
 };
 
 // Returns the type of x on a device.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +33,9 @@ struct LossSpec {
   // The loss per sample of a model that knows nothing yet, as a scale for progress; 0: unknown.
   double loss_of_guessing = 0.0;
   bool is_log_likelihood = false;  // negative, of the label: its exponential is a perplexity
+  // In training, labels count as these say: the mean loss is over the sum of their weights. Empty:
+  // all count alike.
+  std::vector<float> class_weights = {};
   // Set by the engine: the last layer computes the loss (LayerSpec::computes_loss), and Compute is
   // never called.
   bool is_computed_by_layer = false;
@@ -74,7 +78,7 @@ class Loss {
   // need.
   virtual absl::StatusOr<LossSpec> Prepare(const LossContext& context) = 0;
 
-  // True for SoftmaxCrossEntropy(), which a last layer may compute in its place.
+  // True for SoftmaxCrossEntropy() without options, which a last layer may compute in its place.
   virtual bool is_softmax_cross_entropy() const { return false; }
 
   // Computes the result and, if wanted, dy: the derivative of the sum of losses by y, times the
@@ -96,7 +100,13 @@ LossFactory LossOf(Args... args) {
 // positions; a position is right if the first of its largest outputs is at the label. A position
 // without a label (kernels::kNoLabel) counts as 0 and has no gradient: over a step, the mean is
 // over the labels that there are. Formulas are in kernels/ops/loss.h.
-LossFactory SoftmaxCrossEntropy();
+struct CrossEntropyOptions {
+  float label_smoothing = 0.0F;      // in [0, 1)
+  std::vector<float> class_weights;  // one per class, finite and at least 0; empty: all are 1
+};
+// What is trained on is smoothed and weighted, as PyTorch's CrossEntropyLoss is: evaluations are
+// always the plain loss, so that they can be compared.
+LossFactory SoftmaxCrossEntropy(const CrossEntropyOptions& options = {});
 LossFactory MeanSquaredError();  // from 1 at the label and 0 elsewhere
 
 // The mean squared error of outputs of shape [n] that predict n numbers per sample (one if its

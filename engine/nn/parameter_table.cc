@@ -45,6 +45,7 @@ void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
                            .decays = spec.decays,
                            .update = spec.update,
                            .is_adapter = spec.is_adapter,
+                           .is_trained_base = spec.is_trained_base,
                            .quantized = spec.quantized});
   }
 }

@@ -36,7 +36,8 @@ struct ModelParameter {
   bool decays = true;          // whether weight decay applies
   UpdateRule update;
   ParameterId tied_to = {};  // the other parameter of the tie; -1: none
-  bool is_adapter = false;
+  bool is_adapter = false;   // as in ParameterSpec, like the next one
+  bool is_trained_base = false;
   std::optional<kernels::QuantizedMatrix> quantized = {};  // as in ParameterSpec
 
   bool is_tied() const { return tied_to.valid(); }

@@ -96,6 +96,10 @@ absl::StatusOr<std::string> TuningFileOf(const DeviceChoice& choice, const Notic
   return choice.tuning;
 }
 
+// For those who mean a number of GPUs.
+constexpr char kGpusAreNoNumber[] =
+    "; --gpus lists GPUs, as 0,1 does: how many are used is --devices";
+
 // Refuses flags that do not go together, whatever devices there are.
 absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
   if (choice.kind == "cpu" && choice.precision == "tf32") {
@@ -104,12 +108,14 @@ absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
   }
   if (choice.kind == "cpu" &&
       (!choice.gpus.empty() || choice.exchange == "nccl" || choice.tuning != "default")) {
-    return base::UsageError("--gpus, --exchange nccl and --tuning are for --device cuda");
+    return base::UsageError(
+        absl::StrCat("--gpus, --exchange nccl and --tuning are for --device cuda",
+                     choice.gpus.size() == 1 ? kGpusAreNoNumber : ""));
   }
   if (!choice.gpus.empty() && static_cast<int>(choice.gpus.size()) < devices) {
-    return base::UsageError(absl::StrCat("--gpus names ", choice.gpus.size(),
-                                         choice.gpus.size() == 1 ? " GPU" : " GPUs", " for ",
-                                         devices, " devices; name one for each"));
+    return base::UsageError(absl::StrCat(
+        "--gpus names ", choice.gpus.size(), choice.gpus.size() == 1 ? " GPU" : " GPUs", " for ",
+        devices, " devices; name one for each", choice.gpus.size() == 1 ? kGpusAreNoNumber : ""));
   }
   return absl::OkStatus();
 }

@@ -128,6 +128,20 @@ absl::Status SetTokenizer(const std::string& folder, const std::string& named,
   return absl::OkStatus();
 }
 
+absl::Status SetContext(const HuggingFaceSource& source, Transformer& model) {
+  const int64_t whole = model.context;
+  const bool has_lists = model.rotary_scaling.kind == RotaryKind::kLongRope;
+  model.context = source.context.value_or(
+      has_lists ? std::min(whole, model.rotary_scaling.original_positions) : whole);
+  if (model.context > model.longest_context()) {
+    return base::UsageError(absl::StrCat("--context is ", model.context, ", but the model in ",
+                                         source.folder, " has ", whole, " positions"));
+  }
+  // A table of positions is read whole.
+  if (!model.is_rotary() && model.positions == 0 && model.context < whole) model.positions = whole;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationModel> OpenSavedModel(const std::string& path,
@@ -148,6 +162,7 @@ absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& so
     }
     transformer.quantization = source.quantization;
   }
+  RETURN_IF_ERROR(SetContext(source, transformer));
   GenerationModel result;
   std::string text = ModelFileOf(transformer);
   std::optional<PeftFolder> adapted;

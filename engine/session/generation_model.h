@@ -44,6 +44,9 @@ struct HuggingFaceSource {
   // How the weights of linear layers are stored; nothing: as in the folder. InvalidArgument: the
   // folder's are quantized otherwise.
   std::optional<kernels::Quantization> quantization = {};
+  // The most positions of a text; nothing: those of the model, or, if it divides frequencies in
+  // another way in longer texts (RotaryKind::kLongRope), its original ones.
+  std::optional<int64_t> context = {};
 };
 absl::StatusOr<GenerationModel> OpenHuggingFaceModel(const HuggingFaceSource& source,
                                                      const Notices& notices);

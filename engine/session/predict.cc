@@ -141,10 +141,9 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
 // last stages put them, and in order.
 absl::Status CheckFitsHere(const PredictConfig& options, const PreparedRun& run,
                            const ModelProfile& profile) {
-  RETURN_IF_ERROR(CheckGpusHaveRoom(options.run, run));
-  const int64_t rows = options.scores.empty() ? run.plan.batch_rows() : 0;
+  const int64_t rows = options.scores.empty() ? run.plan().batch_rows() : 0;
   const int64_t values = rows * profile.output.elements();
-  return CheckHasMemoryFor(run, {.output_bytes = 2 * values * int64_t{sizeof(float)}});
+  return CheckHasRoom(options.run, run, {.output_bytes = 2 * values * int64_t{sizeof(float)}});
 }
 
 // With as many micro-batches at a time as memory allows, so that the pipeline is seldom empty.
@@ -170,10 +169,7 @@ absl::StatusOr<PreparedRun> PlanOver(PredictConfig& options, const Model& model,
                       .exchange = ExchangeOf(run.device, device)};
   plan.results = ResultsOf(run, plan.replication);
   ASSIGN_OR_RETURN(const ModelProfile profile,
-                   OnDevices(device, AnalyzeModel(model, {.micro_batch_rows = plan.micro_batch_rows,
-                                                          .optimizer = plan.optimizer,
-                                                          .device = device,
-                                                          .results = plan.results})));
+                   OnDevices(device, AnalyzeModel(model, ProfileOptionsOf(plan))));
   const int64_t rows_at_once = plan.micro_batch_rows * run.replicas;
   const int64_t needed = (rows + rows_at_once - 1) / rows_at_once;
   int count = static_cast<int>(std::min<int64_t>(needed, int64_t{kMostPerStage} * stages));

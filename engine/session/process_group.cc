@@ -27,9 +27,6 @@ namespace {
 constexpr absl::Duration kLongestReplacement = absl::Seconds(10);
 constexpr absl::Duration kLongestMeeting = absl::Seconds(10);
 
-// launch.launcher of this program.
-constexpr char kOwnLauncher[] = "stagecoach launch";
-
 // How long a process whose flags are wrong waits to tell the others.
 constexpr absl::Duration kLongestRefusal = absl::Seconds(5);
 // Processes that a launcher starts together are usually there by then.

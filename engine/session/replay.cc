@@ -63,7 +63,7 @@ absl::StatusOr<Replayed> Replay(const RunConfig& options, const TrainingRun& run
   fit.start = restored.manifest.position;
   fit.checkpoints.folder = task.folder;
   fit.checkpoints.wanted = [&] { return task.compared_steps.contains(trainer->steps()); };
-  fit.checkpoints.save.retention = {.newest = 1, .best = false};
+  fit.checkpoints.save.retention = {.newest = 1, .best_by = ""};
   fit.checkpoints.on_save = [&](const SaveReport& save) { saved.Take(save); };
   fit.stop = [&] { return trainer->steps() >= end || is_stopped(); };
   fit.on_step = [&](const FitProgress& progress) {

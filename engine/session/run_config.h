@@ -44,6 +44,10 @@ struct RunConfig {
   // "cross-entropy", or "mse", which takes labels that are numbers; unset: the loss of the model's
   // file, or cross-entropy if it has none.
   std::optional<std::string> loss;
+  // Of a cross-entropy, in training: how much of a label is spread over all classes, and how much
+  // each class counts: "auto" (BalancedWeights), a number per class, or a file of these. "": alike.
+  float label_smoothing = 0.0F;
+  std::string class_weights;
   // The source of the test set; "": the data. If the data are one file, the test set is
   // this share of it (unset: DataSource's).
   std::string test_data;
@@ -72,10 +76,12 @@ struct RunConfig {
   std::string lora;
   // The weights of linear layers are stored so, and frozen; nothing: as the model says.
   std::optional<kernels::Quantization> quantization;
-  int layers = 20;
-  int64_t width = 2304;
+  // The size of the default network; unset: NetworkSizeOf.
+  std::optional<int> layers;
+  std::optional<int64_t> width;
 
-  // Devices of each replica; unset: kDefaultStages, or those of a schedule file.
+  // Devices of each replica; unset: kDefaultStages, or fewer if the model has fewer layers, or
+  // those of a schedule file.
   std::optional<int> stages;
   int replicas = 1;
   std::optional<int> gradient_blocks;  // unset: as many as replicas
@@ -93,6 +99,7 @@ struct RunConfig {
   std::optional<int> rank;  // the rank of this process; unset: it has all devices
   // Whether this process speaks for all.
   bool is_first_rank() const { return rank.value_or(0) == 0; }
+  bool is_process() const { return rank.has_value(); }  // whether each rank of the run is one
   // A launcher can replace a process that is lost (engine/comm/supervisor.h).
   bool is_supervised = false;
   // The devices that are left of a run. Unless the given plan or schedule is for that number, the
@@ -112,7 +119,12 @@ struct RunConfig {
   float clip_norm = 0.0F;
   std::optional<OnNonFinite> on_nonfinite;  // unset: kStop, by the loss alone unless clipped
 
-  std::string checkpoints;  // the folder that the run is saved in; "": it is not saved
+  std::string checkpoints;  // the folder that the run is saved in; "": `runs` decides
+  // A run without `checkpoints` makes a folder of its own in this one (MakeRunFolder), and is saved
+  // there once, at its end, and when the caller asks for it; "": it is not saved. Processes on
+  // several hosts must share the folder.
+  std::string runs;
+  bool saves_at_end_only = false;  // or if asked: not as often as it pays, nor after each epoch
   bool resume = false;
   bool data_changed = false;           // it is known that the data changed since the run was saved
   std::optional<int64_t> every_steps;  // between saves; unset: as often as it pays (SaveInterval)
@@ -128,29 +140,29 @@ struct RunConfig {
   // The number of test rows that are evaluated, spread over all (SpreadSubset); 0: all.
   int64_t evaluation_rows = 0;
   std::optional<StopCondition> stop_when;
-  int64_t patience = 0;         // FitOptions
-  int64_t sampled_answers = 0;  // of the model (AnswerSampler), at each evaluation
+  std::string best_by = "test_loss";  // FitOptions, and so is the next
+  int64_t patience = 0;
+  std::vector<std::string> evaluation_metrics;  // of MetricTypes, besides loss and accuracy
+  int64_t sampled_answers = 0;                  // of the model (AnswerSampler), at each evaluation
   int64_t log_every_steps = 0;  // between lines of steps; 0: none, but in a file of metrics all
   std::optional<float> learning_rate;  // unset: LearningRateOf decides, and so for the next two
   std::string learning_rate_schedule = "warmup-cosine";
-  std::optional<int64_t> warmup_steps;     // for warmup-cosine alone
-  std::optional<float> min_learning_rate;  // the last rate, for warmup-cosine alone
+  std::optional<int64_t> warmup_steps;
+  std::optional<float> min_learning_rate;  // the last rate, of schedules that fall to it
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
 
-  // The file and the folder for the metrics of steps and evaluations; "": none.
-  std::string metrics, tensorboard;
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured
   std::string simulated_trace;  // as a simulation at the measured times of actions has it
 
-  bool explain = false;  // print the shapes of a step first
-  bool json = false;
-
   Notices notices;
   // Why the caller wants work to stop soon, such as a signal; 0: it does not. Null: it never does.
   std::function<int()> wants_stop;
+  // Whether the caller has asked for a checkpoint since the last call, such as by a signal. Null:
+  // it never does.
+  std::function<bool()> wants_save;
   std::string program;  // the name and version of the program that saves, for checkpoints
 };
 
@@ -211,23 +223,38 @@ absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
 inline constexpr char kDefaultModel[] = "default";
 std::string NameOfModel(const RunConfig& options);
 
+// The size of the default network, for samples of so many features: the given one, or what is left
+// of it as the data need: 4 layers of width 64 for a few features, up to 20 layers of width 2304
+// for those of 28 x 28 pixels or more. For tokens (features of 0) it is that of a GPT: blocks, and
+// the width of an embedding.
+struct NetworkSize {
+  int layers = 0;
+  int64_t width = 0;
+};
+NetworkSize NetworkSizeOf(const RunConfig& options, int64_t features);
+
+// Returns the number of features that NetworkSizeOf takes.
+int64_t NetworkFeaturesOf(const Dataset& data);
+
 // Returns where the processes of a run learn the results of the loss: before steps, if a process
 // that is lost can then be replaced (engine/train/recovery/state_snapshot.h).
 schedule::ResultsPlace ResultsOf(const RunConfig& options,
                                  const partition::Replication& replication);
 
-// Returns the learning rates of a run of `steps` steps. Defaults: the rate, or its peak, is 0.01
-// for sgd, and for adamw 0.09 / width, at most 1e-3. (An update of Adam moves every weight by about
-// the rate, so what it moves an activation by grows with the number of inputs; a model file's
-// widths are unknown here: 1e-3. Adapters begin with 0: 2e-4.) The warm-up takes kWarmupShare of
-// the steps, and at the end the rate is 0. InvalidArgument: an option that its schedule does not
-// have, or that is out of range.
-absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps);
+// Returns the learning rates of a run of `steps` steps over data of so many features
+// (NetworkFeaturesOf). Defaults: the rate, or its peak, is 0.01 for sgd, and for adamw 0.09 /
+// width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves an
+// activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.
+// Adapters begin with 0: 2e-4.) The warm-up takes kWarmupShare of the steps (none of a constant
+// rate, 0.3 of one-cycle), and at the end the rate is 0. InvalidArgument: an option that its
+// schedule does not have, or that is out of range.
+absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t features,
+                                            int64_t steps);
 
 // Returns what each of the devices is.
 absl::StatusOr<DeviceSpec> ChooseDevices(const RunConfig& options, int devices);
 
-// Reads the model from `text` or, if that is "", makes the default network, which takes numbers.
+// Reads the model from `text` or, if that is "", makes the default network for numbers.
 absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& text,
                                 const ModelData& data);
 
@@ -259,27 +286,18 @@ struct PlannedModel {
 // context and vocabulary come from the configuration or the model.
 absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options);
 
-// Profiles the model and partitions it over the devices of the configuration.
-absl::StatusOr<PreparedRun> CutOverDevices(const RunConfig& options, const PlannedModel& planned);
-
 // A run with everything that is settled before its first step.
 struct TrainingRun {
   // Returns the rows of an epoch that its batches leave over.
-  int64_t rows_left_over() const { return data.train->rows() % prepared.plan.batch_rows(); }
+  int64_t rows_left_over() const { return data.train->rows() % prepared.plan().batch_rows(); }
 
   TrainTest data;
   std::string model_text;  // Workload's
   PreparedRun prepared;
-  std::string choice = {};  // why this plan was chosen, if it was
   LearningRate learning_rate;
 };
 
-// Returns the errors of MakeRun that configuration and files alone show, before data are read or
-// devices asked for.
-absl::Status CheckPlanFlags(const RunConfig& options);
-
-// Prepares the workload, which must have rows for a batch, profiles the model, and partitions it or
-// reads its plan.
+// Prepares the workload, which must have rows for a batch, and chooses a plan (plan_choice.h).
 absl::StatusOr<TrainingRun> MakeRun(const RunConfig& options);
 
 }  // namespace stagecoach::engine

@@ -1,16 +1,22 @@
 #include "engine/session/saved_run.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system_calls.h"
+#include "base/units.h"
 #include "engine/train/save_interval.h"
 
 namespace stagecoach::engine {
@@ -23,6 +29,22 @@ absl::Duration BetweenFailures(int restarts) {
   int64_t seconds = 0;
   if (started == nullptr || !absl::SimpleAtoi(started, &seconds) || restarts < 1) return kUnknown;
   return std::min(kUnknown, (absl::Now() - absl::FromUnixSeconds(seconds)) / restarts);
+}
+
+// Returns the name of the model as a part of a file name: "char_gpt" of examples/char_gpt.toml.
+std::string ShortNameOf(const std::string& model) {
+  constexpr size_t kMostLetters = 40;
+  std::filesystem::path path = std::filesystem::path(model).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // of a folder
+  if (path.extension() == ".toml" || path.extension() == ".safetensors") path.replace_extension();
+  std::string name = path.filename().string().substr(0, kMostLetters);
+  for (char& letter : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(letter)) && letter != '.' &&
+        letter != '_') {
+      letter = '-';
+    }
+  }
+  return name;
 }
 
 // Adds the folders of checkpoints in this one, and in those that it has.
@@ -79,6 +101,27 @@ std::vector<std::string> CheckpointFoldersNear(const std::string& folder) {
   return found;
 }
 
+absl::StatusOr<std::string> MakeRunFolder(const RunConfig& config, int64_t bytes, absl::Time now) {
+  constexpr int kMostOfADay = 10'000;
+  RETURN_IF_ERROR(base::MakeFolders(config.runs));
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(config.runs, error);
+  if (!error && space.available < static_cast<uintmax_t>(bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a checkpoint takes ", base::FormatBytes(bytes), ", and the disk of ", config.runs, " has ",
+        base::FormatBytes(static_cast<int64_t>(space.available)), " left"));
+  }
+  const std::string name =
+      absl::StrCat(config.runs, "/", absl::FormatTime("%F", now, absl::LocalTimeZone()), "-",
+                   ShortNameOf(NameOfModel(config)));
+  for (int i = 1; i <= kMostOfADay; ++i) {
+    const std::string path = i == 1 ? name : absl::StrCat(name, "-", i);
+    if (mkdir(path.c_str(), 0777) == 0) return path;
+    if (errno != EEXIST) return base::WriteError("make", path);
+  }
+  return absl::AlreadyExistsError(absl::StrCat(name, " and ", kMostOfADay - 1, " more exist"));
+}
+
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path, const Notices& notices) {
   std::vector<absl::Status> passed_over;
   absl::StatusOr<Checkpoint> checkpoint = OpenNewest(path, passed_over);
@@ -127,30 +170,36 @@ std::string DescribeOtherData(const Manifest& manifest, const RunConfig& options
                       is_test ? " (its test set)" : "");
 }
 
-AutomaticSaves::AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts)
+AutomaticSaves::AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts,
+                               bool has_interval, std::function<bool()> wants_save)
     : rendezvous_(rendezvous),
       deadline_(deadline),
       restarts_(restarts),
+      has_interval_(has_interval),
+      wants_save_(std::move(wants_save)),
       last_(absl::Now()),
       interval_(absl::Seconds(10)) {  // the first save shows what one costs
   StartVote();
 }
 
+bool AutomaticSaves::IsWanted() {
+  if (wants_save_ != nullptr && wants_save_()) is_asked_ = true;
+  if (is_asked_ || has_interval_) return is_asked_;
+  // One process decides: clocks differ.
+  const bool decides = rendezvous_ == nullptr || rendezvous_->rank() == 0;
+  return decides && absl::Now() - last_ >= interval_;
+}
+
 void AutomaticSaves::StartVote() {
-  vote_.emplace(rendezvous_,
-                Vote::Options{.wanted =
-                                  [this] {
-                                    // One process decides: clocks differ.
-                                    return (rendezvous_ == nullptr || rendezvous_->rank() == 0) &&
-                                           IsDue();
-                                  },
-                              .deadline = deadline_});
+  vote_.emplace(rendezvous_, Vote::Options{.wanted = [this] { return IsWanted() ? 1 : 0; },
+                                           .deadline = deadline_});
 }
 
 absl::StatusOr<bool> AutomaticSaves::Wanted() {
   absl::StatusOr<bool> passes = vote_->Passes();
   if (!passes.ok() || !*passes) return passes;
   last_ = absl::Now();
+  is_asked_ = false;
   StartVote();
   return true;
 }
@@ -164,13 +213,11 @@ CheckpointOptions CheckpointOptionsOf(const RunConfig& config, const TrainingRun
   CheckpointOptions checkpoints;
   if (config.checkpoints.empty()) return checkpoints;
   checkpoints.folder = config.checkpoints;
-  if (config.every_steps.has_value()) {
-    checkpoints.every_steps = *config.every_steps;
-  } else {
-    checkpoints.wanted = [&automatic] { return automatic.Wanted(); };
-  }
+  checkpoints.every_steps = config.saves_at_end_only ? 0 : config.every_steps.value_or(0);
+  checkpoints.wanted = [&automatic] { return automatic.Wanted(); };
   checkpoints.save.retention = {.newest = config.kept_checkpoints,
-                                .every_steps = config.kept_every_steps};
+                                .every_steps = config.kept_every_steps,
+                                .best_by = config.best_by};
   checkpoints.save.program = config.program;
   checkpoints.save.model_source = run.model_text;
   checkpoints.save.options = std::move(options);

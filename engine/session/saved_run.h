@@ -1,6 +1,8 @@
 #ifndef STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_
 #define STAGECOACH_ENGINE_SESSION_SAVED_RUN_H_
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +32,11 @@ absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string&
 // those.
 std::vector<std::string> CheckpointFoldersNear(const std::string& folder);
 
+// Makes a folder in config.runs for the run, which has none yet, and returns its path: named after
+// the day of `now` and the model, "runs/2026-11-29-default", with "-2" and so on if there is one
+// already. ResourceExhausted: the disk has no room for a checkpoint of `bytes`.
+absl::StatusOr<std::string> MakeRunFolder(const RunConfig& config, int64_t bytes, absl::Time now);
+
 // Opens the checkpoint at a path, or the newest one of a run. A notice names each newer one that is
 // damaged.
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path, const Notices& notices);
@@ -46,31 +53,35 @@ absl::StatusOr<std::optional<Checkpoint>> FindResumePoint(const RunConfig& confi
 std::string DescribeOtherData(const Manifest& manifest, const RunConfig& options,
                               const TrainingRun& run);
 
-// Decides when a run is saved whose interval is not given.
+// Decides when a run is saved besides every so many steps: when a process is asked to, and, if the
+// interval is not given, as often as it pays.
 class AutomaticSaves {
  public:
   // `rendezvous`: that of all processes; null if there is one. It outlives this. `restarts`: the
-  // number of restarts of the run so far.
-  AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts);
+  // number of restarts of the run so far. `wants_save`: RunConfig's.
+  AutomaticSaves(Rendezvous* rendezvous, absl::Duration deadline, int restarts, bool has_interval,
+                 std::function<bool()> wants_save);
 
   // CheckpointOptions::wanted, and its outcome.
   absl::StatusOr<bool> Wanted();
   void Saved(const SaveReport& save);
 
  private:
-  bool IsDue() const { return absl::Now() - last_ >= interval_; }
+  bool IsWanted();
   void StartVote();
 
   Rendezvous* const rendezvous_;
   const absl::Duration deadline_;
   const int restarts_;
+  const bool has_interval_;
+  const std::function<bool()> wants_save_;
+  bool is_asked_ = false;  // and nothing has been saved since
   std::optional<Vote> vote_;
   absl::Time last_;
   absl::Duration interval_;
 };
 
-// Returns what Fit is told of checkpoints, which keep `options`. `automatic` is used if the
-// interval is not given.
+// Returns what Fit is told of checkpoints, which keep `options`.
 CheckpointOptions CheckpointOptionsOf(const RunConfig& config, const TrainingRun& run,
                                       std::vector<SavedOption> options, AutomaticSaves& automatic);
 

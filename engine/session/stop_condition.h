@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/metrics.h"
 
 namespace stagecoach::engine {
 
@@ -13,12 +13,11 @@ namespace stagecoach::engine {
 struct StopCondition {
   enum class Comparison : uint8_t { kAbove, kAtLeast, kBelow, kAtMost };
 
-  std::string metric;  // train_loss, test_loss, train_accuracy or test_accuracy
+  std::string metric;  // MetricTypes
   Comparison comparison = Comparison::kAbove;
-  double bound = 0.0;  // in [0, 1] for an accuracy
+  double bound = 0.0;  // in [0, 1] for a share
   std::string text;    // the text that it was read from
 
-  bool is_accuracy() const;
   double ValueIn(const Metrics& metrics) const;
   // Returns false for NaN.
   bool IsMet(const Metrics& metrics) const;

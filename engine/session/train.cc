@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/supervisor.h"
+#include "engine/session/plan_choice.h"
 #include "engine/session/process_group.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/session.h"
@@ -36,7 +37,8 @@ absl::StatusOr<bool> Complete(const TrainingHooks& hooks, const std::optional<La
 
 absl::StatusOr<TrainingOutcome> Train(RunConfig config, const TrainingHooks& hooks) {
   ASSIGN_OR_RETURN(const std::optional<Launch> launch, FindLaunch());
-  config.takes_fingerprint = launch.has_value() || !config.checkpoints.empty();
+  config.takes_fingerprint =
+      launch.has_value() || !config.checkpoints.empty() || !config.runs.empty();
   absl::StatusOr<std::optional<base::FileLock>> lock = std::nullopt;
   // First, so that what is found does not change.
   if (!launch.has_value() || launch->rank == 0) {

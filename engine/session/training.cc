@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "engine/session/device_choice.h"
 #include "engine/session/machine.h"
 #include "engine/session/recorders.h"
+#include "engine/train/class_metrics.h"
 #include "engine/train/fit.h"
 
 namespace stagecoach::engine {
@@ -22,7 +25,7 @@ std::string Fingerprint(const RunConfig& options, const TrainingRun& run) {
       "steps: ", StepsOf(options, run),
       "\nsteps between evaluations: ", options.evaluate_every_steps,
       "\nwhen to stop: ", options.stop_when.has_value() ? options.stop_when->text : "never",
-      "\npatience: ", options.patience,
+      "\npatience: ", options.patience, "\nbest by: ", options.best_by,
       "\nseed: ", options.seed,  // which decides some data: so, before them
       "\ndata to train on: ", size_of(*run.data.train), " ", run.data.fingerprint.train,
       "\ndata to test: ", size_of(*run.data.test), " ", run.data.fingerprint.test, "\n");
@@ -36,13 +39,25 @@ int64_t FrozenFloats(const PreparedRun& run) {
 
 }  // namespace
 
+std::vector<std::string> EvaluatedMetrics(const RunConfig& options) {
+  std::vector<std::string> asked = options.evaluation_metrics;
+  asked.push_back(options.best_by);
+  if (options.stop_when.has_value()) asked.push_back(options.stop_when->metric);
+  std::vector<std::string> metrics;
+  for (const std::string& metric : MetricsOfOutputs()) {
+    if (std::find(asked.begin(), asked.end(), metric) != asked.end()) metrics.push_back(metric);
+  }
+  return metrics;
+}
+
 int64_t StepsOf(const RunConfig& options, const TrainingRun& run) {
-  return options.steps.value_or(options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan));
+  return options.steps.value_or(options.epochs *
+                                StepsPerEpoch(*run.data.train, run.prepared.plan()));
 }
 
 int EpochsOf(const RunConfig& options, const TrainingRun& run) {
   if (!options.steps.has_value()) return options.epochs;
-  const int64_t per_epoch = StepsPerEpoch(*run.data.train, run.prepared.plan);
+  const int64_t per_epoch = StepsPerEpoch(*run.data.train, run.prepared.plan());
   return static_cast<int>(
       std::min<int64_t>((*options.steps - 1) / per_epoch + 1, std::numeric_limits<int>::max()));
 }
@@ -73,8 +88,17 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const RunConfig& options,
 int64_t HostBytesOf(const PreparedRun& run) {
   if (run.device.kind != DeviceKind::kCpu) return 0;
   int64_t bytes = 0;
-  for (const partition::RankReport& rank : run.report.ranks) {
-    bytes += run.plan.replicas() * rank.peak_bytes();
+  for (const partition::RankReport& rank : run.compiled.ranks) {
+    bytes += run.plan().replicas() * rank.peak_bytes();
+  }
+  return bytes;
+}
+
+int64_t SavedBytesOf(const PreparedRun& run) {
+  int64_t bytes = 0;
+  for (const partition::StageReport& stage : run.compiled.stages) {
+    bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
+             FrozenFloats(run) * stage.memory.frozen_bytes;
   }
   return bytes;
 }
@@ -82,14 +106,15 @@ int64_t HostBytesOf(const PreparedRun& run) {
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
   if (run.device.kind != DeviceKind::kCpu) return absl::OkStatus();
   int64_t needed_bytes = HostBytesOf(run);
-  for (const partition::StageReport& stage : run.report.stages) {
-    // Values that are kept are copies of all that a stage has.
-    const int64_t copied_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
-                                 FrozenFloats(run) * stage.memory.frozen_bytes;
-    if (use.saves) needed_bytes += copied_bytes;
-    if (use.keeps) needed_bytes += run.plan.replicas() * copied_bytes;
-  }
+  // Values that are kept are copies of all that the stages have.
+  if (use.saves) needed_bytes += SavedBytesOf(run);
+  if (use.keeps) needed_bytes += run.plan().replicas() * SavedBytesOf(run);
   return CheckHasMemory(needed_bytes + use.output_bytes);
+}
+
+absl::Status CheckHasRoom(const RunConfig& options, const PreparedRun& run, const MemoryUse& use) {
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
+  return CheckHasMemoryFor(run, use);
 }
 
 }  // namespace stagecoach::engine

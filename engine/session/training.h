@@ -2,6 +2,8 @@
 #define STAGECOACH_ENGINE_SESSION_TRAINING_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,9 +47,17 @@ struct MemoryUse {
 // Returns the bytes of this machine's memory that the devices of a run take: none, if they are
 // GPUs.
 int64_t HostBytesOf(const PreparedRun& run);
+// Returns the bytes of what a checkpoint keeps of all stages.
+int64_t SavedBytesOf(const PreparedRun& run);
 // Returns ResourceExhausted if the plan is for CPU devices and this machine has less memory than
 // they need.
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use);
+// Returns an error of CheckGpusHaveRoom or CheckHasMemoryFor.
+absl::Status CheckHasRoom(const RunConfig& options, const PreparedRun& run, const MemoryUse& use);
+
+// Returns the metrics that evaluations compute from outputs: those that are asked for, or that the
+// run is judged by.
+std::vector<std::string> EvaluatedMetrics(const RunConfig& options);
 
 }  // namespace stagecoach::engine
 

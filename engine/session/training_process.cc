@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,8 +22,10 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/comm/vote.h"
+#include "engine/models/hugging_face_model.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/training.h"
+#include "engine/train/class_metrics.h"
 #include "schedule/simulate/simulate.h"
 #include "schedule/traces/chrome_trace.h"
 
@@ -37,9 +41,9 @@ absl::Status CheckRun(const RunConfig& options, const TrainingRun& run) {
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
-  return CheckHasMemoryFor(run.prepared,
-                           {.saves = !options.checkpoints.empty(),
-                            .keeps = run.prepared.lowered->collectives.results_before_steps});
+  return CheckHasMemoryFor(
+      run.prepared, {.saves = !options.checkpoints.empty(),
+                     .keeps = run.prepared.compiled.lowered->collectives.results_before_steps});
 }
 
 base::Deadline DeadlineOf(const RunConfig& options) {
@@ -49,7 +53,7 @@ base::Deadline DeadlineOf(const RunConfig& options) {
 // Simulates a step at the times that were measured.
 absl::StatusOr<schedule::Trace> SimulateStep(Trainer& trainer) {
   ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
-  const partition::LoweredPlan& lowered = *trainer.run().lowered;
+  const partition::LoweredSchedules& lowered = *trainer.run().compiled.lowered;
   ASSIGN_OR_RETURN(schedule::Simulation simulation,
                    schedule::Simulate(lowered.training, costs,
                                       {.sends = SendsOf(lowered.transfers), .keep_trace = true}));
@@ -112,6 +116,17 @@ absl::StatusOr<DataPosition> Resume(const RunConfig& options, const TrainingRun&
   return restored.manifest.position;
 }
 
+// Returns an error if the data do not have the metrics that evaluations are to compute.
+absl::Status CheckMetrics(const RunConfig& options, const TrainingRun& run) {
+  const std::vector<std::string> metrics = EvaluatedMetrics(options);
+  const TargetSpec& target = run.data.train->spec().target;
+  const bool has_one_class = target.kind == TargetSpec::Kind::kClasses && target.shape.rank() == 0;
+  if (metrics.empty() || has_one_class) return absl::OkStatus();
+  return base::UsageError(absl::StrCat(
+      metrics.front(), " is for data of which each sample has one class as its label, and ",
+      DataOf(options), " has ", Describe(target)));
+}
+
 // Says which classes a run does not see before it is tested with them.
 void NoteClassesOnlyTested(const TrainTest& data, const Notices& notices) {
   const TargetSpec& target = data.train->spec().target;
@@ -144,23 +159,29 @@ void NoteClassesOnlyTested(const TrainTest& data, const Notices& notices) {
 absl::StatusOr<TrainingProcess::InitialValues> TrainingProcess::OpenInitialValues(
     const RunConfig& options, const TrainingRun& run) {
   InitialValues initial;
+  const auto model_of_run = [&] {
+    return HuggingFaceModelOf(run.model_text, run.prepared.model.input,
+                              run.data.train->spec().target.classes);
+  };
   if (!options.initial_parameters.empty()) {
-    ASSIGN_OR_RETURN(const HuggingFaceModel model,
-                     HuggingFaceModelOf(run.model_text, run.prepared.model.input,
-                                        run.data.train->spec().target.classes));
+    ASSIGN_OR_RETURN(const HuggingFaceModel model, model_of_run());
     ASSIGN_OR_RETURN(initial.parameters,
                      HuggingFaceFolder::Open(options.initial_parameters, model));
   }
   if (IsPeftFolder(options.lora)) {
-    ASSIGN_OR_RETURN(const Transformer model, TransformerOf(run.model_text));
-    ASSIGN_OR_RETURN(initial.adapters, PeftFolder::Open(options.lora, model));
+    ASSIGN_OR_RETURN(const HuggingFaceModel model, model_of_run());
+    const auto* const transformer = std::get_if<Transformer>(&model);
+    if (transformer == nullptr) {
+      return base::UsageError("--lora: a folder of PEFT's is for transformers");
+    }
+    ASSIGN_OR_RETURN(initial.adapters, PeftFolder::Open(options.lora, *transformer));
   }
   return initial;
 }
 
-absl::StatusOr<TrainingOutcome> TrainingProcess::Train(const RunConfig& options,
+absl::StatusOr<TrainingOutcome> TrainingProcess::Train(RunConfig options,
                                                        const ProcessGroup& group) {
-  if (!run_.has_value()) RETURN_IF_ERROR(Begin(options, group));
+  RETURN_IF_ERROR(run_.has_value() ? TakeOwnFolder(options, group) : Begin(options, group));
   const bool goes_on = trainer_ != nullptr || snapshot_.has_value() || group.launch.is_replacement;
   if (goes_on) RETURN_IF_ERROR(PrepareRecovery(options, *group.rendezvous));
   rendezvous_ = group.rendezvous;
@@ -190,16 +211,44 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::Train(const RunConfig& options,
   return TrainToTheEnd(options, group.launch.restarts, goes_on);
 }
 
-absl::Status TrainingProcess::Begin(const RunConfig& options, const ProcessGroup& group) {
+absl::Status TrainingProcess::TakeOwnFolder(RunConfig& options, const ProcessGroup& group) {
+  if (options.runs.empty() || !options.checkpoints.empty()) return absl::OkStatus();
+  if (options.is_first_rank() && own_folder_.empty() && !group.launch.is_replacement) {
+    const absl::Status has_memory = CheckHasMemoryFor(
+        run_->prepared,
+        {.saves = true,
+         .keeps = run_->prepared.compiled.lowered->collectives.results_before_steps});
+    absl::StatusOr<std::string> made =
+        has_memory.ok() ? MakeRunFolder(options, SavedBytesOf(run_->prepared), absl::Now())
+                        : has_memory;
+    if (made.ok()) own_folder_ = *std::move(made);
+    if (!made.ok()) {
+      options.notices.Tell(absl::StrCat("the run will not be saved: ", made.status().message()));
+    }
+  }
+  if (group.rendezvous != nullptr) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> folders,
+                     group.rendezvous->AllGather(own_folder_, DeadlineOf(options)));
+    const auto known = absl::c_find_if(folders, [](const auto& name) { return !name.empty(); });
+    if (known != folders.end()) own_folder_ = *known;
+  }
+  options.checkpoints = own_folder_;
+  options.saves_at_end_only = true;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingProcess::Begin(RunConfig& options, const ProcessGroup& group) {
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(CheckRun(options, *run_));
   if (group.rendezvous != nullptr && !options.plan_file.empty()) {
-    RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan.num_devices(),
+    RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan().num_devices(),
                                    absl::StrCat("--plan ", options.plan_file)));
   }
+  RETURN_IF_ERROR(TakeOwnFolder(options, group));
   if (!lock_.has_value() && options.is_first_rank()) {  // the folder has been made just now
     ASSIGN_OR_RETURN(lock_, LockCheckpoints(options.checkpoints, options.notices));
   }
+  RETURN_IF_ERROR(CheckMetrics(options, *run_));
   NoteClassesOnlyTested(run_->data, options.notices);
   if (options.sampled_answers > 0) {
     ASSIGN_OR_RETURN(sampler_, AnswerSampler::Create(options, *run_));
@@ -272,7 +321,9 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
   Vote stop(rendezvous_.get(),
             {.wanted = [&] { return options.wants_stop == nullptr ? 0 : options.wants_stop(); },
              .deadline = LongestWait(options)});
-  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts);
+  AutomaticSaves automatic(rendezvous_.get(), LongestWait(options), restarts,
+                           options.every_steps.has_value() || options.saves_at_end_only,
+                           options.wants_save);
   CheckpointOptions checkpoints = CheckpointOptionsOf(options, *run_,
                                                       hooks_.options_to_save == nullptr
                                                           ? std::vector<SavedOption>()
@@ -303,8 +354,18 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                [&](const Metrics& metrics) {
                  return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
                },
+           .metrics = EvaluatedMetrics(options),
+           .best_by = options.best_by,
            .patience = options.patience,
-           .on_step = [&](const FitProgress& progress) { observer_->Step(progress); },
+           .on_step =
+               [&](const FitProgress& progress) {
+                 observer_->Step(progress);
+                 const bool is_asked = options.wants_save != nullptr &&
+                                       options.checkpoints.empty() && options.wants_save();
+                 if (!is_asked) return;
+                 options.notices.Tell(
+                     "asked for a checkpoint, but the run has no folder for it: see --checkpoint");
+               },
            .on_epoch =
                [&](const EpochResult& result) {
                  observer_->Epoch(result);

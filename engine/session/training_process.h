@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -34,10 +35,13 @@ class TrainingProcess {
 
   // `group`: the processes of the run; it has no rendezvous if there is one process. After an
   // error, it may be called again with the same options and another group.
-  absl::StatusOr<TrainingOutcome> Train(const RunConfig& options, const ProcessGroup& group);
+  absl::StatusOr<TrainingOutcome> Train(RunConfig options, const ProcessGroup& group);
 
  private:
-  absl::Status Begin(const RunConfig& options, const ProcessGroup& group);
+  absl::Status Begin(RunConfig& options, const ProcessGroup& group);
+  // Makes the run's folder, if it is to have one of its own, and has it saved there; among
+  // processes, in that of the first rank. All processes call this. A notice says why there is none.
+  absl::Status TakeOwnFolder(RunConfig& options, const ProcessGroup& group);
   // Called if all others survive: agrees with them on a step, and keeps a snapshot of the trainer.
   absl::Status PrepareRecovery(const RunConfig& options, Rendezvous& rendezvous);
   // What a run that begins starts from, if not at random.
@@ -62,6 +66,7 @@ class TrainingProcess {
   std::optional<base::FileLock> lock_;
   Supervisor* const supervisor_;
   std::optional<TrainingRun> run_;
+  std::string own_folder_;                  // in RunConfig::runs; "": it has none
   std::unique_ptr<AnswerSampler> sampler_;  // null: no answers are asked for
   std::shared_ptr<Rendezvous> rendezvous_;  // outlives the trainer
   std::unique_ptr<Trainer> trainer_;

@@ -1,6 +1,7 @@
 // What is trained, of engine/session/run_config.h: data, model, optimizer.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -13,9 +14,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/error_class.h"
 #include "base/file.h"
 #include "base/line.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
@@ -32,6 +35,7 @@
 #include "engine/models/presets.h"
 #include "engine/models/transformer.h"
 #include "engine/nn/layers/lora.h"
+#include "engine/session/loss_options.h"
 #include "engine/session/run_config.h"
 
 namespace stagecoach::engine {
@@ -192,6 +196,19 @@ absl::Status CheckChatFlags(const RunConfig& options, const DataSource& source) 
       absl::StrCat(given, " is for a .jsonl file, and ", source.spec, " is none"));
 }
 
+// Returns an error if a run on numbers ends, or is judged, by a metric of classes.
+absl::Status CheckMetricsOfNumbers(const RunConfig& options) {
+  const auto check = [](absl::string_view use, const std::string& metric) -> absl::Status {
+    if (!MetricOf(metric).is_of_classes) return absl::OkStatus();
+    return base::UsageError(absl::StrCat(use, ": numbers have no ",
+                                         absl::StripPrefix(DescribeMetric(metric), "test "),
+                                         ": expected train_loss or test_loss"));
+  };
+  RETURN_IF_ERROR(check(absl::StrCat("--best-by ", options.best_by), options.best_by));
+  if (!options.stop_when.has_value()) return absl::OkStatus();
+  return check(absl::StrCat("--stop-when ", options.stop_when->text), options.stop_when->metric);
+}
+
 absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions& tokens,
                                    const Shape& model_input) {
   if (options.channels.has_value() && !HoldsArrays(DataOf(options)) &&
@@ -223,12 +240,7 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
         absl::StrCat("--test-fraction is for a single file, and ", source.spec,
                      " has a test set of its own; another one is named with --test-data"));
   }
-  const bool has_accuracy = source.labels == LabelKind::kClasses;
-  if (!has_accuracy && options.stop_when.has_value() && options.stop_when->is_accuracy()) {
-    return base::UsageError(
-        absl::StrCat("--stop-when ", options.stop_when->text,
-                     ": numbers have no accuracy: expected train_loss or test_loss"));
-  }
+  if (source.labels == LabelKind::kNumbers) RETURN_IF_ERROR(CheckMetricsOfNumbers(options));
   ASSIGN_OR_RETURN(TrainTest data, [&] {
     const auto work = options.notices.BeginWork(DescribeReading(DataOf(options)));
     absl::StatusOr<TrainTest> loaded = LoadData(source);
@@ -263,9 +275,10 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
 
 // A sample may not have more positions than the model that --init names.
 absl::Status CheckContext(const RunConfig& options, int64_t context, const Transformer& initial) {
-  if (context <= initial.context) return absl::OkStatus();
+  if (context <= initial.longest_context()) return absl::OkStatus();
   return base::DataError(absl::StrCat("a context of ", context, " tokens, but the model in ",
-                                      options.initial_parameters, " has ", initial.context));
+                                      options.initial_parameters, " has ",
+                                      initial.longest_context()));
 }
 
 std::string WithLora(std::string text, const std::optional<LoraOptions>& lora) {
@@ -294,6 +307,49 @@ absl::StatusOr<std::string> WithInitial(const RunConfig& options, std::string te
   return WithLora(ModelFileOf(*named), lora);
 }
 
+// The model file of the default network for tokens. Positions are as many as the data have: chats
+// need more of them than a text is cut into.
+std::string SmallGpt(const RunConfig& options) {
+  const NetworkSize size = NetworkSizeOf(options, 0);
+  const int heads = size.width % 4 == 0 ? 4 : 1;
+  return absl::StrCat(HoldsChats(DataOf(options)) ? "" : "context = 64\n", R"(
+[[layer]]
+type = "embedding"
+vocabulary = "classes"
+features = )",
+                      size.width, R"(
+positions = true
+
+[[layer]]
+type = "sequence"
+repeat = )",
+                      size.layers, R"(
+layers = [
+  { type = "residual", layers = [
+      { type = "layer_norm" },
+      { type = "linear", outputs = )",
+                      3 * size.width, R"( },
+      { type = "attention", heads = )",
+                      heads, R"( },
+      { type = "linear", outputs = )",
+                      size.width, R"( } ] },
+  { type = "residual", layers = [
+      { type = "layer_norm" },
+      { type = "linear", outputs = )",
+                      4 * size.width, R"(, activation = "gelu" },
+      { type = "linear", outputs = )",
+                      size.width, R"( } ] },
+]
+
+[[layer]]
+type = "layer_norm"
+
+[[layer]]
+type = "linear"
+outputs = "classes"
+)");
+}
+
 absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
   if (!options.model_text.empty()) return options.model_text;
   if (options.model_file.empty() && !options.initial_parameters.empty()) {
@@ -309,16 +365,24 @@ absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
     }
     return ModelFileOf(model);
   }
-  if (options.model_file.empty()) return std::string();
+  if (options.model_file.empty()) {
+    const bool has_tokens = HoldsTokens(DataOf(options), !options.tokenizer.empty());
+    return has_tokens ? SmallGpt(options) : std::string();
+  }
   absl::StatusOr<std::string> named = ModelFileNamed(options.model_file);
   if (named.ok()) return WithInitial(options, *std::move(named));
   if (!absl::IsNotFound(named.status())) return base::WithClass(base::ErrorClass::kUsage, named);
   absl::StatusOr<std::string> text = base::ReadInput(options.model_file, kMaxModelFileBytes);
   if (text.ok()) return WithInitial(options, *std::move(text));
   if (!absl::IsNotFound(text.status())) return text;
-  return base::DataError(absl::StrCat(text.status().message(), "; models with a name are ",
-                                      absl::StrJoin(ModelNames(), ", ")),
-                         absl::StatusCode::kNotFound);
+  const std::string nearest =
+      base::Nearest(options.model_file.substr(0, options.model_file.find(':')), ModelNames());
+  return base::DataError(
+      absl::StrCat(text.status().message(),
+                   nearest.empty() ? absl::StrCat("; models with a name are ",
+                                                  absl::StrJoin(ModelNames(), ", "))
+                                   : absl::StrCat("; did you mean the model ", nearest, "?")),
+      absl::StatusCode::kNotFound);
 }
 
 absl::StatusOr<std::string> WithQuantization(const RunConfig& options, std::string text) {
@@ -378,19 +442,6 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
                                        " are not trained: add adapters, such as --lora rank=16"));
 }
 
-// The learning rate, or its peak.
-float PeakRateOf(const RunConfig& options) {
-  if (options.learning_rate.has_value()) return *options.learning_rate;
-  constexpr float kAdapterRate = 2e-4F;  // Dettmers et al. 2023, for models of 7 and 13 billion
-  if (!options.lora.empty() && options.optimizer == "adamw") return kAdapterRate;
-  const OptimizerType* const found = FindOptimizerType(options.optimizer);
-  const OptimizerType& type = found == nullptr ? OptimizerTypes().front() : *found;
-  if (type.rate_times_width == 0.0F || NameOfModel(options) != kDefaultModel) {
-    return type.learning_rate;
-  }
-  return std::min(type.learning_rate, type.rate_times_width / static_cast<float>(options.width));
-}
-
 }  // namespace
 
 std::string DescribeReading(const std::string& data) {
@@ -406,28 +457,23 @@ std::string NameOfModel(const RunConfig& options) {
   return options.initial_parameters.empty() ? kDefaultModel : options.initial_parameters;
 }
 
-absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t steps) {
-  const float peak = PeakRateOf(options);
-  if (options.learning_rate_schedule == "constant") {
-    if (!options.warmup_steps.has_value() && !options.min_learning_rate.has_value()) {
-      return LearningRate::Constant(peak);
-    }
-    return base::UsageError(
-        absl::StrCat(options.warmup_steps.has_value() ? "--warmup-steps" : "--min-lr",
-                     " is for --lr-schedule warmup-cosine; constant has --learning-rate alone"));
+NetworkSize NetworkSizeOf(const RunConfig& options, int64_t features) {
+  constexpr NetworkSize kGpt = {.layers = 4, .width = 128};
+  constexpr NetworkSize kLargest = {.layers = 20, .width = 2304};
+  constexpr int64_t kLeastWidth = 64, kFew = 256;
+  NetworkSize size = kGpt;
+  if (features > 0) {
+    const uint64_t wanted =
+        std::bit_ceil(8 * static_cast<uint64_t>(std::min(features, kLargest.width)));
+    size.width = std::clamp(static_cast<int64_t>(wanted), kLeastWidth, kLargest.width);
+    size.layers = size.width <= kFew ? 4 : size.width < kLargest.width ? 8 : kLargest.layers;
   }
-  const auto share = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
-  const int64_t warmup_steps = options.warmup_steps.value_or(std::max<int64_t>(1, share));
-  if (warmup_steps > steps) {
-    return base::UsageError(absl::StrCat("--warmup-steps is ", warmup_steps, ", but the run has ",
-                                         steps, " steps in all"));
-  }
-  const float minimum = options.min_learning_rate.value_or(0.0F);
-  if (minimum > peak) {
-    return base::UsageError(absl::StrCat("--min-lr is ", minimum,
-                                         ", above the rate that the warm-up ends with, ", peak));
-  }
-  return LearningRate::WarmupCosine(peak, warmup_steps, steps, minimum);
+  return {.layers = options.layers.value_or(size.layers),
+          .width = options.width.value_or(size.width)};
+}
+
+int64_t NetworkFeaturesOf(const Dataset& data) {
+  return data.spec().inputs.front().has_ids() ? 0 : data.features();
 }
 
 absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& text,
@@ -438,8 +484,9 @@ absl::StatusOr<Model> MakeModel(const RunConfig& options, const std::string& tex
           "the default network takes numbers, and the data has ids of tokens: name a model that "
           "takes ids with --model");
     }
-    ASSIGN_OR_RETURN(Model network, DefaultNetwork(data.input.elements(), data.classes,
-                                                   options.layers, options.width));
+    const NetworkSize size = NetworkSizeOf(options, data.input.elements());
+    ASSIGN_OR_RETURN(Model network,
+                     DefaultNetwork(data.input.elements(), data.classes, size.layers, size.width));
     if (data.has_numbers) network.loss = MeanSquaredErrorOfValues();
     return network;
   }
@@ -467,6 +514,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options) {
                                            ParseModelInput(workload.model_text)));
   ASSIGN_OR_RETURN(workload.model, MakeModel(options, workload.model_text,
                                              ModelData::Of(workload.data.train->spec())));
+  RETURN_IF_ERROR(SetLossOptions(options, workload.data, workload.model));
   workload.model.has_documents = workload.data.train->spec().has_documents;
   const auto check_fits = [&](const Dataset& data, const TargetSpec& target) {
     return CheckFits(data.spec(), workload.model.input, target, workload.model.vocabulary,
@@ -501,6 +549,10 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options) {
       ASSIGN_OR_RETURN(planned.optimizer, OptimizerOf(options));
       ASSIGN_OR_RETURN(const ModelData shapes, ShapesOf(options, tokens));
       ASSIGN_OR_RETURN(planned.model, MakeModel(options, text, shapes));
+      if (!options.class_weights.empty()) {
+        return base::UsageError("--class-weights needs to know the classes: name --data");
+      }
+      RETURN_IF_ERROR(SetLossOptions(options, {}, planned.model));
       return planned;
     }
   }

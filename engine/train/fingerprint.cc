@@ -95,6 +95,8 @@ void Add(const LearningRate& rate, Lines& lines) {
   lines.Add("steps of warmup", rate.warmup_steps);
   lines.Add("steps of the learning rate's schedule", rate.total_steps);
   lines.AddFloat("minimum of the learning rate", rate.minimum);
+  lines.Add("period of the learning rate", rate.period);
+  lines.AddFloat("factor of the learning rate", rate.factor);
 }
 
 }  // namespace
@@ -109,7 +111,10 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
               }));
   }
   lines.Add("loss", run.profile.loss_spec.description);
-  Add(run.plan, run.lowered->training, lines);
+  for (const float weight : run.profile.loss_spec.class_weights) {
+    lines.AddFloat("weight of a class", weight);
+  }
+  Add(run.plan(), run.compiled.lowered->training, lines);
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
@@ -117,8 +122,9 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
             options.on_nonfinite == OnNonFinite::kSkip ? "skipped" : "an error");
   lines.Add("steps between checks of replicas", options.replica_check_steps);
   lines.Add("device", Name(options.device.kind));
-  lines.Add("transfers",
-            run.lowered->transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
+  lines.Add("transfers", run.compiled.lowered->transfers == schedule::Transfers::kGrouped
+                             ? "grouped"
+                             : "separate");
   lines.Add("precision", kernels::PrecisionName(options.device.precision));
   return absl::StrCat(options.fingerprint, std::move(lines).Take());
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "engine/data/sampler.h"
+#include "engine/train/class_metrics.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -55,9 +57,12 @@ void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& po
 }
 
 // Counts an evaluation. NaN is no gain.
-void CountEvaluation(double test_loss, DataPosition& position) {
-  if (test_loss < position.best_test_loss.value_or(std::numeric_limits<double>::infinity())) {
-    position.best_test_loss = test_loss;
+void CountEvaluation(const Metrics& metrics, DataPosition& position) {
+  const double value = metrics.ValueOf(position.best_by);
+  const bool is_gain = position.best.has_value() ? IsBetter(position.best_by, value, *position.best)
+                                                 : !std::isnan(value);
+  if (is_gain) {
+    position.best = value;
     position.evaluations_since_best = 0;
   } else {
     ++position.evaluations_since_best;
@@ -75,6 +80,11 @@ class TrainingLoop {
         steps_per_epoch_(StepsPerEpoch(*data.train, trainer.plan())),
         position_(options.start),
         saved_steps_(options.start_is_saved ? trainer.steps() : -1) {
+    if (position_.best_by != options.best_by) {  // then nothing is known of the best so far
+      position_.best_by = options.best_by;
+      position_.best.reset();
+      position_.evaluations_since_best = 0;
+    }
     // Older checkpoints are of data whose rows have all their answers.
     if (position_.answers == 0) {
       position_.answers = (position_.rows - position_.skipped_rows) * target().answers();
@@ -93,9 +103,11 @@ class TrainingLoop {
     if (trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
+    result_.evaluation = absl::Seconds(all_evaluations_seconds_);
     result_.skipped_steps = position_.skipped_steps;
     result_.out_of_patience = IsOutOfPatience();
-    result_.best_test_loss = position_.best_test_loss;
+    result_.best_by = position_.best_by;
+    result_.best = position_.best;
     result_.evaluations_since_best = position_.evaluations_since_best;
     result_.metrics = position_.metrics;
     result_.step_losses_hash = position_.losses_hash;
@@ -143,11 +155,14 @@ class TrainingLoop {
                  .losses_hash = position_.losses_hash,
                  .metrics = row.metrics(),
                  .skipped_steps = position_.skipped_steps,
-                 .best_test_loss = position_.best_test_loss,
+                 .best_by = position_.best_by,
+                 .best = position_.best,
                  .evaluations_since_best = position_.evaluations_since_best};
-    CountEvaluation(row.test_loss, position_);
+    CountEvaluation(row.metrics(), position_);
     Show();
-    return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
+    const bool is_saved_if_due =
+        options_.checkpoints.every_steps == 0 && options_.checkpoints.wanted;
+    return is_saved_if_due && !IsDone() ? SaveIfDue() : Save();
   }
 
   absl::Status TrainEpoch(EpochResult& row) {
@@ -215,7 +230,7 @@ class TrainingLoop {
   // Does not change the position: the caller knows whether the epoch is over.
   absl::Status Evaluate(EpochResult& row) {
     const Stopwatch watch;
-    ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
+    ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateTestData(row));
     evaluation_seconds_ = watch.Seconds();
     all_evaluations_seconds_ += evaluation_seconds_;
     result_.stopped = evaluation.rows < data_.test->rows();
@@ -226,11 +241,28 @@ class TrainingLoop {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<Evaluation> EvaluateTestData(EpochResult& row) {
+    if (options_.metrics.empty()) return trainer_.Evaluate(*data_.test, options_.stop);
+    const int64_t classes = trainer_.run().profile.output.elements();
+    ClassMetrics metrics(options_.metrics, classes);
+    ASSIGN_OR_RETURN(const Evaluation evaluation,
+                     trainer_.Predict(*data_.test, [&](const Outputs& outputs) {
+                       for (int64_t i = 0; i < outputs.rows; ++i) {
+                         metrics.Add(outputs.values.subspan(static_cast<size_t>(i * classes),
+                                                            static_cast<size_t>(classes)),
+                                     data_.test->label(outputs.first_row + i));
+                       }
+                       return absl::OkStatus();
+                     }));
+    row.more = metrics.Results();
+    return evaluation;
+  }
+
   absl::Status EvaluateWithin(EpochResult& row) {
     RETURN_IF_ERROR(Evaluate(row));
     if (result_.stopped) return absl::OkStatus();
     position_.metrics = row.metrics();
-    CountEvaluation(row.test_loss, position_);
+    CountEvaluation(row.metrics(), position_);
     Show();
     const int64_t steps = position_.rows / batch_;
     row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,11 +38,12 @@ struct EpochResult {
   double train_accuracy = 0.0;  // over the same samples, of all their answers (TargetSpec)
   double test_accuracy = 0.0;
   double test_loss = 0.0;
+  std::map<std::string, double> more;  // Metrics
   // Training time in this run, excluding evaluations and what was trained before it.
   absl::Duration training;
   double samples_per_second = 0.0;
 
-  Metrics metrics() const { return {loss, train_accuracy, test_loss, test_accuracy}; }
+  Metrics metrics() const { return {loss, train_accuracy, test_loss, test_accuracy, more}; }
 };
 
 // The result of saving a checkpoint.
@@ -51,7 +54,7 @@ struct SaveReport {
 };
 
 // When and how a run is saved: as below; also after the evaluation that ends an epoch; at its end;
-// and when it is stopped. What is saved after a step that is evaluated has the test loss, by which
+// and when it is stopped. What is saved after a step that is evaluated has the metrics, by which
 // the best checkpoint is chosen (Retention).
 struct CheckpointOptions {
   std::string folder;  // "": never
@@ -83,7 +86,12 @@ struct FitOptions {
   // Asked after each evaluation, and about the position at which the run resumes; ends the run
   // there if it says so. Metrics are the same in all processes, so they end at the same step.
   std::function<bool(const Metrics&)> stop_when;
-  // Ends the run after as many evaluations in a row that have not lowered the test loss; 0: never.
+  // Metrics that evaluations compute besides loss and accuracy (MetricTypes, ClassMetrics). With
+  // some, `stop` does not end an evaluation.
+  std::vector<std::string> metrics;
+  // The metric by which evaluations, and the checkpoints that are kept, are compared.
+  std::string best_by = "test_loss";
+  // Ends the run after as many evaluations in a row that have not improved it; 0: never.
   int64_t patience = 0;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
@@ -95,12 +103,14 @@ struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
   int64_t skipped_steps = 0;     // those of `steps` that changed nothing (OnNonFinite)
+  absl::Duration evaluation;     // the time that evaluations took
   bool stopped = false;          // by FitOptions::stop
   bool condition_met = false;    // by FitOptions::stop_when
   bool out_of_patience = false;  // FitOptions::patience
-  // Of all evaluations of the run: the lowest test loss (none: all were NaN), and how many have
-  // passed since it.
-  std::optional<double> best_test_loss;
+  // Of all evaluations of the run: the best value of FitOptions::best_by (none: all were NaN), and
+  // how many have passed since it.
+  std::string best_by;
+  std::optional<double> best;
   int64_t evaluations_since_best = 0;
   std::optional<Metrics> metrics;  // if the run ended with an evaluation
   // Fingerprint of the loss of every step, in order: equal for equal bits. Empty without steps.

@@ -26,10 +26,10 @@ void AppendValues(const Tensor& from, int64_t count, std::vector<float>& values)
 
 absl::StatusOr<std::vector<float>> GatherOutputs(RankGroup& group, Executors executors,
                                                  const PreparedRun& run, const Batch& batch) {
-  const partition::Plan& plan = run.plan;
+  const partition::Plan& plan = run.plan();
   const int64_t elements = run.profile.output.elements();
   const int micro_batches = plan.schedule.num_micro_batches;
-  const Rank last = run.lowered->training.rank_of(StageId(plan.num_stages() - 1));
+  const Rank last = run.compiled.lowered->training.rank_of(StageId(plan.num_stages() - 1));
   std::vector<ValueShare> shares;
   std::vector<float> own;
   own.reserve(batch.rows.size() * static_cast<size_t>(elements));

@@ -93,7 +93,7 @@ double SpanOf(const Trace& trace) {
 
 absl::StatusOr<TracedSteps> TraceSteps(PreparedRun run, int repeats,
                                        const std::function<bool()>& is_stopped = nullptr) {
-  const int64_t batch_rows = run.plan.batch_rows();
+  const int64_t batch_rows = run.plan().batch_rows();
   const RandomSamples data(run.sample_spec(), batch_rows);
   const TrainerOptions options = {.optimizer = run.optimizer,
                                   .learning_rate = LearningRate::Constant(kLearningRate),
@@ -164,10 +164,10 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                           .device = options.device}));
   ASSIGN_OR_RETURN(PreparedRun fine,
                    PrepareRun(model, profile,
-                              GivenPlan{.plan = StagePerLayer(cut.plan, profile.layers),
+                              GivenPlan{.plan = StagePerLayer(cut.plan(), profile.layers),
                                         .optimizer = options.optimizer,
                                         .device = options.device,
-                                        .transfers = cut.lowered->transfers}));
+                                        .transfers = cut.compiled.lowered->transfers}));
   ASSIGN_OR_RETURN(TracedSteps steps,
                    TraceSteps(std::move(fine), measure.repeats, measure.is_stopped));
   const std::vector<Trace>& traces = steps.traces;
@@ -217,7 +217,7 @@ absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas) {
                          .micro_batches = replicas,
                          .device = device}));
   const std::vector<partition::LayerCost> layers = run.profile.layers;
-  const auto stages = static_cast<size_t>(run.plan.num_stages());
+  const auto stages = static_cast<size_t>(run.plan().num_stages());
   ASSIGN_OR_RETURN(const TracedSteps steps, TraceSteps(std::move(run), kExchanges));
   const schedule::Costs costs = MeasureCosts(steps.traces, /*updates_in_backward=*/false,
                                              std::vector<schedule::StageMemory>(stages));

@@ -12,12 +12,12 @@
 namespace stagecoach::engine {
 
 DeviceReport PipelineTrainer::ReportPlanned(int device) const {
-  const partition::RankReport& predicted = run_.report.of(group_->mesh().rank_of(device));
+  const partition::RankReport& predicted = run_.compiled.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
-          .predicted_sent =
-              partition::SentBytesOf(run_, run_.profile.ties, group_->mesh().rank_of(device),
-                                     group_->mesh().replica_of(device))};
+          .predicted_sent = partition::SentBytesOf(run_.compiled, run_.profile.ties,
+                                                   group_->mesh().rank_of(device),
+                                                   group_->mesh().replica_of(device))};
 }
 
 void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
@@ -71,10 +71,8 @@ absl::StatusOr<schedule::Trace> PipelineTrainer::LastTrace() {
 
 absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   RETURN_IF_ERROR(CheckTraced());
-  std::vector<schedule::StageMemory> memory;
-  for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
   return MeasureCosts(traces_->Recent(steps_ - restored_steps_), run_.updates_in_backward(),
-                      std::move(memory), run_.lowered->collectives);
+                      run_.compiled.memory_of_stages(), run_.compiled.lowered->collectives);
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
@@ -88,7 +86,7 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   const ModelParameter& parameter = run_.profile.parameters[id];
   const StageId stage(plan().stage_of(parameter.layer));
   return CopyParameter(*group_, executors_, parameter,
-                       group_->mesh().device_of(run_.lowered->training.rank_of(stage), 0));
+                       group_->mesh().device_of(run_.compiled.lowered->training.rank_of(stage), 0));
 }
 
 absl::Status PipelineTrainer::SetParameter(const std::string& name,
@@ -115,8 +113,10 @@ absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values
     std::vector<ParameterId> ids;
     std::vector<kernels::Tensor> tensors;
     for (const TrainedPiece& piece : executor.TrainedPieces()) {
-      const bool is_adapter = run_.profile.parameters[piece.parameter].is_adapter;
-      if (piece.state != kTrainedValue || is_adapter != are_adapters) continue;
+      const ModelParameter& parameter = run_.profile.parameters[piece.parameter];
+      const bool is_one =
+          are_adapters ? parameter.is_adapter || parameter.is_trained_base : !parameter.is_adapter;
+      if (piece.state != kTrainedValue || !is_one) continue;
       ids.push_back(piece.parameter);
       tensors.push_back(piece.tensor);
     }

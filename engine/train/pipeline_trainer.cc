@@ -16,18 +16,18 @@
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"
 #include "engine/train/trainer_checks.h"
-#include "partition/plan/prepared_plan.h"
+#include "partition/plan/compiled_plan.h"
 
 namespace stagecoach::engine {
 
 absl::Status PipelineTrainer::Initialize() {
-  RETURN_IF_ERROR(CheckTrainer(run_.plan, options_));
+  RETURN_IF_ERROR(CheckTrainer(run_.plan(), options_));
   RETURN_IF_ERROR(CheckPreparedFor(run_, options_));
 
-  RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
+  RankGroupOptions group = GroupOptionsOf(run_.plan(), options_);
   group.ties = run_.profile.parameters.ties();
   group.fingerprint = FingerprintOf(run_, options_);
-  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered->training));
+  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.compiled.lowered->training));
   RETURN_IF_ERROR(CreateRings());
   executors_.resize(static_cast<size_t>(plan().num_devices()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
@@ -43,7 +43,7 @@ absl::Status PipelineTrainer::Initialize() {
   if (options_.on_slow_rank) {
     step_time_monitor_ = std::make_unique<StepTimeMonitor>(*group_, options_.on_slow_rank);
   }
-  if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered->training);
+  if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.compiled.lowered->training);
   return absl::OkStatus();
 }
 
@@ -80,14 +80,14 @@ absl::Status PipelineTrainer::CheckChoices() {
 absl::Status PipelineTrainer::CreateExecutor(int device) {
   const schedule::Rank rank = group_->mesh().rank_of(device);
   std::vector<std::unique_ptr<Stage>> stages;
-  for (StageId id : run_.lowered->training.StagesOf(rank)) {
+  for (StageId id : run_.compiled.lowered->training.StagesOf(rank)) {
     const int index = id.value();
     StageOptions options{.id = id,
                          .first_layer = plan().first(index),
                          .last_layer = plan().last(index),
-                         .is_first = run_.lowered->training.is_first(id),
-                         .is_last = run_.lowered->training.is_last(id),
-                         .splits_backward = run_.lowered->training.SplitsBackward(id),
+                         .is_first = run_.compiled.lowered->training.is_first(id),
+                         .is_last = run_.compiled.lowered->training.is_last(id),
+                         .splits_backward = run_.compiled.lowered->training.SplitsBackward(id),
                          .trains = plan().trains(),
                          .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
                          .vocabulary = index == 0 ? run_.model.vocabulary : 0,
@@ -106,7 +106,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
     }
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(device), run_.model,
                                                                  run_.profile.parameters, options));
-    STAGECOACH_CHECK(stage->memory() == run_.report.of(id).memory,
+    STAGECOACH_CHECK(stage->memory() == run_.compiled.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));
   }
@@ -117,7 +117,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
     ties.push_back({first.id, second.id, StageId(plan().stage_of(first.layer)),
                     StageId(plan().stage_of(second.layer))});
   }
-  ASSIGN_OR_RETURN(partition::RankMemoryPlans memory, partition::PlanRankMemory(run_, rank));
+  const partition::RankReport& memory = run_.compiled.of(rank);
   ASSIGN_OR_RETURN(
       executors_[static_cast<size_t>(device)],
       Executor::Create({.device = &group_->device(device),
@@ -133,10 +133,10 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                         .ties = ties,
                         .output = run_.profile.output,
                         .clip_norm = options_.optimizer.clip_norm,
-                        .collectives = run_.lowered->collectives,
-                        .training = {plan().trains() ? &run_.lowered->training : nullptr,
-                                     std::move(memory.training)},
-                        .evaluation = {&run_.lowered->evaluation, std::move(memory.evaluation)}},
+                        .collectives = run_.compiled.lowered->collectives,
+                        .training = {plan().trains() ? &run_.compiled.lowered->training : nullptr,
+                                     memory.training},
+                        .evaluation = {&run_.compiled.lowered->evaluation, memory.evaluation}},
                        std::move(stages)));
   return absl::OkStatus();
 }
@@ -175,7 +175,7 @@ absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
 const Executor& PipelineTrainer::ExecutorOf(int replica) const {
   if (options_.rendezvous != nullptr) return own_executor();
   const StageId last(plan().num_stages() - 1);
-  const schedule::Rank rank = run_.lowered->training.rank_of(last);
+  const schedule::Rank rank = run_.compiled.lowered->training.rank_of(last);
   return *executors_[static_cast<size_t>(group_->mesh().device_of(rank, replica))];
 }
 
@@ -205,16 +205,19 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   const int64_t number = steps_ + 1;
   const absl::StatusOr<float> learning_rate = options_.learning_rate.At(number);
   if (!learning_rate.ok()) return group_->Fail(learning_rate.status());
+  const std::vector<float>& weights = run_.profile.loss_spec.class_weights;
   const TrainStep step{.update = {.step = number, .learning_rate = *learning_rate},
                        .start = start,
                        .next = {.data = knows_next ? &data : nullptr,
                                 .rows = next_rows,
-                                .answers = CountAnswers(data, next_rows)}};
+                                .answers = CountAnswers(data, next_rows),
+                                .answer_weight = WeighAnswers(data, next_rows, weights)}};
   schedule::Trace* const trace =
       traces_ == nullptr ? nullptr : &traces_->Begin(number - restored_steps_);
   const Batch batch{.data = &data,
                     .rows = rows,
                     .answers = CountAnswers(data, rows),
+                    .answer_weight = WeighAnswers(data, rows, weights),
                     .step = number,
                     .first_sample = samples_};
   const absl::Status performed = RunSchedule([&](int device, bool is_measured) {

@@ -8,8 +8,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "partition/search/evaluation_of.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
+#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 
@@ -78,40 +78,40 @@ absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& p
   return FindPlan(request);
 }
 
-absl::StatusOr<partition::PreparedPlan> MakePlan(const ModelProfile& profile,
-                                                 const PlanOptions& options) {
+absl::StatusOr<partition::CompiledPlan> PlanForSchedule(const ModelProfile& profile,
+                                                        const PlanOptions& options) {
   const schedule::Transfers transfers = TransfersFor(options);
-  return partition::MakePlan({.layers = profile.layers,
-                              .ends = profile.ends(OwnMicroBatches(options)),
-                              .devices = options.devices,
-                              .replication = WithPartsFor(transfers, options.replication),
-                              .schedule = MakerOf(options),
-                              .predicts = options.predicts,
-                              .micro_batch_rows = options.micro_batch_rows,
-                              .device_memory_bytes = options.device.memory_bytes,
-                              .transfers = transfers,
-                              .collectives = profile.collectives});
+  return partition::BalanceStages({.layers = profile.layers,
+                                   .ends = profile.ends(OwnMicroBatches(options)),
+                                   .devices = options.devices,
+                                   .replication = WithPartsFor(transfers, options.replication),
+                                   .schedule = MakerOf(options),
+                                   .predicts = options.predicts,
+                                   .micro_batch_rows = options.micro_batch_rows,
+                                   .device_memory_bytes = options.device.memory_bytes,
+                                   .transfers = transfers,
+                                   .collectives = profile.collectives});
 }
 
 // The search assumes a core per device. If devices share some, a schedule with less idle time gains
 // less, so the result is compared with all named schedules under that assumption.
-absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
+absl::StatusOr<partition::CompiledPlan> FastestPlan(const ModelProfile& profile,
                                                     const PlanOptions& options) {
   const partition::Profile joined = JoinProfiles("", {profile});
   ASSIGN_OR_RETURN(partition::PlanEvaluation found, SearchPlan(joined, options));
   const int devices = options.devices * options.replication.replicas;
   if (options.cores == 0 || options.cores >= devices) {
-    return partition::PreparedPlan(std::move(found));
+    return std::move(found.compiled);
   }
   double best_ns = StepNsOnCores(found, options.cores);
-  partition::PreparedPlan best = std::move(found);
+  partition::CompiledPlan best = std::move(found.compiled);
   for (const schedule::Generator& generator : schedule::Generators()) {
     PlanOptions named = options;
     named.schedule = std::string(generator.name);
-    absl::StatusOr<partition::PreparedPlan> plan = MakePlan(profile, named);
+    absl::StatusOr<partition::CompiledPlan> plan = PlanForSchedule(profile, named);
     if (!plan.ok()) continue;  // not for this shape, or it does not fit
     ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
-                     EvaluationOf(plan->plan, joined, partition::UniformCluster(devices)));
+                     EvaluatePlan(plan->plan, joined, partition::UniformCluster(devices)));
     const double step_ns = StepNsOnCores(evaluation, options.cores);
     if (step_ns >= best_ns) continue;
     best_ns = step_ns;
@@ -120,11 +120,12 @@ absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
   return best;
 }
 
-absl::StatusOr<partition::PreparedPlan> PlanWithStages(const ModelProfile& profile,
+absl::StatusOr<partition::CompiledPlan> PlanWithStages(const ModelProfile& profile,
                                                        const PlanOptions& options) {
   RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
   const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
-  return is_open && !options.predicts ? FastestPlan(profile, options) : MakePlan(profile, options);
+  return is_open && !options.predicts ? FastestPlan(profile, options)
+                                      : PlanForSchedule(profile, options);
 }
 
 }  // namespace
@@ -138,12 +139,15 @@ SampleSpec PreparedRun::sample_spec() const {
   return {.inputs = {std::move(input)}, .target = profile.loss_spec.target};
 }
 
+ProfileOptions ProfileOptionsOf(const PlanOptions& options) {
+  return {.micro_batch_rows = options.micro_batch_rows,
+          .optimizer = options.optimizer,
+          .device = options.device,
+          .results = options.results};
+}
+
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options) {
-  ASSIGN_OR_RETURN(ModelProfile profile,
-                   AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,
-                                        .optimizer = options.optimizer,
-                                        .device = options.device,
-                                        .results = options.results}));
+  ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, ProfileOptionsOf(options)));
   return PrepareRun(model, std::move(profile), options);
 }
 
@@ -157,7 +161,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
     partition::LayerCost& cost = with_recomputed.layers[static_cast<size_t>(layer)];
     cost = partition::Recomputed(cost);
   }
-  ASSIGN_OR_RETURN(partition::PreparedPlan plan, PlanWithStages(with_recomputed, options));
+  ASSIGN_OR_RETURN(partition::CompiledPlan plan, PlanWithStages(with_recomputed, options));
   if (!recomputed.empty()) plan.plan.recomputed = recomputed;
   return PreparedRun{std::move(plan), model, options.optimizer, options.device, std::move(profile)};
 }
@@ -177,8 +181,8 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
     given.plan.recomputed = RecomputedLayers(profile, given.recompute);
   }
   const partition::EndMemory ends = profile.ends(given.plan.schedule.num_micro_batches);
-  ASSIGN_OR_RETURN(partition::PreparedPlan plan,
-                   PreparePlan(std::move(given.plan), profile.layers, ends, given.transfers,
+  ASSIGN_OR_RETURN(partition::CompiledPlan plan,
+                   CompilePlan(std::move(given.plan), profile.layers, ends, given.transfers,
                                profile.collectives));
   return PreparedRun{std::move(plan), model, given.optimizer, given.device, std::move(profile)};
 }

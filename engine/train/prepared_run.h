@@ -12,7 +12,7 @@
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/stage/optimizer.h"
 #include "engine/runtime/stage/profile.h"
-#include "partition/plan/prepared_plan.h"
+#include "partition/plan/compiled_plan.h"
 #include "schedule/ir/schedule.h"
 #include "schedule/transforms/lowering.h"
 
@@ -21,19 +21,22 @@ namespace stagecoach::engine {
 // Everything about a run that is settled before its devices are made: the model and the costs of
 // its layers, the plan, the actions of every rank, and the memory of each. PrepareRun makes it;
 // later code only reads it.
-struct PreparedRun : partition::PreparedPlan {
+struct PreparedRun {
+  partition::CompiledPlan compiled;
   Model model;
   Optimizer optimizer;
   DeviceSpec device;  // for each rank
   ModelProfile profile;
+  std::string choice = {};  // why its schedule was chosen, if it was
 
+  const partition::Plan& plan() const { return compiled.plan; }
   // Describes the data that it trains on.
   SampleSpec sample_spec() const;
 
   // True if parameters are updated within the backward pass, if there is one: not while gradients
   // are still to be summed over replicas.
   bool updates_in_backward() const {
-    return plan.trains() && profile.updates_in_backward && !plan.replication.is_needed();
+    return plan().trains() && profile.updates_in_backward && !plan().replication.is_needed();
   }
 };
 
@@ -79,16 +82,19 @@ struct PlanOptions {
   Recompute recompute = Recompute::kPlanned;
 };
 
+// Returns the options of the profile that such a plan is made from.
+ProfileOptions ProfileOptionsOf(const PlanOptions& options);
+
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
 // model; under kAnySchedule, into those of the fastest plan that partition::FindPlan finds or, if
 // devices share cores, of the fastest of that and those of all named schedules. Errors: those of
-// AnalyzeModel, CheckReplication, and partition::MakePlan or FindPlan.
+// AnalyzeModel, CheckReplication, and partition::BalanceStages or FindPlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
 // Does the same for a model whose profile, with these options, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
                                        const PlanOptions& options);
 
-// Prepares a user's plan. Errors: those of AnalyzeModel and PreparePlan.
+// Prepares a user's plan. Errors: those of AnalyzeModel and CompilePlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given);
 // Does the same for a model whose profile, with that optimizer and those devices, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given);

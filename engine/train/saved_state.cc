@@ -36,7 +36,7 @@ std::string NewId() {
 absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
   ASSIGN_OR_RETURN(std::vector<ShardFile> files,
                    ShardFilesOf(run.profile.parameters, run.optimizer));
-  if (!run.plan.trains()) {
+  if (!run.plan().trains()) {
     std::erase_if(files, [](const ShardFile& file) { return IsOptimizerFile(file.name); });
   }
   return files;
@@ -54,7 +54,7 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
     return base::DataError(absl::StrCat(checkpoint.path(), ": ", what...),
                            absl::StatusCode::kFailedPrecondition);
   };
-  const bool trains = run.plan.trains();
+  const bool trains = run.plan().trains();
   if (trains && manifest.optimizer.kind != run.optimizer.kind) {
     return refuse("it was trained with ", TypeOf(manifest.optimizer).name,
                   ", which keeps other states than the optimizer of this run");
@@ -106,7 +106,7 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
   manifest.input = run.model.input;
   manifest.output = run.profile.output;
   manifest.loss = run.profile.loss_spec.description;
-  manifest.plan.plan = run.plan;
+  manifest.plan.plan = run.plan();
 }
 
 // The pieces of each tensor that a device has.
@@ -219,14 +219,14 @@ SavedState::SavedState(const PreparedRun& run, RankGroup& group, Executors execu
       background_(calls) {}
 
 int SavedState::OwnerOf(int layer) const {
-  const StageId stage(run_.plan.stage_of(layer));
-  return group_.mesh().device_of(run_.lowered->training.rank_of(stage),
-                                 layer % run_.plan.replicas());
+  const StageId stage(run_.plan().stage_of(layer));
+  return group_.mesh().device_of(run_.compiled.lowered->training.rank_of(stage),
+                                 layer % run_.plan().replicas());
 }
 
 bool SavedState::Writes(int device, const TrainedPiece& piece) const {
   if (piece.is_copy) return false;
-  const bool is_shard = run_.plan.replication.shards_optimizer && piece.state != kTrainedValue;
+  const bool is_shard = run_.plan().replication.shards_optimizer && piece.state != kTrainedValue;
   return is_shard || OwnerOf(run_.profile.parameters[piece.parameter].layer) == device;
 }
 

@@ -247,10 +247,10 @@ class Trainer {
   // Describes what is trained, and how: the plan, the schedules as the ranks run them, predicted
   // memory.
   virtual const PreparedRun& run() const = 0;
-  const partition::Plan& plan() const { return run().plan; }
+  const partition::Plan& plan() const { return run().plan(); }
   virtual int64_t steps() const = 0;  // completed so far, including those before a checkpoint
   // Returns all devices of the run: those of each rank one after the other, in the order of
-  // replicas. run().report says which stages a rank holds.
+  // replicas. run().compiled says which stages a rank holds.
   virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;
 
   // Returns when everything in the last step happened in the first replica, on one clock for all
@@ -259,7 +259,8 @@ class Trainer {
   virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
 
   // Returns the costs of the last kTracedSteps steps (engine/train/measure/measured_costs.h), for
-  //   Simulate(run().lowered->training, costs, {.sends = SendsOf(run().lowered->transfers)})
+  //   Simulate(run().compiled.lowered->training, costs, {.sends =
+  //   SendsOf(run().compiled.lowered->transfers)})
   // to predict a step. Errors: those of LastTrace.
   virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 

@@ -58,15 +58,16 @@ absl::Status TellOthers(const TrainerOptions& options, absl::Status status) {
 }
 
 absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options) {
-  if (run.model.cached_positions > 0 && run.plan.trains()) {
+  if (run.model.cached_positions > 0 && run.plan().trains()) {
     return absl::InvalidArgumentError(
         "a model that is given positions one by one (ModelForGeneration) only predicts: plan for "
         "that with PlanOptions::predicts");
   }
   const auto parameters = run.profile.parameters.all();
-  const bool has_adapters = std::any_of(parameters.begin(), parameters.end(),
-                                        [](const ModelParameter& p) { return p.is_adapter; });
-  if (run.model.is_frozen && run.plan.trains() && !has_adapters) {
+  const bool has_trained =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const ModelParameter& p) { return !p.update.is_frozen(); });
+  if (run.model.is_frozen && run.plan().trains() && !has_trained) {
     return absl::InvalidArgumentError(
         "all parameters of the model are frozen, and no layer has adapters "
         "(LinearOptions::adapters)");
@@ -76,9 +77,10 @@ absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& opti
     other = "another optimizer";
   } else if (run.device != options.device) {
     other = "other devices";
-  } else if (run.lowered->transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
+  } else if (run.compiled.lowered->transfers != TransfersOf(GroupOptionsOf(run.plan(), options))) {
     other = "another exchange between devices";
-  } else if ((run.lowered->collectives.result_bytes > 0) != (options.rendezvous != nullptr)) {
+  } else if ((run.compiled.lowered->collectives.result_bytes > 0) !=
+             (options.rendezvous != nullptr)) {
     other = "another number of processes";
   }
   if (other == nullptr) return absl::OkStatus();

@@ -50,12 +50,13 @@ absl::Status CheckAttention(const AttentionShape& shape, int64_t max_extent) {
         absl::StrCat("attention: the numbers of a head that are rotated must be even, and at most ",
                      shape.head_size, ", not ", shape.rotary_size));
   }
-  if (!IsRotaryScaling(shape.rotary_scaling)) {
-    const RotaryScaling& scaling = shape.rotary_scaling;
-    return absl::InvalidArgumentError(absl::StrCat("attention: frequencies cannot be scaled by ",
-                                                   scaling.factor, " between ", scaling.low_turns,
-                                                   " and ", scaling.high_turns, " turns in ",
-                                                   scaling.original_positions, " positions"));
+  const int64_t pairs = (shape.rotary_size > 0 ? shape.rotary_size : shape.head_size) / 2;
+  if (!IsRotaryScaling(shape.rotary_scaling, pairs)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: frequencies are scaled by ", shape.rotary_scaling.pairs,
+                     " divisors and rotations by ", shape.rotary_scaling.scale,
+                     ", expected positive numbers, and a divisor for each of the ", pairs,
+                     " pairs, which may be at most ", kMaxScaledPairs));
   }
   if (shape.window < 0) {
     return absl::InvalidArgumentError(

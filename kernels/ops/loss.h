@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,13 +25,21 @@ struct LossShape {
   // P: rows of a sample, whose loss is their mean. R is a multiple of P.
   int64_t positions = 1;
 };
-struct SoftmaxCrossEntropyShape : LossShape {};
+struct SoftmaxCrossEntropyShape : LossShape {
+  bool is_plain() const { return label_smoothing == 0.0F && class_weights.empty(); }
+
+  float label_smoothing = 0.0F;      // e, in [0, 1)
+  std::vector<float> class_weights;  // w: C of them, finite and at least 0; empty: all are 1
+};
 struct MeanSquaredErrorShape : LossShape {};
 struct MeanSquaredErrorOfValuesShape : LossShape {};
 
 // A loss over class labels or, in the last case, numbers. For each row:
 //   softmax cross-entropy   -log softmax(output)[label]
 //                           gradient softmax(output) - onehot(label)
+//     with e and w          sum over c of q_c (-log softmax(output)[c]), where
+//                           q_c = (1 - e) w[label] onehot(label)_c + e/C w_c
+//                           gradient (sum of q) softmax(output) - q
 //   mean squared error      mean over classes of (output - onehot(label))^2
 //                           gradient 2/C (output - onehot(label))
 //   ... of values           mean of (output - target)^2
@@ -57,6 +66,9 @@ class LossOp : public Operation {
                                const LossTerms* terms, const Tensor& gradient, const Tensor& result,
                                std::byte* workspace) = 0;
 };
+
+// Returns InvalidArgument unless smoothing and weights are as SoftmaxCrossEntropyShape says.
+absl::Status CheckClassWeights(const SoftmaxCrossEntropyShape& shape);
 
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const SoftmaxCrossEntropyShape& shape,
                                                     Device& device);

@@ -66,6 +66,10 @@ struct Transformer {
   Positions positions = Positions::kLearned;
   bool qk_norm = false;     // a norm of each head of queries and keys, whose gains all heads share
   bool post_norms = false;  // attention and perceptron have norms behind them, too
+  // The positions that one sees in layers with a window, itself included. 0: no layer has one.
+  int64_t window = 0;
+  int64_t global_first = 0;  // the first layers, which have no window
+  int64_t global_every = 0;  // of the layers behind them, every N-th has none. 0: all have one
   bool tie_word_embeddings = true;  // the head uses the embedding's table
   bool dropout = true;              // after attention, perceptron and embedding, and on scores
   std::vector<int64_t> micro_batch_rows = {1};
@@ -113,6 +117,11 @@ struct Transformer {
   int64_t qkv_width() const { return query_width() + 2 * key_width(); }
   int64_t mlp_width() const { return mlp_hidden > 0 ? mlp_hidden : 4 * hidden; }
   int64_t mlp_inputs() const { return mlp == Mlp::kSwiGlu ? 2 : 1; }  // of width f
+  // Returns whether that layer has the window.
+  bool has_window(int64_t layer) const {
+    return window > 0 && layer >= global_first &&
+           (global_every == 0 || (layer - global_first + 1) % global_every != 0);
+  }
   // Returns the number of devices of a cluster that act as one.
   int64_t devices() const { return tensor_parallel * expert_parallel; }
 

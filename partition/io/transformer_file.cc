@@ -15,11 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/file.h"
-#include "base/hugging_face_keys.h"
 #include "base/json.h"
 #include "base/line.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
+#include "partition/io/transformer_families.h"
 #include "partition/io/transformer_keys.h"
 
 namespace stagecoach::partition {
@@ -35,93 +35,6 @@ constexpr int64_t kMostAutomaticRows = 16;
 constexpr std::array<const char*, 3> kAttentions = {"stored", "recomputed", "flash"};
 constexpr std::array<const char*, 2> kRecomputes = {"full", "selective"};
 constexpr std::array<const char*, 3> kOperators = {"scores", "norms", "activation"};
-
-// A family of Hugging Face's, with the defaults of its configuration.
-struct Family {
-  const char* type;
-  bool is_gpt2 = false;  // else like Llama
-  Bias bias = Bias::kNone;
-  int64_t kv_heads = 0, experts = 0, experts_per_token = 1, head_size = 0;
-  bool qk_norm = false;
-  bool may_have_bias = false;  // which is then a key
-  bool is_gemma = false, post_norms = false;
-};
-constexpr Family kFamilies[] = {
-    {.type = "gpt2", .is_gpt2 = true, .bias = Bias::kAll},
-    {.type = "llama", .may_have_bias = true},
-    {.type = "mistral", .kv_heads = 8},
-    {.type = "mixtral", .kv_heads = 8, .experts = 8, .experts_per_token = 2},
-    {.type = "phi3", .may_have_bias = true},
-    {.type = "qwen2", .bias = Bias::kQkv, .kv_heads = 32},
-    {.type = "qwen3", .kv_heads = 32, .head_size = 128, .qk_norm = true, .may_have_bias = true},
-    {.type = "gemma", .kv_heads = 16, .head_size = 256, .is_gemma = true},
-    {.type = "gemma2", .kv_heads = 4, .head_size = 256, .is_gemma = true, .post_norms = true},
-    {.type = "gemma3_text",
-     .kv_heads = 4,
-     .head_size = 256,
-     .qk_norm = true,
-     .is_gemma = true,
-     .post_norms = true}};
-// Hugging Face's keys that do not affect costs.
-constexpr const char* kFreeKeysOfGpt2[] = {"n_ctx",
-                                           "layer_norm_epsilon",
-                                           "reorder_and_upcast_attn",
-                                           "scale_attn_weights",
-                                           "scale_attn_by_inverse_layer_idx",
-                                           "n_special",
-                                           "predict_special_tokens",
-                                           "summary_type",
-                                           "summary_use_proj",
-                                           "summary_activation",
-                                           "summary_proj_to_labels",
-                                           "summary_first_dropout"};
-constexpr const char* kFreeKeysOfLlama[] = {"rms_norm_eps",
-                                            "rope_theta",
-                                            "rope_scaling",
-                                            "rope_parameters",
-                                            "rope_interleaved",
-                                            "pretraining_tp",
-                                            "max_sequence_length",
-                                            "max_window_layers",
-                                            "router_aux_loss_coef",
-                                            "router_jitter_noise",
-                                            "output_router_logits",
-                                            "use_mrope",
-                                            "original_max_position_embeddings",
-                                            "auto_map"};
-constexpr const char* kFreeKeysOfGemma[] = {"rms_norm_eps",           "rope_theta",
-                                            "rope_local_base_freq",   "rope_scaling",
-                                            "rope_parameters",        "query_pre_attn_scalar",
-                                            "attn_logit_softcapping", "final_logit_softcapping",
-                                            "sliding_window_pattern", "_sliding_window_pattern",
-                                            "cache_implementation",   "layer_types"};
-
-// The values that have been read, from one file or from two in succession.
-struct Read {
-  TransformerDescription description;
-  std::map<std::string, std::string> spelled;  // the keys that were present, by their first name
-  int64_t window = 0;                          // of a sliding attention window. 0: none
-
-  bool Has(const char* key) const { return spelled.contains(key); }
-};
-
-// Returns true if there is a value. Counts as a use of the key.
-bool HasValue(const json& document, ObjectReader& reader, const char* key) {
-  return reader.Has(key) && !document[key].is_null();
-}
-
-std::string Quoted(absl::Span<const char* const> words) {
-  return absl::StrCat("\"", absl::StrJoin(words, "\", \""), "\"");
-}
-
-absl::StatusOr<size_t> IndexOf(const std::string& word, absl::Span<const char* const> words,
-                               const char* key, const std::string& more,
-                               const ObjectReader& reader) {
-  const auto found = std::find(words.begin(), words.end(), word);
-  if (found != words.end()) return static_cast<size_t>(found - words.begin());
-  return reader.Error(key, absl::StrCat("must be ", Quoted(words), more, ", found \"",
-                                        absl::CHexEscape(word), "\""));
-}
 
 // A key has one value, several, or is left to the planner.
 enum class Form : uint8_t { kAbsent, kOne, kList, kAny };
@@ -213,135 +126,8 @@ absl::Status ReadTensorParallel(const json& document, ObjectReader& reader,
   return absl::OkStatus();
 }
 
-// ---- Families ----
-
-absl::Status ExpectWord(const json& document, ObjectReader& reader, const char* key,
-                        absl::Span<const char* const> words) {
-  if (!HasValue(document, reader, key)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string word, reader.RequiredString(key));
-  return IndexOf(word, words, key, "", reader).status();
-}
-
-absl::Status ReadGpt2(const json& document, ObjectReader& reader, Transformer& t) {
-  RETURN_IF_ERROR(ExpectWord(document, reader, "activation_function",
-                             {"gelu_new", "gelu_pytorch_tanh", "gelu"}));
-  t.dropout = false;
-  for (const char* const key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
-    ASSIGN_OR_RETURN(const double share, reader.OptionalDouble(key, 0.1));  // as in transformers
-    t.dropout = t.dropout || share > 0;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadWindow(const json& document, ObjectReader& reader, int64_t& window) {
-  if (reader.Has("layer_types") && !document["layer_types"].is_null()) {
-    ASSIGN_OR_RETURN(const ArrayReader types, reader.RequiredArray("layer_types"));
-    for (size_t i = 0; i < types.size(); ++i) {
-      ASSIGN_OR_RETURN(const std::string type, types.String(i));
-      if (type == "full_attention") continue;
-      return types.Error(i, absl::StrCat("is \"", absl::CHexEscape(type),
-                                         "\", of which no costs are known here; expected "
-                                         "\"full_attention\""));
-    }
-  }
-  ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", true));
-  if (!HasValue(document, reader, "sliding_window")) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t length, reader.RequiredInt64("sliding_window", {.min = 1}));
-  window = is_used ? length : 0;
-  return absl::OkStatus();
-}
-
-// Sets what the models with RMS norms, gates and rotary positions have in common.
-absl::Status ReadGated(const json& document, ObjectReader& reader, Transformer& t) {
-  t.mlp = Mlp::kSwiGlu;
-  t.norm = Norm::kRmsNorm;
-  t.positions = Positions::kRotary;
-  t.tie_word_embeddings = false;
-  t.dropout = false;
-  for (const char* const key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
-    if (!HasValue(document, reader, key)) continue;
-    RETURN_IF_ERROR(reader.RequiredDouble(key, {.min = 0, .max = 0}).status());
-  }
-  return absl::OkStatus();
-}
-
-// The window, of some layers, is at least as long as the sequence, or refused (Complete).
-absl::Status ReadGemma(const json& document, ObjectReader& reader, const Family& family,
-                       Read& read) {
-  Transformer& t = read.description.transformer;
-  RETURN_IF_ERROR(ReadGated(document, reader, t));
-  t.tie_word_embeddings = true;
-  t.post_norms = family.post_norms;
-  RETURN_IF_ERROR(
-      ExpectWord(document, reader, "hidden_act", {"gelu_pytorch_tanh", "gelu_new", "gelu"}));
-  RETURN_IF_ERROR(
-      ExpectWord(document, reader, "hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}));
-  for (const char* const key : {"attention_bias", "use_bidirectional_attention"}) {
-    ASSIGN_OR_RETURN(const bool is_set, reader.OptionalBool(key, false));
-    if (is_set) return reader.Error(key, "is true, of which no costs are known here");
-  }
-  if (!HasValue(document, reader, "sliding_window")) return absl::OkStatus();
-  ASSIGN_OR_RETURN(read.window, reader.RequiredInt64("sliding_window", {.min = 1}));
-  return absl::OkStatus();
-}
-
-absl::Status ReadLlama(const json& document, ObjectReader& reader, const Family& family,
-                       Read& read) {
-  Transformer& t = read.description.transformer;
-  RETURN_IF_ERROR(ReadGated(document, reader, t));
-  RETURN_IF_ERROR(ExpectWord(document, reader, "hidden_act", {"silu"}));
-  if (family.may_have_bias) {
-    ASSIGN_OR_RETURN(const bool of_attention, reader.OptionalBool("attention_bias", false));
-    ASSIGN_OR_RETURN(const bool of_mlp, reader.OptionalBool("mlp_bias", false));
-    if (of_mlp && !of_attention) {
-      return reader.Error("mlp_bias", "is true, which attention_bias is not; expected both");
-    }
-    t.bias = of_mlp ? Bias::kAll : of_attention ? Bias::kAttention : Bias::kNone;
-  }
-  return ReadWindow(document, reader, read.window);
-}
-
-// Reads a document of one of the families: its values, and all keys that do not affect costs.
-absl::Status ReadFamily(const json& document, ObjectReader& reader, Read& read) {
-  ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("model_type"));
-  const auto* const family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                          [&](const Family& own) { return own.type == type; });
-  if (family == std::end(kFamilies)) {
-    std::vector<const char*> types;
-    for (const Family& own : kFamilies) types.push_back(own.type);
-    return IndexOf(type, types, "model_type", "", reader).status();
-  }
-  Transformer& t = read.description.transformer;
-  t.bias = family->bias;
-  t.kv_heads = family->kv_heads;
-  t.head_size = family->head_size;
-  t.qk_norm = family->qk_norm;
-  t.experts = family->experts;
-  t.experts_per_token = family->experts_per_token;
-  t.attention = Attention::kFlash;
-  read.description.attentions = {Attention::kFlash};
-  if (!family->is_gpt2 && !HasValue(document, reader, "mlp_hidden") &&
-      !HasValue(document, reader, "intermediate_size")) {
-    RETURN_IF_ERROR(reader.RequiredInt64("intermediate_size").status());
-  }
-  if (family->is_gpt2) return ReadGpt2(document, reader, t);
-  return family->is_gemma ? ReadGemma(document, reader, *family, read)
-                          : ReadLlama(document, reader, *family, read);
-}
-
-absl::Status FinishFamily(const json& document, ObjectReader& reader) {
-  const std::string type = document["model_type"];
-  const absl::Span<const char* const> free = type == "gpt2" ? absl::MakeConstSpan(kFreeKeysOfGpt2)
-                                             : absl::StartsWith(type, "gemma")
-                                                 ? absl::MakeConstSpan(kFreeKeysOfGemma)
-                                                 : absl::MakeConstSpan(kFreeKeysOfLlama);
-  return base::CheckOtherConfigKeys(document, reader, free);
-}
-
-// ---- One document ----
-
 absl::Status ReadInteger(const json& document, ObjectReader& reader, const IntegerKey& key,
-                         Read& read) {
+                         ReadTransformerKeys& read) {
   const char* found = nullptr;
   for (const char* const name : key.names) {
     if (name == nullptr || !HasValue(document, reader, name)) continue;
@@ -385,7 +171,7 @@ absl::Status ReadKinds(const json& document, ObjectReader& reader,
 }
 
 // Reads the keys of a document, which override what has been read.
-absl::Status ReadKeys(const json& document, ObjectReader& reader, Read& read) {
+absl::Status ReadKeys(const json& document, ObjectReader& reader, ReadTransformerKeys& read) {
   TransformerDescription& description = read.description;
   Transformer& t = description.transformer;
   RETURN_IF_ERROR(ReadTensorParallel(document, reader, description));
@@ -428,14 +214,14 @@ absl::Status ReadKeys(const json& document, ObjectReader& reader, Read& read) {
   return ReadKinds(document, reader, description);
 }
 
-absl::Status ReadDocument(const json& document, ObjectReader& reader, Read& read) {
+absl::Status ReadDocument(const json& document, ObjectReader& reader, ReadTransformerKeys& read) {
   const bool is_family = reader.Has("model_type");
   if (is_family) RETURN_IF_ERROR(ReadFamily(document, reader, read));
   RETURN_IF_ERROR(ReadKeys(document, reader, read));
   return is_family ? FinishFamily(document, reader) : reader.Finish();
 }
 
-absl::Status ReadConfig(const std::string& path, Read& read) {
+absl::Status ReadConfig(const std::string& path, ReadTransformerKeys& read) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxDescriptionBytes));
   const auto parse = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(const json document,
@@ -448,7 +234,7 @@ absl::Status ReadConfig(const std::string& path, Read& read) {
 }
 
 absl::Status ReadNamedConfig(ObjectReader& reader, const std::optional<std::string>& folder,
-                             Read& read) {
+                             ReadTransformerKeys& read) {
   if (!reader.Has("config")) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string path, reader.RequiredString("config"));
   if (!folder.has_value()) return reader.Error("config", "is of a file, and this text is of none");
@@ -457,7 +243,7 @@ absl::Status ReadNamedConfig(ObjectReader& reader, const std::optional<std::stri
 }
 
 // Derives what follows from everything that was read, and checks that it is a transformer.
-absl::Status Complete(ObjectReader& reader, bool is_config, Read& read) {
+absl::Status Complete(ObjectReader& reader, bool is_config, ReadTransformerKeys& read) {
   Transformer& t = read.description.transformer;
   if (!read.Has("sequence") && t.context > 0) {
     t.sequence = t.context;
@@ -471,11 +257,6 @@ absl::Status Complete(ObjectReader& reader, bool is_config, Read& read) {
   if (t.bytes_per_value >= 4 && !read.Has("optimizer_bytes_per_parameter")) {
     t.optimizer_bytes_per_parameter = 8;
   }
-  if (read.window > 0 && read.window < t.sequence) {
-    return reader.Error("sliding_window",
-                        absl::StrCat("is ", read.window, ", less than the sequence, ", t.sequence,
-                                     ": no costs of that are known here"));
-  }
   const absl::Status checked = CheckTransformer(t);
   if (checked.ok()) return checked;
   const std::string message(checked.message());
@@ -488,7 +269,7 @@ absl::Status Complete(ObjectReader& reader, bool is_config, Read& read) {
 absl::StatusOr<TransformerDescription> ReadDescription(const json& document, bool is_config,
                                                        const std::optional<std::string>& folder) {
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
-  Read read;
+  ReadTransformerKeys read;
   if (is_config) {
     RETURN_IF_ERROR(reader.RequiredString("model_type").status());
   } else {

@@ -110,7 +110,7 @@ LayerCost Layer(const Transformer& t, int64_t rows, int64_t index) {
   LayerCost layer = {.name = absl::StrCat("layer", index)};
   const LayerParameters parameters = ParametersOfLayer(t);
   SetParameters(t, parameters.others, parameters.experts, layer);
-  SetLayerTimes(t, rows, layer);
+  SetLayerTimes(t, rows, index, layer);
   LayerMemory& memory = layer.memory;
   memory.input_bytes = bytes.Boundary();
   memory.output_bytes = bytes.Boundary();

@@ -58,8 +58,9 @@ class Times {
     return passes;
   }
   // Returns the time of the products of attention in F: scores, and their products with the values.
-  double AttentionNs() const {
-    const double flops = 4 * scores_ * Real(shape_.size_of_head());
+  // `seen`: ShareSeen.
+  double AttentionNs(double seen = 1.0) const {
+    const double flops = 4 * scores_ * seen * Real(shape_.size_of_head());
     return flops * share_ / (shape_.device_teraflops * 1e3);
   }
 
@@ -181,8 +182,16 @@ void Set(const Passes& passes, LayerCost& layer) {
 
 double TokensOf(const Transformer& t, int64_t rows) { return Real(t.sequence) * Real(rows); }
 
-double AttentionFlops(const Transformer& t, int64_t rows) {
-  return 4 * TokensOf(t, rows) * Real(t.sequence) * Real(t.query_width());
+double AttentionFlops(const Transformer& t, int64_t rows, double seen = 1.0) {
+  return 4 * TokensOf(t, rows) * Real(t.sequence) * Real(t.query_width()) * seen;
+}
+
+// Returns the share of the pairs of a position and one up to it that the layer's attention
+// computes.
+double ShareSeen(const Transformer& t, int64_t layer) {
+  if (t.attention != Attention::kFlash || !t.has_window(layer)) return 1.0;
+  const double s = Real(t.sequence), w = std::min(s, Real(t.window));
+  return (w * (w + 1) / 2 + (s - w) * w) / (s * (s + 1) / 2);
 }
 
 }  // namespace
@@ -213,8 +222,9 @@ void SetEmbeddingTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
   layer.step_ns = times.StepNs(layer, ParametersOfEmbedding(t));
 }
 
-void SetLayerTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
+void SetLayerTimes(const Transformer& t, int64_t rows, int64_t index, LayerCost& layer) {
   const Times times(t, rows);
+  const double seen = ShareSeen(t, index);
   Passes passes = times.Linear(times.tokens(), t.hidden, times.Part(t.qkv_width()));
   passes.Add(times.Linear(times.tokens(), times.Part(t.query_width()), t.hidden));
   passes.Add(times.Perceptron());
@@ -222,11 +232,11 @@ void SetLayerTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
   const double sums_ns = times.AllReduceNs(times.tokens()) + times.AllReduceNs(times.pairs());
   const double gathers_ns =
       times.GatherAgainNs(times.tokens()) + times.GatherAgainNs(times.pairs());
-  const double attention_ns = times.AttentionNs() + times.ScoresForwardNs();
+  const double attention_ns = times.AttentionNs(seen) + times.ScoresForwardNs();
   passes.forward_ns += times.ExposedNs(sums_ns, passes.forward_ns) + attention_ns +
                        times.OthersForwardNs() + 2 * times.AllToAllNs();
   passes.backward_input_ns += times.ExposedNs(sums_ns, passes.backward_input_ns) +
-                              2 * times.AttentionNs() + times.ScoresBackwardNs() +
+                              2 * times.AttentionNs(seen) + times.ScoresBackwardNs() +
                               times.OthersBackwardNs() + 2 * times.AllToAllNs();
   if (t.attention != Attention::kStored) passes.backward_input_ns += attention_ns;
   passes.backward_weight_ns += times.ExposedNs(gathers_ns, passes.backward_weight_ns);
@@ -236,7 +246,8 @@ void SetLayerTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
   const double experts = Real(t.experts > 0 ? t.experts_per_token : 1);
   const double linear = Real(t.qkv_width()) + Real(t.query_width()) + Real(t.experts) +
                         experts * Real(t.mlp_inputs() + 1) * Real(t.mlp_width());
-  layer.flops = 3 * (2 * TokensOf(t, rows) * Real(t.hidden) * linear + AttentionFlops(t, rows));
+  layer.flops =
+      3 * (2 * TokensOf(t, rows) * Real(t.hidden) * linear + AttentionFlops(t, rows, seen));
 }
 
 RepeatedPart RepeatedTimes(const Transformer& t, int64_t rows) {

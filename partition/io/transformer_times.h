@@ -13,7 +13,9 @@ namespace stagecoach::partition {
 // the sum of three parts:
 //
 //  - Products, at device_teraflops; those of attention, whose sizes do not depend on h, as they
-//    are, all others divided by the share of the device that they fill. With experts, those of the
+//    are, all others divided by the share of the device that they fill. Flash attention with a
+//    window leaves out scores in proportion to the earlier positions outside. With experts, those
+//    of the
 //    perceptron are E / e products, of K c s b e / E tokens each, in the same waves.
 //  - Operations bound by memory, at memory_gigabytes_per_second. Bytes per value, for w bytes each;
 //    "+" with dropout, whose masks take 1 byte:
@@ -38,7 +40,8 @@ namespace stagecoach::partition {
 //    each of w K c s b h (e - 1) / e bytes, divided as norms are (Lepikhin et al. 2020, "GShard");
 //    once per step the gradients of everything else are summed over the e groups.
 void SetEmbeddingTimes(const Transformer& transformer, int64_t rows, LayerCost& layer);
-void SetLayerTimes(const Transformer& transformer, int64_t rows, LayerCost& layer);
+// `index`: of the layer among those between the embedding and the head, from 0.
+void SetLayerTimes(const Transformer& transformer, int64_t rows, int64_t index, LayerCost& layer);
 void SetHeadTimes(const Transformer& transformer, int64_t rows, LayerCost& layer);
 
 // Returns the time and flops of the operators of a layer that selective recomputation repeats.

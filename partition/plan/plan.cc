@@ -170,11 +170,12 @@ absl::Status CheckPerformable(const Plan& plan) {
       .status();
 }
 
-absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, const Replication& replication,
-                                           schedule::Transfers transfers,
-                                           const schedule::CollectiveMemory& collectives) {
+absl::StatusOr<LoweredSchedules> LowerSchedules(const Schedule& schedule,
+                                                const Replication& replication,
+                                                schedule::Transfers transfers,
+                                                const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckRanks(schedule));
-  LoweredPlan lowered = {
+  LoweredSchedules lowered = {
       .transfers = transfers, .collectives = collectives, .replication = replication};
   lowered.collectives.replicas = replication.replicas;
   const schedule::LoweringOptions options = OptionsFor(replication, transfers, collectives);
@@ -195,8 +196,8 @@ absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, const Repli
   return lowered;
 }
 
-absl::StatusOr<LoweredPlan> LowerPlan(const Plan& plan, schedule::Transfers transfers,
-                                      const schedule::CollectiveMemory& collectives) {
+absl::StatusOr<LoweredSchedules> LowerPlan(const Plan& plan, schedule::Transfers transfers,
+                                           const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckPlan(plan));
   return LowerSchedules(plan.schedule, plan.replication, transfers, collectives);
 }

@@ -3,16 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
-#include "partition/cost/layer_cost.h"
 #include "partition/cost/replication.h"
-#include "partition/cost/stage_memory.h"
-#include "partition/plan/rank_report.h"
 #include "schedule/ir/schedule.h"
 #include "schedule/memory/memory_plan.h"
 
@@ -64,7 +59,7 @@ absl::Status CheckTrains(const schedule::Schedule& schedule);
 
 // The schedules that the ranks of a plan perform, lowered and proved: the plan's own, and F alone
 // under the same placement. A plan that only predicts has the latter twice.
-struct LoweredPlan {
+struct LoweredSchedules {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // for which they were lowered
   schedule::Schedule training, evaluation;
   schedule::CollectiveMemory collectives;
@@ -75,55 +70,16 @@ struct LoweredPlan {
 // A schedule that is already lowered is used unchanged, but gets the collectives that it lacks.
 // Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's schedule cannot be
 // performed this way.
-absl::StatusOr<LoweredPlan> LowerPlan(
+absl::StatusOr<LoweredSchedules> LowerPlan(
     const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate,
     const schedule::CollectiveMemory& collectives = {});
 // Does what LowerPlan does for every plan with that schedule and those replicas, whatever its cut.
-absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule,
-                                           const Replication& replication,
-                                           schedule::Transfers transfers,
-                                           const schedule::CollectiveMemory& collectives);
+absl::StatusOr<LoweredSchedules> LowerSchedules(const schedule::Schedule& schedule,
+                                                const Replication& replication,
+                                                schedule::Transfers transfers,
+                                                const schedule::CollectiveMemory& collectives);
 // Returns OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
 absl::Status CheckPerformable(const Plan& plan);
-
-// The costs of one stage of a plan.
-struct StageReport {
-  schedule::Rank rank;
-  int first_layer = 0;
-  int last_layer = 0;
-  int64_t parameters = 0;
-  double time_share = 0;  // of the whole batch's computing time; the shares sum to 1
-  schedule::StageMemory memory;
-};
-
-// The costs of a plan. The peak of a device covers training and evaluation.
-struct PlanReport {
-  std::vector<StageReport> stages;  // index: stage
-  std::vector<RankReport> ranks;    // index: rank
-
-  const StageReport& of(schedule::StageId stage) const {
-    return stages[static_cast<size_t>(stage.value())];
-  }
-  const RankReport& of(schedule::Rank rank) const {
-    return ranks[static_cast<size_t>(rank.value())];
-  }
-};
-
-// Reports on a lowered plan whose stages' memory is known. `layers`: those of the whole model.
-// Errors: those of ReportRank.
-absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
-                                      absl::Span<const LayerCost> layers,
-                                      absl::Span<const schedule::StageMemory> memory);
-
-// Returns the part of a device's peak that is neither stash nor weights, gradients or optimizer
-// state of its stages.
-int64_t BufferBytes(const PlanReport& report, schedule::Rank rank);
-
-// Returns the report as a table, of 80 columns unless its numbers need more. A row for each stage,
-// grouped by device: device, stage, layers, share of the time, and bytes of weights, gradients and
-// optimizer state. The device's first row has what its stages share: stash (peak), buffers
-// (BufferBytes), peak.
-std::string PlanTable(const PlanReport& report);
 
 }  // namespace stagecoach::partition
 

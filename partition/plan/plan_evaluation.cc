@@ -40,23 +40,23 @@ bool SharesCores(const PlanEvaluation& evaluation, double cores) {
   const bool sums =
       std::any_of(stages.begin(), stages.end(),
                   [](const schedule::StageTimes& times) { return times.reduce_ns > 0; });
-  return cores < evaluation.plan.num_devices() * (sums ? 2 : 1);
+  return cores < evaluation.plan().num_devices() * (sums ? 2 : 1);
 }
 
 double StepNsOnCores(const PlanEvaluation& evaluation, double cores) {
   if (!SharesCores(evaluation, cores)) return static_cast<double>(evaluation.simulation.step_ns);
   schedule::Costs costs = evaluation.costs;
   for (schedule::StageTimes& times : costs.stages) times.step_ns += times.reduce_ns;
-  return SharedCoresStepNs(evaluation.plan.schedule, costs, cores / evaluation.plan.replicas());
+  return SharedCoresStepNs(evaluation.plan().schedule, costs, cores / evaluation.plan().replicas());
 }
 
 absl::Status CheckFits(const PlanEvaluation& evaluation) {
   int64_t most_excess_bytes = 0;
   absl::Status status;
-  for (Rank rank(0); rank.value() < evaluation.plan.num_ranks(); ++rank) {
-    const int64_t peak_bytes = evaluation.report.of(rank).peak_bytes();
-    const int first = evaluation.plan.first_device_of(rank);
-    for (int i = 0; i < evaluation.plan.replicas(); ++i) {
+  for (Rank rank(0); rank.value() < evaluation.plan().num_ranks(); ++rank) {
+    const int64_t peak_bytes = evaluation.compiled.of(rank).peak_bytes();
+    const int first = evaluation.plan().first_device_of(rank);
+    for (int i = 0; i < evaluation.plan().replicas(); ++i) {
       const ClusterDevice& device = evaluation.cluster.devices[static_cast<size_t>(first + i)];
       const int64_t excess_bytes = peak_bytes - device.memory_bytes;
       if (device.memory_bytes == 0 || excess_bytes <= most_excess_bytes) continue;

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_PARTITION_PLAN_PLAN_EVALUATION_H_
 #define STAGECOACH_PARTITION_PLAN_PLAN_EVALUATION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,7 +12,7 @@
 #include "absl/time/time.h"
 #include "partition/cost/cluster.h"
 #include "partition/cost/profile.h"
-#include "partition/plan/prepared_plan.h"
+#include "partition/plan/compiled_plan.h"
 #include "schedule/simulate/costs.h"
 #include "schedule/simulate/simulate.h"
 
@@ -23,7 +24,7 @@ enum class PlanObjective : uint8_t {
 };
 
 // The work of one stage in the simulated step, in each replica; its layers and memory are in
-// PlanReport::stages. Times are per micro-batch, except the update.
+// CompiledPlan::stages. Times are per micro-batch, except the update.
 struct StageCost {
   std::vector<int> devices;  // those of its rank in the cluster
   int64_t forward_ns = 0;
@@ -54,7 +55,10 @@ struct Choice {
 };
 
 // A plan, its costs, and the reasons for choosing it.
-struct PlanEvaluation : PreparedPlan {
+struct PlanEvaluation {
+  const Plan& plan() const { return compiled.plan; }
+
+  CompiledPlan compiled;
   std::string model;
   int64_t parameter_bytes = 0;           // of its layers
   Cluster cluster;                       // the devices of the plan
@@ -71,6 +75,7 @@ struct PlanEvaluation : PreparedPlan {
   double gap() const { return objective_ns > 0 ? 1 - lower_bound_ns / objective_ns : 0; }
 
   Choice choice;
+  size_t option_index = 0;  // among the ways to compute the model that were searched
   // The best combination with another schedule, micro-batch size or replicas, and why it lost.
   std::optional<Choice> runner_up;
   std::string runner_up_reason;

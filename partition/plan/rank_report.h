@@ -12,11 +12,11 @@
 
 namespace stagecoach::partition {
 
-// The memory of one device, for all its stages together.
+// The memory of one device, for all its stages together, and where everything lies in it.
 struct RankReport {
   std::vector<schedule::StageId> stages;  // ascending
   // Both have the same resident memory and workspace.
-  schedule::MemorySizes training, evaluation;
+  schedule::MemoryPlan training, evaluation;
 
   int64_t peak_bytes() const { return std::max(training.peak_bytes(), evaluation.peak_bytes()); }
 };

@@ -31,7 +31,7 @@ ExchangeHalves HalvesOf(int64_t bytes, int replica, const Replication& replicati
 }
 
 // Returns the bytes that a rank sends for a tie, whose two ranks send each other their sums.
-int64_t BytesSentFor(const Tie& tie, const PreparedPlan& plan, schedule::Rank rank) {
+int64_t BytesSentFor(const Tie& tie, const CompiledPlan& plan, schedule::Rank rank) {
   const auto rank_of = [&](int layer) {
     return plan.lowered->training.rank_of(schedule::StageId(plan.plan.stage_of(layer)));
   };
@@ -41,7 +41,7 @@ int64_t BytesSentFor(const Tie& tie, const PreparedPlan& plan, schedule::Rank ra
 
 }  // namespace
 
-SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
+SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
                       int replica) {
   const schedule::Schedule& training = plan.lowered->training;
   const schedule::CollectiveMemory& collectives = plan.lowered->collectives;
@@ -52,7 +52,7 @@ SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, sche
                                ? static_cast<int64_t>(training.group(action.group).ranks.size()) - 1
                                : 0;
     const auto memory = [&]() -> const schedule::StageMemory& {
-      return plan.report.of(action.stage).memory;
+      return plan.of(action.stage).memory;
     };
     switch (action.op) {
       case Op::kSendActivation:

@@ -5,7 +5,7 @@
 
 #include "absl/types/span.h"
 #include "partition/cost/tie.h"
-#include "partition/plan/prepared_plan.h"
+#include "partition/plan/compiled_plan.h"
 #include "schedule/ir/action.h"
 
 namespace stagecoach::partition {
@@ -21,7 +21,7 @@ struct SentBytes {
 };
 
 // Counts the bytes that a device sends. `ties`: those of the model.
-SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
+SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
                       int replica);
 
 }  // namespace stagecoach::partition

@@ -28,14 +28,14 @@ std::string LayersPerStage(const Plan& plan) {
 }
 
 double NsPerRow(const PlanEvaluation& evaluation) {
-  return evaluation.objective_ns / static_cast<double>(evaluation.plan.batch_rows());
+  return evaluation.objective_ns / static_cast<double>(evaluation.plan().batch_rows());
 }
 
 }  // namespace
 
 int64_t PeakBytes(const PlanEvaluation& evaluation) {
   int64_t peak_bytes = 0;
-  for (const RankReport& rank : evaluation.report.ranks) {
+  for (const RankReport& rank : evaluation.compiled.ranks) {
     peak_bytes = std::max(peak_bytes, rank.peak_bytes());
   }
   return peak_bytes;
@@ -46,11 +46,11 @@ std::vector<std::vector<std::string>> ComparisonCells(const PlanEvaluation& own,
   const bool is_step = own.objective == PlanObjective::kStep;
   std::vector<std::vector<std::string>> cells = {
       {"plan", "layers", is_step ? "step" : "bottleneck", "per row", "largest peak", "fits"},
-      {"this plan", LayersPerStage(own.plan), Headline(own.objective_ns), "",
+      {"this plan", LayersPerStage(own.plan()), Headline(own.objective_ns), "",
        base::FormatBytes(PeakBytes(own)), "yes"}};
   for (const ComparedPlan& other : compared) {
     const double change = NsPerRow(other.evaluation) / NsPerRow(own) - 1;
-    cells.push_back({other.name, LayersPerStage(other.evaluation.plan),
+    cells.push_back({other.name, LayersPerStage(other.evaluation.plan()),
                      Headline(other.evaluation.objective_ns), base::FormatChange(change),
                      base::FormatBytes(PeakBytes(other.evaluation)), other.fits ? "yes" : "no"});
   }

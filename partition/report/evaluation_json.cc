@@ -29,9 +29,9 @@ ordered_json MemoryJson(const RankMemory& memory) {
 
 ordered_json StageJson(const PlanEvaluation& evaluation, StageId id) {
   const StageCost& stage = evaluation.stages[static_cast<size_t>(id.value())];
-  const Rank rank = evaluation.plan.schedule.rank_of(id);
+  const Rank rank = evaluation.plan().schedule.rank_of(id);
   ordered_json layers = ordered_json::array();
-  const int first = evaluation.plan.first(id.value()), last = evaluation.plan.last(id.value());
+  const int first = evaluation.plan().first(id.value()), last = evaluation.plan().last(id.value());
   for (int layer = first; layer <= last; ++layer) {
     layers.push_back(evaluation.layer_names[static_cast<size_t>(layer)]);
   }
@@ -39,7 +39,7 @@ ordered_json StageJson(const PlanEvaluation& evaluation, StageId id) {
           {"first_layer", first},
           {"last_layer", last},
           {"devices", stage.devices},
-          {"replicas", evaluation.plan.replicas()},
+          {"replicas", evaluation.plan().replicas()},
           {"forward_ms", InMs(stage.forward_ns)},
           {"backward_ms", InMs(stage.backward_ns)},
           {"update_ms", InMs(stage.update_ns)},
@@ -75,7 +75,7 @@ ordered_json ComparedJson(absl::Span<const ComparedPlan> compared) {
                    {"step_ms", InMs(evaluation.simulation.step_ns)},
                    {"peak_bytes", PeakBytes(evaluation)},
                    {"fits", other.fits},
-                   {"first_layers", evaluation.plan.first_layer}});
+                   {"first_layers", evaluation.plan().first_layer}});
   }
   return all;
 }
@@ -84,7 +84,7 @@ ordered_json ComparedJson(absl::Span<const ComparedPlan> compared) {
 
 std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
   ordered_json stages = ordered_json::array();
-  for (StageId stage(0); stage.value() < evaluation.plan.num_stages(); ++stage) {
+  for (StageId stage(0); stage.value() < evaluation.plan().num_stages(); ++stage) {
     stages.push_back(StageJson(evaluation, stage));
   }
   const bool has_bound = evaluation.considered > 0;
@@ -94,15 +94,15 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
        has_bound ? ordered_json(InMs(evaluation.lower_bound_ns)) : ordered_json()},
       {"gap", has_bound ? ordered_json(evaluation.gap()) : ordered_json()},
       {"schedule", evaluation.choice.schedule},
-      {"micro_batches", evaluation.plan.micro_batches()},
+      {"micro_batches", evaluation.plan().micro_batches()},
       {"stages", std::move(stages)},
       {"planning_ms", absl::ToDoubleMilliseconds(evaluation.planning)},
       {"model", evaluation.model},
       {"objective", evaluation.objective == PlanObjective::kStep ? "step" : "bottleneck"},
       {"step_ms", InMs(evaluation.simulation.step_ns)},
       {"chunks", evaluation.choice.chunks},
-      {"micro_batch_rows", evaluation.plan.micro_batch_rows},
-      {"recomputed_layers", evaluation.plan.recomputed},
+      {"micro_batch_rows", evaluation.plan().micro_batch_rows},
+      {"recomputed_layers", evaluation.plan().recomputed},
       {"transfers",
        evaluation.cluster.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate"},
       {"runner_up", RunnerUpJson(evaluation)},

@@ -16,6 +16,7 @@
 #include "partition/report/evaluation_report.h"
 #include "partition/report/page_style.h"
 #include "schedule/render/chart.h"
+#include "schedule/render/html.h"
 #include "schedule/render/trace_style.h"
 
 namespace stagecoach::partition {
@@ -34,7 +35,7 @@ std::string Text(const std::string& text) {
 std::string DeviceLabel(const PlanEvaluation& evaluation, Rank rank) {
   const std::string name = DevicesOf(evaluation, rank);
   if (name.find_first_not_of("0123456789-") != std::string::npos) return name;
-  return absl::StrCat(evaluation.plan.replicas() == 1 ? "device " : "devices ", name);
+  return absl::StrCat(evaluation.plan().replicas() == 1 ? "device " : "devices ", name);
 }
 
 // A share of a bar: its meaning, its color (a custom property of the style), its size.
@@ -101,7 +102,7 @@ std::string Tile(absl::string_view label, const std::string& value, const std::s
 std::string RowsPerSecond(const PlanEvaluation& evaluation) {
   const double seconds = static_cast<double>(evaluation.simulation.step_ns) / 1e9;
   if (seconds <= 0) return "";
-  const double rows = static_cast<double>(evaluation.plan.batch_rows()) / seconds;
+  const double rows = static_cast<double>(evaluation.plan().batch_rows()) / seconds;
   return absl::StrCat(
       rows >= 100 ? base::FormatCount(static_cast<int64_t>(rows)) : absl::StrFormat("%.1f", rows),
       " rows/s");
@@ -115,7 +116,7 @@ std::string FullestTile(const PlanEvaluation& evaluation) {
     return memory.limit > 0 ? std::pair(peak / static_cast<double>(memory.limit), peak)
                             : std::pair(0.0, peak);
   };
-  for (Rank rank(1); rank.value() < evaluation.plan.num_ranks(); ++rank) {
+  for (Rank rank(1); rank.value() < evaluation.plan().num_ranks(); ++rank) {
     if (use(rank) > use(fullest)) fullest = rank;
   }
   const RankMemory memory = MemoryOf(evaluation, fullest);
@@ -128,7 +129,7 @@ std::string FullestTile(const PlanEvaluation& evaluation) {
 }
 
 std::string Tiles(const PlanEvaluation& evaluation) {
-  const Plan& plan = evaluation.plan;
+  const Plan& plan = evaluation.plan();
   const bool has_bound = evaluation.considered > 0;
   const std::string step = Headline(static_cast<double>(evaluation.simulation.step_ns));
   std::string tiles = Tile("step", step, RowsPerSecond(evaluation));
@@ -169,18 +170,18 @@ std::string BarLabel(const std::string& device) {
 std::string Bars(const PlanEvaluation& evaluation) {
   std::vector<RankMemory> memory;
   int64_t whole = 0;
-  for (Rank rank(0); rank.value() < evaluation.plan.num_ranks(); ++rank) {
+  for (Rank rank(0); rank.value() < evaluation.plan().num_ranks(); ++rank) {
     memory.push_back(MemoryOf(evaluation, rank));
     whole = std::max({whole, memory.back().peak, memory.back().limit});
   }
   std::string html;
-  for (Rank rank(0); rank.value() < evaluation.plan.num_ranks(); ++rank) {
+  for (Rank rank(0); rank.value() < evaluation.plan().num_ranks(); ++rank) {
     const RankMemory& own = memory[static_cast<size_t>(rank.value())];
     const bool is_over = own.limit > 0 && own.peak > own.limit;
     const std::string device = DeviceLabel(evaluation, rank);
     absl::StrAppend(&html, "<div class=\"device", is_over ? " over" : "", "\"><div title=\"",
                     EscapeMarkup(device), "\">", BarLabel(device), " <span>",
-                    evaluation.report.of(rank).stages.size() == 1 ? "stage " : "stages ",
+                    evaluation.compiled.of(rank).stages.size() == 1 ? "stage " : "stages ",
                     StagesOf(evaluation, rank), "</span></div>",
                     Meter(PartsOf(own), whole, own.limit, base::FormatBytes),
                     "<div class=\"amount\">", base::FormatBytes(own.peak), "<span>",
@@ -189,7 +190,7 @@ std::string Bars(const PlanEvaluation& evaluation) {
   }
   return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>Memory</h2>",
                       Legend(PartsOf(RankMemory())), "</div><div class=\"bars",
-                      evaluation.plan.num_ranks() > kFewRanks ? " many" : "", "\">", html,
+                      evaluation.plan().num_ranks() > kFewRanks ? " many" : "", "\">", html,
                       "</div></section>\n");
 }
 
@@ -209,7 +210,7 @@ std::string Why(const PlanEvaluation& evaluation) {
     }
     add("what would change it", absl::StrCat("<ul>", items, "</ul>"));
   }
-  const Plan& plan = evaluation.plan;
+  const Plan& plan = evaluation.plan();
   if (!plan.recomputed.empty()) {
     add("recomputed",
         absl::StrCat(Counted(static_cast<int64_t>(plan.recomputed.size()), "layer", "layers"),
@@ -264,9 +265,9 @@ std::string HtmlStageTable(const PlanEvaluation& evaluation) {
                           stage.forward_ns + stage.backward_ns + stage.receive_ns + stage.send_ns);
   }
   std::string rows;
-  for (StageId id(0); id.value() < evaluation.plan.num_stages(); ++id) {
+  for (StageId id(0); id.value() < evaluation.plan().num_stages(); ++id) {
     const StageCost& stage = evaluation.stages[static_cast<size_t>(id.value())];
-    const StageReport& report = evaluation.report.of(id);
+    const StageReport& report = evaluation.compiled.of(id);
     const std::vector<std::string> cells = {in_unit(stage.forward_ns),
                                             in_unit(stage.backward_ns),
                                             in_unit(stage.update_ns),
@@ -275,7 +276,7 @@ std::string HtmlStageTable(const PlanEvaluation& evaluation) {
                                             absl::StrCat(stage.in_flight),
                                             base::FormatPercent(stage.idle_share)};
     absl::StrAppend(&rows, "<tr><td class=\"left\">", id.value(), "</td>",
-                    Name(DevicesOf(evaluation, evaluation.plan.schedule.rank_of(id))),
+                    Name(DevicesOf(evaluation, evaluation.plan().schedule.rank_of(id))),
                     "<td class=\"left\">", report.first_layer, "&ndash;", report.last_layer,
                     "</td>", Name(LayersOf(evaluation, report)), "<td class=\"left\">",
                     Meter(PartsOf(stage), longest_ns, 0, in_unit), "</td><td>",
@@ -293,7 +294,7 @@ std::string HtmlStageTable(const PlanEvaluation& evaluation) {
 
 std::string HtmlMemoryTable(const PlanEvaluation& evaluation) {
   std::string rows;
-  for (Rank rank(0); rank.value() < evaluation.plan.num_ranks(); ++rank) {
+  for (Rank rank(0); rank.value() < evaluation.plan().num_ranks(); ++rank) {
     const RankMemory memory = MemoryOf(evaluation, rank);
     std::vector<std::string> cells;
     for (const Part& part : PartsOf(memory)) cells.push_back(base::FormatBytes(part.size));
@@ -335,24 +336,30 @@ std::string Timeline(const schedule::Trace& trace) {
 
 }  // namespace
 
-std::string ToHtml(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
+PageParts PagePartsOf(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
   const schedule::Trace& trace = evaluation.simulation.trace;
-  const std::string title =
-      EscapeMarkup(evaluation.model.empty() ? "Plan" : absl::StrCat("Plan for ", evaluation.model));
-  const std::string transfers = GroupedTransfers(evaluation);
   const std::string why = Why(evaluation);
-  const bool is_beside = !why.empty() && evaluation.plan.num_ranks() <= kFewRanks;
-  return absl::StrCat(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      title, "</title>\n", schedule::ChartStyle({{"", trace}}, kEvaluationStyle),
-      "</head>\n<body>\n<header><h1>", title, "</h1><p>",
-      EscapeMarkup(evaluation.choice.ToString()), transfers.empty() ? "" : ", transfers ",
-      transfers, "</p></header>\n<main>\n", Tiles(evaluation), "<div class=\"pair",
-      is_beside ? " few" : "", "\">", Bars(evaluation), why, "</div>\n",
-      Comparison(evaluation, compared), Timeline(trace), HtmlStageTable(evaluation),
-      HtmlMemoryTable(evaluation), "</main>\n",
-      trace.actions.empty() ? "" : schedule::ChartScript({{"", trace}}), "\n</body>\n</html>\n");
+  const bool is_beside = !why.empty() && evaluation.plan().num_ranks() <= kFewRanks;
+  return {.style = schedule::ChartStyle({{"", trace}}, kEvaluationStyle),
+          .tiles = Tiles(evaluation),
+          .memory = absl::StrCat("<div class=\"pair", is_beside ? " few" : "", "\">",
+                                 Bars(evaluation), why, "</div>\n"),
+          .details = absl::StrCat(Comparison(evaluation, compared), Timeline(trace),
+                                  HtmlStageTable(evaluation), HtmlMemoryTable(evaluation)),
+          .script = trace.actions.empty() ? "" : schedule::ChartScript({{"", trace}})};
+}
+
+std::string ToHtml(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared) {
+  const std::string title =
+      evaluation.model.empty() ? "Plan" : absl::StrCat("Plan for ", evaluation.model);
+  const std::string transfers = GroupedTransfers(evaluation);
+  const PageParts parts = PagePartsOf(evaluation, compared);
+  return schedule::HtmlDocument(
+      title, parts.style,
+      absl::StrCat("<header><h1>", EscapeMarkup(title), "</h1><p>",
+                   EscapeMarkup(evaluation.choice.ToString()),
+                   transfers.empty() ? "" : ", transfers ", transfers, "</p></header>\n<main>\n",
+                   parts.tiles, parts.memory, parts.details, "</main>\n", parts.script));
 }
 
 }  // namespace stagecoach::partition

@@ -26,18 +26,18 @@ constexpr size_t kMostNamed = 4;  // devices that are left out
 }  // namespace
 
 RankMemory MemoryOf(const PlanEvaluation& evaluation, Rank rank) {
-  const RankReport& report = evaluation.report.of(rank);
+  const RankReport& report = evaluation.compiled.of(rank);
   RankMemory memory = {.stash = report.training.peak_stash_bytes,
-                       .buffers = BufferBytes(evaluation.report, rank),
+                       .buffers = BufferBytes(evaluation.compiled, rank),
                        .peak = report.peak_bytes()};
   for (const StageId stage : report.stages) {
-    const schedule::StageMemory& own = evaluation.report.of(stage).memory;
+    const schedule::StageMemory& own = evaluation.compiled.of(stage).memory;
     memory.parameters += own.parameter_bytes + own.frozen_bytes;
     memory.gradients += own.gradient_bytes;
     memory.optimizer += own.optimizer_bytes;
   }
-  const int first = evaluation.plan.first_device_of(rank);
-  for (int device = first; device < first + evaluation.plan.replicas(); ++device) {
+  const int first = evaluation.plan().first_device_of(rank);
+  for (int device = first; device < first + evaluation.plan().replicas(); ++device) {
     const int64_t bytes = evaluation.cluster.devices[static_cast<size_t>(device)].memory_bytes;
     if (bytes > 0 && (memory.limit == 0 || bytes < memory.limit)) memory.limit = bytes;
   }
@@ -48,10 +48,10 @@ std::string DevicesOf(const PlanEvaluation& evaluation, Rank rank) {
   const auto name = [&evaluation](int device) -> absl::string_view {
     return evaluation.cluster.devices[static_cast<size_t>(device)].name;
   };
-  const int first = evaluation.plan.first_device_of(rank);
+  const int first = evaluation.plan().first_device_of(rank);
   const absl::string_view from = name(first);
-  const absl::string_view to = name(first + evaluation.plan.replicas() - 1);
-  if (evaluation.plan.replicas() == 1) return std::string(from);
+  const absl::string_view to = name(first + evaluation.plan().replicas() - 1);
+  if (evaluation.plan().replicas() == 1) return std::string(from);
   // Names that differ in their trailing number share what stands before it.
   const size_t from_stem = from.find_last_not_of(kDigits) + 1;
   const size_t to_stem = to.find_last_not_of(kDigits) + 1;
@@ -61,7 +61,7 @@ std::string DevicesOf(const PlanEvaluation& evaluation, Rank rank) {
 }
 
 std::string StagesOf(const PlanEvaluation& evaluation, Rank rank) {
-  const std::vector<StageId>& stages = evaluation.report.of(rank).stages;
+  const std::vector<StageId>& stages = evaluation.compiled.of(rank).stages;
   constexpr size_t kMaxListed = 3;
   if (stages.size() > kMaxListed) {
     return absl::StrCat(stages[0].value(), ", ", stages[1].value(), " \xE2\x80\xA6 ",

@@ -17,7 +17,7 @@ struct ComparedPlan {
 };
 
 // An evaluation for people and programs. If nothing was searched (PlanEvaluation::considered is 0)
-// none of them claims a lower bound. Pre-condition: the evaluation is one of evaluation_of.h or
+// none of them claims a lower bound. Pre-condition: the evaluation is one of evaluate_plan.h or
 // planner.h.
 
 // Formats an evaluation for the terminal, at most 80 columns wide unless numbers are very long: the
@@ -35,6 +35,17 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
 // tables of ToText, with that of ComparisonTable if anything is compared. Without a trace it has no
 // timeline and no script.
 std::string ToHtml(const PlanEvaluation& evaluation, absl::Span<const ComparedPlan> compared = {});
+
+// The parts of that page as markup, for a page that has others as well.
+struct PageParts {
+  std::string style;    // for its head
+  std::string tiles;    // headline numbers
+  std::string memory;   // bars of every device's memory, and why the plan was chosen
+  std::string details;  // the timeline and the tables
+  std::string script;   // to stand after them
+};
+PageParts PagePartsOf(const PlanEvaluation& evaluation,
+                      absl::Span<const ComparedPlan> compared = {});
 
 // Returns a row for the evaluation's own plan, then one for each compared plan, with durations as
 // in ToText.

@@ -95,7 +95,7 @@ std::string StageTable(const PlanEvaluation& evaluation) {
                          {"idle", Align::kRight}});
   for (size_t i = 0; i < evaluation.stages.size(); ++i) {
     const StageCost& stage = evaluation.stages[i];
-    const StageReport& report = evaluation.report.stages[i];
+    const StageReport& report = evaluation.compiled.stages[i];
     table.AddRow({absl::StrCat(i),
                   base::ElidedInMiddle(Printable(DevicesOf(evaluation, report.rank)), kNameColumns),
                   absl::StrCat(report.first_layer, "-", report.last_layer),
@@ -118,7 +118,7 @@ std::string MemoryTable(const PlanEvaluation& evaluation) {
                          {"buffers", Align::kRight},
                          {"peak", Align::kRight},
                          {"limit", Align::kRight}});
-  for (Rank rank(0); rank.value() < evaluation.plan.num_ranks(); ++rank) {
+  for (Rank rank(0); rank.value() < evaluation.plan().num_ranks(); ++rank) {
     const RankMemory memory = MemoryOf(evaluation, rank);
     table.AddRow({base::ElidedInMiddle(Printable(DevicesOf(evaluation, rank)), kNameColumns),
                   base::ElidedInMiddle(StagesOf(evaluation, rank), kListColumns),
@@ -153,8 +153,9 @@ std::string ToText(const PlanEvaluation& evaluation) {
   const std::string transfers = GroupedTransfers(evaluation);
   if (!transfers.empty()) AppendLabeled("transfers", transfers, page);
   AppendObjective(evaluation, page);
-  if (!evaluation.plan.recomputed.empty()) {
-    AppendLabeled("recomputes", absl::StrCat("layers ", Ranges(evaluation.plan.recomputed)), page);
+  if (!evaluation.plan().recomputed.empty()) {
+    AppendLabeled("recomputes", absl::StrCat("layers ", Ranges(evaluation.plan().recomputed)),
+                  page);
   }
   absl::StrAppend(&page, "\n", StageTable(evaluation), "\n", MemoryTable(evaluation));
   std::string why;

@@ -112,8 +112,9 @@ absl::StatusOr<CutEvaluator> CutEvaluator::Create(Plan plan,
         absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages",
                         layers->num_layers(), num_stages, layers->num_layers()));
   }
-  ASSIGN_OR_RETURN(LoweredPlan lowered, LowerSchedules(plan.schedule, plan.replication,
-                                                       cluster.transfers, layers->collectives));
+  ASSIGN_OR_RETURN(
+      LoweredSchedules lowered,
+      LowerSchedules(plan.schedule, plan.replication, cluster.transfers, layers->collectives));
   const schedule::Sends sends =
       cluster.overlaps_messages ? schedule::SendsOf(cluster.transfers) : schedule::Sends::kBlocking;
   std::vector<DeviceGroup> devices = GroupsOf(cluster, plan.replicas());
@@ -255,15 +256,8 @@ schedule::Costs CutEvaluator::CostsOf(const Cut& cut) const {
   return costs;
 }
 
-absl::StatusOr<PlanReport> CutEvaluator::Report(const Cut& cut) const {
-  return ReportPlan(PlanOf(cut), *peaks_.lowered(), layers().layers, Memories(cut));
-}
-
-absl::StatusOr<PreparedPlan> CutEvaluator::Prepare(const Cut& cut) const {
-  PreparedPlan prepared = {.plan = PlanOf(cut), .lowered = peaks_.lowered(), .report = {}};
-  ASSIGN_OR_RETURN(prepared.report,
-                   ReportPlan(prepared.plan, *prepared.lowered, layers().layers, Memories(cut)));
-  return prepared;
+absl::StatusOr<CompiledPlan> CutEvaluator::Compile(const Cut& cut) const {
+  return CompileLowered(PlanOf(cut), peaks_.lowered(), layers().layers, Memories(cut));
 }
 
 absl::StatusOr<int64_t> CutEvaluator::StepNs(const Cut& cut) const {

@@ -15,8 +15,9 @@
 #include "partition/cost/profile.h"
 #include "partition/cost/replication.h"
 #include "partition/cost/stage_memory.h"
+#include "partition/plan/compiled_plan.h"
 #include "partition/plan/plan.h"
-#include "partition/plan/prepared_plan.h"
+#include "partition/plan/plan_evaluation.h"
 #include "partition/search/stage_peaks.h"
 #include "schedule/ir/schedule.h"
 #include "schedule/simulate/costs.h"
@@ -104,8 +105,7 @@ class CutEvaluator {
                                absl::Span<const int> recomputed) const;
   std::vector<schedule::StageMemory> Memories(const Cut& cut) const;
   schedule::Costs CostsOf(const Cut& cut) const;
-  absl::StatusOr<PlanReport> Report(const Cut& cut) const;
-  absl::StatusOr<PreparedPlan> Prepare(const Cut& cut) const;
+  absl::StatusOr<CompiledPlan> Compile(const Cut& cut) const;
 
   // Returns what the busiest rank computes in one step, without messages and reductions: a cheap
   // lower bound of StepNs and BottleneckNs.
@@ -132,6 +132,11 @@ class CutEvaluator {
   StagePeaks peaks_;
   std::vector<schedule::Link> links_;  // index: sender * ranks + receiver; empty: no time
 };
+
+// Returns EvaluatePlan (evaluate_plan.h) for a cut of a pipeline.
+absl::StatusOr<PlanEvaluation> EvaluateCut(const CutEvaluator& pipeline,
+                                           const CutEvaluator::Cut& cut, const Profile& profile,
+                                           const Cluster& cluster, PlanObjective objective);
 
 }  // namespace stagecoach::partition
 

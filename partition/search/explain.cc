@@ -16,7 +16,6 @@
 #include "base/units.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/cut_search.h"
-#include "partition/search/evaluate_plan.h"
 #include "schedule/generators/generators.h"
 
 namespace stagecoach::partition {
@@ -141,13 +140,13 @@ absl::StatusOr<std::optional<std::string>> SayBatch(CandidateSpace& space, const
   if (int64_t{twice.ranks} * twice.micro_batches_of_each() > kMostTriedPasses) {
     return std::optional<std::string>();
   }
-  if (chosen.schedule.empty() || evaluation.plan.schedule.name != chosen.schedule) {
+  if (chosen.schedule.empty() || evaluation.plan().schedule.name != chosen.schedule) {
     return std::optional<std::string>();
   }
   const absl::StatusOr<Schedule> schedule = space.ScheduleOf(twice);
   if (!schedule.ok()) return std::optional<std::string>();
   ASSIGN_OR_RETURN(CutEvaluator pipeline, space.EvaluatorOf(twice, *schedule));
-  const CutEvaluator::Cut cut = {evaluation.plan.first_layer, evaluation.plan.recomputed};
+  const CutEvaluator::Cut cut = {evaluation.plan().first_layer, evaluation.plan().recomputed};
   ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline.ExcessBytes(cut));
   if (excess_bytes > 0) return std::optional<std::string>();
   ASSIGN_OR_RETURN(const int64_t step_ns, pipeline.StepNs(cut));
@@ -312,7 +311,7 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space,
     ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline->ExcessBytes(cut));
     if (closest.has_value() && excess_bytes >= least_bytes) continue;
     ASSIGN_OR_RETURN(
-        closest, EvaluatePlan(*pipeline, cut, request.profile, request.cluster, request.objective));
+        closest, EvaluateCut(*pipeline, cut, request.profile, request.cluster, request.objective));
     least_bytes = excess_bytes;
   }
   if (!closest.has_value() || least_bytes <= 0) {
@@ -323,7 +322,7 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space,
   return absl::ResourceExhaustedError(
       absl::StrCat("the model does not fit: with ", closest->choice.ToString(),
                    ", which comes closest, ", CheckFits(*closest).message(), "; it would fit with ",
-                   absl::StrJoin(remedies, ", or with "), "\n", PlanTable(closest->report)));
+                   absl::StrJoin(remedies, ", or with "), "\n", PlanTable(closest->compiled)));
 }
 
 }  // namespace stagecoach::partition

@@ -262,8 +262,8 @@ class OrderSearch {
       return absl::OkStatus();
     }
     ASSIGN_OR_RETURN(const CutEvaluator pipeline, space_.EvaluatorOf(candidate, start.schedule));
-    ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
-    const std::vector<double> room = RoomOf(pipeline, report);
+    ASSIGN_OR_RETURN(const CompiledPlan compiled, pipeline.Compile(cut));
+    const std::vector<double> room = RoomOf(pipeline, compiled);
     if (*std::min_element(room.begin(), room.end()) <= 0) return absl::OkStatus();
     schedule::AutomaticRequest search;
     search.ranks = candidate.ranks;
@@ -276,12 +276,10 @@ class OrderSearch {
     search.objective = schedule::OrderObjective::kStep;
     search.sends = pipeline.sends();
     search.effort = effort_;
-    std::vector<schedule::StageMemory> memory;
-    for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
-    search.stash = StashBytes(memory);
+    search.stash = StashBytes(compiled.memory_of_stages());
     BestCutOptions options = plans_.CutOptions();
     options.only_cut = cut.first_layer;  // the order is made for its costs
-    for (std::vector<double>& limit : StashLimits(UsualStash(report, search.stash), room)) {
+    for (std::vector<double>& limit : StashLimits(UsualStash(compiled, search.stash), room)) {
       if (size > searches_left || plans_.budget().IsReached()) break;
       searches_left -= size;
       search.stash_limit = std::move(limit);
@@ -310,22 +308,22 @@ class OrderSearch {
 
   // What the stages of a rank stash of a micro-batch, of the rank that stashes most, for every
   // rank: what the first rank stashes under 1F1B.
-  static double UsualStash(const PlanReport& report,
+  static double UsualStash(const CompiledPlan& compiled,
                            const std::vector<schedule::StageStash>& stash) {
-    std::vector<double> per_micro_batch(report.ranks.size(), 0.0);
+    std::vector<double> per_micro_batch(compiled.ranks.size(), 0.0);
     for (size_t stage = 0; stage < stash.size(); ++stage) {
-      per_micro_batch[static_cast<size_t>(report.stages[stage].rank.value())] +=
+      per_micro_batch[static_cast<size_t>(compiled.stages[stage].rank.value())] +=
           stash[stage].forward;
     }
-    return static_cast<double>(report.ranks.size()) *
+    return static_cast<double>(compiled.ranks.size()) *
            *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
   }
 
   // What memory leaves for the stash of each rank; infinity where nothing limits it.
-  static std::vector<double> RoomOf(const CutEvaluator& pipeline, const PlanReport& report) {
+  static std::vector<double> RoomOf(const CutEvaluator& pipeline, const CompiledPlan& compiled) {
     std::vector<double> room;
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
-      const schedule::MemorySizes& training = report.of(rank).training;
+      const schedule::MemorySizes& training = compiled.of(rank).training;
       const int64_t memory_bytes = pipeline.devices_of(rank.value()).memory_bytes;
       const auto other_bytes =
           static_cast<double>(training.peak_bytes() - training.peak_stash_bytes);

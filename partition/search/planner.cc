@@ -1,334 +1,299 @@
 #include "partition/search/planner.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
-#include <numeric>
+#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_format.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "partition/plan/split_plan.h"
-#include "partition/search/best_cut.h"
-#include "partition/search/candidates.h"
-#include "partition/search/evaluate_plan.h"
-#include "partition/search/evaluation_of.h"
-#include "partition/search/every_order.h"
+#include "partition/search/boundaries.h"
 #include "partition/search/explain.h"
-#include "partition/search/found_plans.h"
-#include "partition/search/order_search.h"
-#include "partition/search/rounds.h"
-#include "schedule/generators/generators.h"
+#include "partition/search/plan_search.h"
 
 namespace stagecoach::partition {
 namespace {
 
-using schedule::Schedule;
+// Of the time: for plans on fewer devices.
+constexpr double kTimeForSmaller = 0.2;
+// Devices are left out for at least this share of the objective.
+constexpr double kWorthLeaving = 0.01;
 
-constexpr int64_t kMaxBatchRows = int64_t{1} << 40;
-constexpr size_t kRefined = 4;  // of the best plans
-constexpr double kTimeToExplain = 0.15;
-constexpr int kConsideredAtOnce = 8;  // before the best are improved again
+struct Bounded {
+  size_t index = 0;
+  double lower_bound_ns = 0;  // of all its plans
+};
 
-// One device alone must come to an end in a time that simulations can hold.
-absl::Status CheckDuration(const PlannerRequest& request) {
-  double slowest = request.cluster.devices.front().speed;
-  for (const ClusterDevice& device : request.cluster.devices) {
-    slowest = std::min(slowest, device.speed);
-  }
-  for (const SizedLayers& sized : request.profile.sizes) {
-    double micro_batches = static_cast<double>(request.batch_rows);
-    micro_batches = std::max(1.0, micro_batches / static_cast<double>(sized.micro_batch_rows));
-    double batch_ns = 0;
-    for (const LayerCost& layer : sized.layers) {
-      batch_ns += micro_batches * (layer.forward_ns + layer.again_ns() + layer.backward_input_ns +
-                                   layer.backward_weight_ns) +
-                  layer.step_ns;
-    }
-    if (batch_ns / slowest <= static_cast<double>(schedule::kMaxTimeNs)) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a batch of %d rows would take the slowest device %g s: expected at most %g s",
-        request.batch_rows, batch_ns / slowest / 1e9,
-        static_cast<double>(schedule::kMaxTimeNs) / 1e9));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRequest(const PlannerRequest& request) {
-  RETURN_IF_ERROR(CheckProfile(request.profile));
-  RETURN_IF_ERROR(CheckCluster(request.cluster));
-  if (request.batch_rows < 1 || request.batch_rows > kMaxBatchRows) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a batch of %d rows: expected 1 to %d", request.batch_rows, kMaxBatchRows));
-  }
-  RETURN_IF_ERROR(CheckDuration(request));
-  if (request.chunks.has_value() && *request.chunks < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%d stages per device: expected at least 1", *request.chunks));
-  }
-  if (request.schedule == kAnySchedule) return absl::OkStatus();
-  return schedule::FindGenerator(request.schedule).status();
-}
-
-// What a search found out, for the evaluation of another form of its plan.
-void TakeOverFindings(PlanEvaluation from, PlanEvaluation& evaluation) {
-  evaluation.lower_bound_ns = std::min(from.lower_bound_ns, evaluation.objective_ns);
-  evaluation.runner_up = std::move(from.runner_up);
-  evaluation.runner_up_reason = std::move(from.runner_up_reason);
-  evaluation.changes = std::move(from.changes);
-  evaluation.considered = from.considered;
-  evaluation.simulated = from.simulated;
-  evaluation.is_cut_short = from.is_cut_short;
-  evaluation.rounds = from.rounds;
-}
-
-class Planner {
+class OptionSearch {
  public:
-  Planner(const PlannerRequest& request, CandidateSpace& space, const SearchLimits& limits,
-          SearchBudget& budget)
-      : request_(request),
-        space_(space),
-        budget_(budget),
-        improves_(limits.improves),
-        plans_(request_, space_, limits, budget_),
-        rounds_search_(request_, space_, plans_) {}
+  OptionSearch(const PlannerRequest& request, absl::Span<const ModelOption> options,
+               const SearchLimits& limits)
+      : request_(request), options_(options), limits_(limits) {}
 
   absl::StatusOr<PlanEvaluation> Run() {
-    if (improves_) RETURN_IF_ERROR(ConsiderQuickly());
-    RETURN_IF_ERROR(ConsiderAll());
-    if (!improves_) RETURN_IF_ERROR(RefineBest());  // rounds do more
-    if (TakesAnyOrder()) {
-      ASSIGN_OR_RETURN(const int orders, SearchOrders(request_, space_, plans_));
-      plans_.NoteBound(space_.candidates().front().lower_bound_ns);  // of orders none is proved
-      ASSIGN_OR_RETURN(const EveryOrder every, SearchEveryOrder(request_, space_, plans_));
-      orders_ = orders + every.considered;
-      order_bound_ns_ = every.bound_ns;
+    const absl::Time start = absl::Now();
+    const std::vector<Bounded> order = ByBound();
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (!best_.has_value() || order[i].lower_bound_ns < best_->objective_ns) {
+        Try(order[i], order.size() - i);
+      }
     }
-    const bool is_proved = !plans_.empty() && plans_.IsHopeless(order_bound_ns_);
-    if (improves_ && !is_proved) RETURN_IF_ERROR(Improve());
-    if (!plans_.empty()) return Finish();
-    if (budget_.WasReached()) return NothingYet();
-    if (!plans_.has_misfit() && !plans_.refusal().ok()) return plans_.refusal();
-    return ExplainMisfit(request_, space_, budget_);
+    if (!best_.has_value()) return NoPlan();
+    ImproveBest();
+    if (request_.may_leave_devices && !request_.given.has_value()) LeaveDevices();
+    best_->lower_bound_ns = std::min(best_->objective_ns, bound_ns_);
+    best_->considered = considered_;
+    best_->simulated = simulated_;
+    best_->is_cut_short = is_cut_short_;
+    best_->planning = absl::Now() - start;
+    return *std::move(best_);
   }
 
  private:
-  // Where steps overlap, their order does not matter.
-  bool TakesAnyOrder() const {
-    return request_.schedule == kAnySchedule && !request_.given.has_value() &&
-           request_.objective == PlanObjective::kStep;
+  PlannerRequest RequestFor(size_t index) const {
+    PlannerRequest request = request_;
+    request.profile = options_[index].profile;
+    request.cluster = options_[index].cluster;
+    return request;
   }
 
-  // Where memory is limited, the best cuts take long to find: first some for each combination that
-  // are found soon, so that there is a good plan however short the time.
-  absl::Status ConsiderQuickly() {
-    if (!request_.cluster.limits_memory()) return absl::OkStatus();
-    BestCutOptions options = plans_.CutOptions();
-    options.quick = BestCutOptions::Quick::kOne;
-    for (const size_t i : Order()) {
-      const Candidate& candidate = space_.candidates()[i];
-      if (IsHopeless(candidate.lower_bound_ns) || budget_.IsReached()) continue;
-      // Another order of the layers takes long to find.
-      if (candidate.order != LayerOrder::kGiven) continue;
-      absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
-      if (!schedule.ok()) continue;  // said later
-      RETURN_IF_ERROR(plans_.Consider(candidate, *std::move(schedule), options));
-      considered_.insert(i);
+  // Those that are refused are left out.
+  std::vector<Bounded> ByBound() {
+    if (options_.size() == 1) return {Bounded{}};  // the order of one needs no bound
+    std::vector<Bounded> order;
+    for (size_t i = 0; i < options_.size(); ++i) {
+      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(RequestFor(i), limits_);
+      if (bound_ns.ok()) {
+        order.push_back({i, *bound_ns});
+      } else {
+        failures_.emplace_back(i, bound_ns.status());
+      }
     }
-    return rounds_search_.Begin();
-  }
-
-  // The order in which candidates are considered: those with the best plans so far first, then by
-  // their bounds.
-  std::vector<size_t> Order() const {
-    const std::vector<Candidate>& candidates = space_.candidates();
-    std::vector<double> soonest;
-    for (const Candidate& candidate : candidates) {
-      const auto found =
-          std::find_if(plans_.plans().begin(), plans_.plans().end(),
-                       [&](const FoundPlan& plan) { return plan.candidate.IsOfChoice(candidate); });
-      soonest.push_back(found == plans_.plans().end() ? std::numeric_limits<double>::infinity()
-                                                      : found->found.objective_ns);
-    }
-    std::vector<size_t> order(candidates.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return soonest[a] < soonest[b]; });
-    if (!plans_.empty()) return order;
-    // Without any plan first the most promising of each schedule with one stage per rank, whose
-    // cuts are found soonest: if time runs out, all schedules have been looked at.
-    std::set<std::string> schedules;
-    std::stable_partition(order.begin(), order.end(), [&](size_t i) {
-      return candidates[i].chunks == 1 && schedules.insert(candidates[i].schedule).second;
+    std::stable_sort(order.begin(), order.end(), [](const Bounded& a, const Bounded& b) {
+      return a.lower_bound_ns < b.lower_bound_ns;
     });
     return order;
   }
 
-  absl::Status ConsiderAll() {
-    const std::vector<Candidate>& candidates = space_.candidates();
-    int since_improved = 0;
-    for (const size_t i : Order()) {
-      if (IsHopeless(candidates[i].lower_bound_ns)) continue;
-      if (budget_.IsReached()) {
-        plans_.NoteBound(candidates[i].lower_bound_ns);
+  void Try(const Bounded& option, size_t options_left) {
+    SearchLimits own = limits_;
+    own.improves = limits_.improves && options_.size() == 1;
+    own.deadline = WithShare(1.0 / static_cast<double>(options_left));
+    if (own.improves) own.deadline = WithShare(1 - kTimeForSmaller);
+    if (limits_.on_better) {
+      own.on_better = [this](double objective_ns) {
+        const bool is_better = !best_.has_value() || objective_ns < best_->objective_ns;
+        if (is_better) limits_.on_better(objective_ns);
+      };
+    }
+    absl::StatusOr<std::unique_ptr<PlanSearch>> search =
+        PlanSearch::Create(RequestFor(option.index), std::move(own));
+    absl::StatusOr<PlanEvaluation> evaluation = search.ok() ? (*search)->Run() : search.status();
+    if (!evaluation.ok()) {
+      failures_.emplace_back(option.index, evaluation.status());
+      // It was cut short, or perhaps there is a plan that was not found to fit.
+      if (!absl::IsInvalidArgument(evaluation.status())) Note(option.lower_bound_ns);
+      is_cut_short_ |= !absl::IsInvalidArgument(evaluation.status()) &&
+                       !absl::IsResourceExhausted(evaluation.status());
+      return;
+    }
+    Note(evaluation->lower_bound_ns);
+    considered_ += evaluation->considered;
+    simulated_ += evaluation->simulated;
+    is_cut_short_ |= evaluation->is_cut_short;
+    const std::string& name = options_[option.index].name;
+    evaluation->choice.option = name;
+    if (evaluation->runner_up.has_value()) evaluation->runner_up->option = name;
+    evaluation->option_index = option.index;
+    const bool is_first = !best_.has_value();
+    const bool is_best = is_first || evaluation->objective_ns < best_->objective_ns;
+    if (is_best && limits_.improves && options_.size() > 1) best_search_ = *std::move(search);
+    if (is_first) {
+      best_ = *std::move(evaluation);
+      return;
+    }
+    if (is_best) std::swap(*best_, *evaluation);
+    Compare(*evaluation);
+  }
+
+  // Of several options only the best is improved, with the time that is left.
+  void ImproveBest() {
+    if (best_search_ == nullptr) return;
+    SearchLimits own = limits_;
+    own.deadline = WithShare(1 - kTimeForSmaller);
+    absl::StatusOr<PlanEvaluation> evaluation = best_search_->Continue(std::move(own));
+    best_search_ = nullptr;
+    if (!evaluation.ok()) return;
+    best_->rounds = evaluation->rounds;
+    if (evaluation->objective_ns >= best_->objective_ns) return;
+    evaluation->choice.option = best_->choice.option;
+    evaluation->option_index = best_->option_index;
+    evaluation->runner_up = std::move(best_->runner_up);
+    evaluation->runner_up_reason = std::move(best_->runner_up_reason);
+    best_ = *std::move(evaluation);
+  }
+
+  // Of the time that is left.
+  absl::Time WithShare(double share) const {
+    const absl::Time now = absl::Now();
+    return now + share * (limits_.deadline - now);
+  }
+
+  // Ways to leave out some of the devices; each has those that it keeps, in their order.
+  static std::vector<std::vector<size_t>> FewerDevices(const Cluster& cluster) {
+    std::vector<std::vector<size_t>> kept;
+    std::vector<size_t> first;
+    for (size_t i = 0; i + 1 < cluster.devices.size(); ++i) {
+      first.push_back(i);
+      kept.push_back(first);
+    }
+    double slowest = std::numeric_limits<double>::infinity();
+    for (const ClusterDevice& device : cluster.devices) slowest = std::min(slowest, device.speed);
+    std::vector<size_t> faster;
+    for (size_t i = 0; i < cluster.devices.size(); ++i) {
+      if (cluster.devices[i].speed > slowest) faster.push_back(i);
+    }
+    const bool is_new = !faster.empty() && faster.back() + 1 != faster.size();
+    if (is_new) kept.push_back(std::move(faster));
+    return kept;
+  }
+
+  void LeaveDevices() {
+    struct Smaller {
+      PlannerRequest request;
+      double lower_bound_ns = 0;
+      std::vector<std::string> left_out;
+    };
+    PlannerRequest whole = RequestFor(best_->option_index);
+    whole.boundaries = std::make_shared<KnownBoundaries>();
+    std::vector<Smaller> smaller;
+    double least_ns = bound_ns_;  // bounds above the least of all do not matter
+    std::vector<std::vector<size_t>> choices = FewerDevices(whole.cluster);
+    std::reverse(choices.begin(), choices.end());
+    for (const std::vector<size_t>& kept : choices) {
+      Smaller one = {.request = whole};
+      one.request.cluster = Keeping(whole.cluster, kept, one.left_out);
+      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(one.request, limits_, least_ns);
+      if (!bound_ns.ok()) continue;  // it cannot be divided so, or has too many stages
+      one.lower_bound_ns = *bound_ns;
+      least_ns = std::min(least_ns, one.lower_bound_ns);
+      if (IsWorthTrying(one.lower_bound_ns)) smaller.push_back(std::move(one));
+    }
+    std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
+      return a.lower_bound_ns < b.lower_bound_ns;
+    });
+    size_t left = std::min(smaller.size(), kMostSmaller);
+    for (Smaller& one : smaller) {
+      if (left == 0) {
+        Note(one.lower_bound_ns);
         continue;
       }
-      considered_.insert(i);
-      if (IsLeftForRounds(candidates[i])) {
-        plans_.NoteBound(candidates[i].lower_bound_ns);
-        continue;
-      }
-      RETURN_IF_ERROR(Consider(candidates[i]));
-      if (improves_ && ++since_improved == kConsideredAtOnce) {
-        since_improved = 0;
-        RETURN_IF_ERROR(rounds_search_.Begin());
-      }
+      const absl::StatusOr<double> bound_ns =
+          JointLowerBoundNs(one.request, limits_, WorthTryingNs());
+      if (!bound_ns.ok() || !IsWorthTrying(*bound_ns)) continue;
+      SearchLimits own = limits_;
+      own.deadline = WithShare(1.0 / static_cast<double>(left--));
+      TakeIfFaster(FindPlan(one.request, own), one.lower_bound_ns, std::move(one.left_out));
     }
-    return absl::OkStatus();
   }
 
-  // Where a rank has several stages and memory is limited, the best cut takes long to find and
-  // nothing is proved by it: what was found soon is improved first.
-  bool IsLeftForRounds(const Candidate& candidate) const {
-    if (!improves_ || candidate.chunks == 1 || !request_.cluster.limits_memory()) return false;
-    return std::any_of(plans_.plans().begin(), plans_.plans().end(),
-                       [&](const FoundPlan& plan) { return plan.candidate.IsOfChoice(candidate); });
+  bool IsWorthTrying(double lower_bound_ns) const { return lower_bound_ns < WorthTryingNs(); }
+  double WorthTryingNs() const { return (1 - kWorthLeaving) * best_->objective_ns; }
+
+  void TakeIfFaster(absl::StatusOr<PlanEvaluation> evaluation, double lower_bound_ns,
+                    std::vector<std::string> left_out) {
+    if (!evaluation.ok()) return Note(lower_bound_ns);
+    Note(evaluation->lower_bound_ns);
+    considered_ += evaluation->considered;
+    simulated_ += evaluation->simulated;
+    if (!IsWorthTrying(evaluation->objective_ns)) return;
+    evaluation->left_out = std::move(left_out);
+    evaluation->choice.option = best_->choice.option;
+    evaluation->option_index = best_->option_index;
+    const PlanEvaluation all = std::exchange(*best_, *std::move(evaluation));
+    Compare(all);
   }
 
-  // One more than the best is wanted, to have something to compare it with.
-  bool IsHopeless(double lower_bound_ns) const {
-    return plans_.IsHopeless(lower_bound_ns) && plans_.plans().size() > 1;
-  }
-
-  absl::Status Consider(Candidate candidate) {
-    absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
-    if (!schedule.ok()) {
-      plans_.Refuse(schedule.status());
-      return absl::OkStatus();
+  // With those devices alone; `left_out`: the names of the others.
+  static Cluster Keeping(const Cluster& cluster, const std::vector<size_t>& kept,
+                         std::vector<std::string>& left_out) {
+    Cluster smaller = cluster;
+    smaller.devices.clear();
+    smaller.exceptions.clear();
+    std::vector<int> place(cluster.devices.size(), -1);
+    for (const size_t i : kept) {
+      place[i] = smaller.size();
+      smaller.devices.push_back(cluster.devices[i]);
     }
-    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, &*schedule));
-    if (IsHopeless(candidate.lower_bound_ns)) return absl::OkStatus();
-    return plans_.Consider(std::move(candidate), *std::move(schedule), plans_.CutOptions());
-  }
-
-  absl::Status RefineBest() {
-    const std::vector<FoundPlan>& plans = plans_.plans();
-    std::vector<FoundPlan> best(plans.begin(), plans.begin() + std::min(plans.size(), kRefined));
-    for (FoundPlan& plan : best) {
-      const bool is_settled = plan.found.is_optimal || plan.found.is_final;
-      if (is_settled || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
-      if (budget_.IsReached()) break;
-      RETURN_IF_ERROR(plans_.Refine(std::move(plan)));
+    for (size_t i = 0; i < place.size(); ++i) {
+      if (place[i] < 0) left_out.push_back(cluster.devices[i].name);
     }
-    return absl::OkStatus();
-  }
-
-  // What would change the plan is still to be found out afterwards.
-  absl::Status Improve() {
-    if (budget_.WasReached()) return absl::OkStatus();
-    budget_.Reserve(kTimeToExplain);
-    ASSIGN_OR_RETURN(rounds_.count, rounds_search_.Run(TakesAnyOrder()));
-    rounds_.are_cut_short = budget_.Release();
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<PlanEvaluation> EvaluationFor(const FoundPlan& plan,
-                                               const CutEvaluator& pipeline) {
-    return EvaluatePlan(pipeline, plan.found.cut, request_.profile, request_.cluster,
-                        request_.objective);
-  }
-
-  // The same with stages divided for reductions, if that is faster and fits.
-  absl::StatusOr<PlanEvaluation> DividedIfFaster(const FoundPlan& found,
-                                                 PlanEvaluation evaluation) {
-    const Plan plan = SplitForReduction(evaluation.plan, found.pipeline->layers().layers);
-    if (plan.num_stages() == evaluation.plan.num_stages()) return evaluation;
-    ASSIGN_OR_RETURN(const CutEvaluator pipeline,
-                     space_.EvaluatorOf(found.candidate, plan.schedule));
-    ASSIGN_OR_RETURN(PlanEvaluation divided,
-                     EvaluatePlan(pipeline, {plan.first_layer, plan.recomputed}, request_.profile,
-                                  request_.cluster, request_.objective));
-    if (divided.objective_ns >= evaluation.objective_ns || !CheckFits(divided).ok())
-      return evaluation;
-    TakeOverFindings(std::move(evaluation), divided);
-    return divided;
-  }
-
-  absl::Status NothingYet() const {
-    const absl::Status& reason = budget_.status();
-    return absl::Status(
-        reason.code(),
-        absl::StrFormat("%s before a plan was found (%d of %d combinations were considered)",
-                        reason.message(), considered_.size(), space_.candidates().size()));
-  }
-
-  absl::StatusOr<PlanEvaluation> Finish() {
-    const FoundPlan& best = plans_.best();
-    ASSIGN_OR_RETURN(PlanEvaluation evaluation, EvaluationFor(best, *best.pipeline));
-    evaluation.lower_bound_ns =
-        std::min(evaluation.objective_ns, std::max(plans_.bound_ns(), order_bound_ns_));
-    const auto other = std::find_if(plans_.plans().begin() + 1, plans_.plans().end(),
-                                    [&](const FoundPlan& plan) { return !plan.IsOfChoice(best); });
-    if (other != plans_.plans().end()) {
-      ASSIGN_OR_RETURN(const CutEvaluator pipeline,
-                       space_.EvaluatorOf(other->candidate, other->schedule));
-      ASSIGN_OR_RETURN(const PlanEvaluation loser, EvaluationFor(*other, pipeline));
-      evaluation.runner_up = loser.choice;
-      evaluation.runner_up_reason = WhyItLost(evaluation, loser);
+    for (ClusterLink link : cluster.exceptions) {
+      link.from = place[static_cast<size_t>(link.from)];
+      link.to = place[static_cast<size_t>(link.to)];
+      if (link.from >= 0 && link.to >= 0) smaller.exceptions.push_back(link);
     }
-    ASSIGN_OR_RETURN(evaluation.changes,
-                     WhatWouldChange(request_, space_, best.candidate, evaluation, budget_));
-    evaluation.is_cut_short = budget_.WasReached();
-    evaluation.considered = static_cast<int>(considered_.size()) + orders_;
-    evaluation.simulated = plans_.simulated();
-    evaluation.rounds = rounds_;
-    return DividedIfFaster(best, std::move(evaluation));
+    return smaller;
+  }
+
+  // The best with the best of another option.
+  void Compare(const PlanEvaluation& loser) {
+    PlanEvaluation& winner = *best_;
+    if (winner.runner_up.has_value() && winner.runner_up->objective_ns <= loser.objective_ns) {
+      return;
+    }
+    winner.runner_up = loser.choice;
+    winner.runner_up_reason = WhyItLost(winner, loser);
+  }
+
+  void Note(double lower_bound_ns) { bound_ns_ = std::min(bound_ns_, lower_bound_ns); }
+
+  absl::Status NoPlan() const {
+    const absl::Status& first = failures_.front().second;
+    if (failures_.size() == 1) return first;
+    std::vector<std::string> lines;
+    for (const auto& [index, status] : failures_) {
+      const std::vector<std::string> parts =
+          absl::StrSplit(status.message(), absl::MaxSplits('\n', 1));
+      lines.push_back(absl::StrCat(options_[index].name, ": ", parts.front()));
+    }
+    return absl::Status(first.code(), absl::StrJoin(lines, "\n"));
   }
 
   const PlannerRequest& request_;
-  CandidateSpace& space_;
-  SearchBudget& budget_;
-  const bool improves_;
-  FoundPlans plans_;
-  Rounds rounds_search_;
-  std::set<size_t> considered_;  // candidates
-  int orders_ = 0;               // of our own, and cuts of which all were considered
-  double order_bound_ns_ = 0;    // of all plans, as far as all orders were searched
-  PlanEvaluation::Rounds rounds_;
+  absl::Span<const ModelOption> options_;
+  const SearchLimits& limits_;
+  std::optional<PlanEvaluation> best_;
+  std::unique_ptr<PlanSearch> best_search_;  // if it is to be continued
+  std::vector<std::pair<size_t, absl::Status>> failures_;
+  double bound_ns_ = std::numeric_limits<double>::infinity();
+  int considered_ = 0;
+  int simulated_ = 0;
+  bool is_cut_short_ = false;
 };
 
-// To the search, layers that always do F again are layers that take longer and keep less.
-absl::StatusOr<PlanEvaluation> PlanAllRecomputed(const PlannerRequest& request,
-                                                 const SearchLimits& limits) {
-  PlannerRequest changed = request;
-  changed.recomputes_all = false;
-  for (SizedLayers& sized : changed.profile.sizes) {
-    for (LayerCost& layer : sized.layers) {
-      if (layer.recompute_stash_bytes.has_value()) layer = Recomputed(layer);
-    }
-  }
-  ASSIGN_OR_RETURN(PlanEvaluation found, FindPlan(changed, limits));
-  Plan plan = found.plan;
-  for (int i = 0; i < plan.num_layers; ++i) {
-    const int layer = plan.order.empty() ? i : plan.order[static_cast<size_t>(i)];
-    const LayerCost& given = request.profile.sizes.front().layers[static_cast<size_t>(layer)];
-    if (given.recompute_stash_bytes.has_value()) plan.recomputed.push_back(i);
-  }
-  ASSIGN_OR_RETURN(PlanEvaluation evaluation,
-                   EvaluationOf(plan, request.profile, request.cluster, request.objective));
-  if (found.runner_up.has_value()) {
-    found.runner_up->recomputed_layers = evaluation.choice.recomputed_layers;
-  }
-  TakeOverFindings(std::move(found), evaluation);
+}  // namespace
+
+absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request, const SearchLimits& limits) {
+  const absl::Time start = absl::Now();
+  ASSIGN_OR_RETURN(const std::unique_ptr<PlanSearch> search, PlanSearch::Create(request, limits));
+  ASSIGN_OR_RETURN(PlanEvaluation evaluation, search->Run());
+  evaluation.planning = absl::Now() - start;
   return evaluation;
 }
 
-}  // namespace
+absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request,
+                                        absl::Span<const ModelOption> options,
+                                        const SearchLimits& limits) {
+  return OptionSearch(request, options, limits).Run();
+}
 
 absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request, const SearchLimits& limits,
                                          double enough_ns) {
@@ -336,21 +301,6 @@ absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request, const Se
   SearchBudget budget(limits);
   ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request, budget, enough_ns));
   return space.candidates().front().lower_bound_ns;
-}
-
-absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request, const SearchLimits& limits) {
-  const absl::Time start = absl::Now();
-  if (request.recomputes_all) {
-    ASSIGN_OR_RETURN(PlanEvaluation evaluation, PlanAllRecomputed(request, limits));
-    evaluation.planning = absl::Now() - start;
-    return evaluation;
-  }
-  RETURN_IF_ERROR(CheckRequest(request));
-  SearchBudget budget(limits);
-  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request, budget));
-  ASSIGN_OR_RETURN(PlanEvaluation evaluation, Planner(request, space, limits, budget).Run());
-  evaluation.planning = absl::Now() - start;
-  return evaluation;
 }
 
 }  // namespace stagecoach::partition

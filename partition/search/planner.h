@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_PARTITION_SEARCH_PLANNER_H_
 #define STAGECOACH_PARTITION_SEARCH_PLANNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -10,7 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "partition/cost/cluster.h"
+#include "partition/cost/model_option.h"
 #include "partition/cost/profile.h"
 #include "partition/plan/plan_evaluation.h"
 #include "schedule/ir/schedule.h"
@@ -46,7 +49,7 @@ struct PlannerRequest {
   PlanObjective objective = PlanObjective::kStep;
   // Shared by searches over the same profile, whatever their devices; null: nothing is shared.
   std::shared_ptr<KnownBoundaries> boundaries = nullptr;
-  // FindBestVariant may leave out devices where that is faster.
+  // FindPlan with options may leave out devices where that is faster.
   bool may_leave_devices = false;
 };
 
@@ -80,6 +83,25 @@ struct SearchLimits {
 // and what the cheapest change would be, and contains the table of the plan that comes closest.
 // Cancelled or DeadlineExceeded: the limits came before any plan.
 absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request,
+                                        const SearchLimits& limits = {});
+
+inline constexpr size_t kMostSmaller = 8;
+
+// Finds the best plan of all options, each in place of the request's own profile and cluster. The
+// evaluation's lower bound holds for all options, and its runner-up may be of another one. Options
+// are planned in the order of what their layers alone take, each with an equal part of the
+// remaining time; those that cannot beat the best plan so far are left out. If there are several,
+// the best is improved (SearchLimits::improves) afterwards.
+//
+// If devices may be left out, the best option is planned again on the first k devices, for each k,
+// and without the slowest devices: far fewer pay off than a bound admits, so at most kMostSmaller
+// of them are tried, those with the least bounds. PlanEvaluation::left_out says which devices were
+// left out.
+//
+// Pre-condition: there is an option. If none has a plan, returns the error of the first, or for
+// several options its kind with the first line of each.
+absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request,
+                                        absl::Span<const ModelOption> options,
                                         const SearchLimits& limits = {});
 
 // Returns an objective that no plan for the request can beat, without any plan: the best known

@@ -56,10 +56,10 @@ constexpr double kFarFromBest = 1.25;
 constexpr int kMostKicked = 3;  // boundaries at once
 
 int64_t PeakBytes(const FoundPlan& best) {
-  const absl::StatusOr<PlanReport> report = best.pipeline->Report(best.found.cut);
+  const absl::StatusOr<CompiledPlan> compiled = best.pipeline->Compile(best.found.cut);
   int64_t peak_bytes = 1;
-  if (!report.ok()) return peak_bytes;
-  for (const RankReport& rank : report->ranks) {
+  if (!compiled.ok()) return peak_bytes;
+  for (const RankReport& rank : compiled->ranks) {
     peak_bytes = std::max(peak_bytes, rank.peak_bytes());
   }
   return peak_bytes;

@@ -60,8 +60,8 @@ std::vector<int> PeakStashes(const schedule::Schedule& training) {
   return peaks;
 }
 
-StagePeaks::StagePeaks(LoweredPlan lowered)
-    : lowered_(std::make_shared<const LoweredPlan>(std::move(lowered))),
+StagePeaks::StagePeaks(LoweredSchedules lowered)
+    : lowered_(std::make_shared<const LoweredSchedules>(std::move(lowered))),
       in_flight_(PeakStashes(lowered_->training)) {
   const schedule::Schedule& training = lowered_->training;
   for (StageId stage(0); stage.value() < training.num_stages(); ++stage) {

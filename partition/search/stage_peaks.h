@@ -25,9 +25,9 @@ std::vector<int> PeakStashes(const schedule::Schedule& training);
 // cheap bound to search with, PeakBytes the answer to confirm with.
 class StagePeaks {
  public:
-  explicit StagePeaks(LoweredPlan lowered);
+  explicit StagePeaks(LoweredSchedules lowered);
 
-  const std::shared_ptr<const LoweredPlan>& lowered() const { return lowered_; }
+  const std::shared_ptr<const LoweredSchedules>& lowered() const { return lowered_; }
   const StagePosition& position(int stage) const { return positions_[stage]; }
   // Returns the most micro-batches that the stage has between F and B at once.
   int in_flight(int stage) const { return in_flight_[stage]; }
@@ -79,7 +79,7 @@ class StagePeaks {
                                             const std::vector<schedule::StageId>& stages);
   Key KeyOf(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
 
-  std::shared_ptr<const LoweredPlan> lowered_;
+  std::shared_ptr<const LoweredSchedules> lowered_;
   std::vector<int> in_flight_;                             // index: stage
   std::vector<StagePosition> positions_;                   // index: stage
   std::vector<std::vector<schedule::StageId>> stages_of_;  // index: rank

@@ -47,30 +47,32 @@ std::string TableCard(const PageText& text) {
   return table + "</tbody></table></div>";
 }
 
-std::string Document(const PageText& text, const std::string& styles, const std::string& body) {
+}  // namespace
+
+std::string HtmlDocument(const std::string& title, const std::string& head,
+                         const std::string& body) {
   return absl::StrCat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      EscapeMarkup(text.title), "</title>\n", styles, "</head>\n<body>\n", Header(text), body,
-      "\n</body>\n</html>\n");
+      EscapeMarkup(title), "</title>\n", head, "</head>\n<body>\n", body, "\n</body>\n</html>\n");
 }
-
-}  // namespace
 
 std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text) {
   const std::string table = TableCard(text);
   const bool is_summary = traces.size() > 1;  // shown before the traces that it summarizes
-  return Document(
-      text, ChartStyle(traces, ""),
-      absl::StrCat(is_summary ? absl::StrCat("\n<div class=\"beside\">", table, "</div>") : "",
+  return HtmlDocument(
+      text.title, ChartStyle(traces, ""),
+      absl::StrCat(Header(text),
+                   is_summary ? absl::StrCat("\n<div class=\"beside\">", table, "</div>") : "",
                    "\n<div class=\"card\">", ChartMarkup(traces), "</div>\n<div class=\"beside\">",
                    is_summary ? "" : table, kChartHelp, "</div>\n", ChartScript(traces)));
 }
 
 std::string ToHtml(const Page& page) {
-  return Document(page.text, absl::StrCat("<style>", kPageStyle, page.style, "</style>\n"),
-                  absl::StrCat("\n<div class=\"beside\">", TableCard(page.text),
-                               "</div>\n<div class=\"card\">", page.picture, "</div>"));
+  return HtmlDocument(
+      page.text.title, absl::StrCat("<style>", kPageStyle, page.style, "</style>\n"),
+      absl::StrCat(Header(page.text), "\n<div class=\"beside\">", TableCard(page.text),
+                   "</div>\n<div class=\"card\">", page.picture, "</div>"));
 }
 
 }  // namespace stagecoach::schedule

@@ -45,6 +45,11 @@ struct NamedTrace {
 // CheckTrace (check_trace.h).
 std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text);
 
+// Returns a whole page. `head` is markup for its head, in addition to the title, which is plain
+// text.
+std::string HtmlDocument(const std::string& title, const std::string& head,
+                         const std::string& body);
+
 // A page in the same style with the table of `text` and, below it, a picture of another kind, as
 // markup. `style`: additional rules.
 struct Page {

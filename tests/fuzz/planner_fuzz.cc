@@ -16,7 +16,7 @@ absl::Status PlanWith(const partition::Profile& profile, int64_t memory_bytes) {
                            .batch_rows = 4 * profile.sizes.front().micro_batch_rows,
                            .schedule = "1f1b",
                            .micro_batches = 4});
-  if (evaluation.ok()) STAGECOACH_CHECK_OK(partition::CheckPerformable(evaluation->plan));
+  if (evaluation.ok()) STAGECOACH_CHECK_OK(partition::CheckPerformable(evaluation->plan()));
   return evaluation.status();
 }
 

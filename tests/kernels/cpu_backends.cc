@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/cpu/cpu_device.h"
-#include "tests/kernels/op_harness.h"
+#include "tests/kernels/ops/op_harness.h"
 #include "tests/testing/precision.h"
 
 namespace stagecoach::testing {

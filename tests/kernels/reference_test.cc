@@ -13,7 +13,7 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/swiglu.h"
-#include "tests/kernels/losses.h"
+#include "tests/kernels/ops/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/finite_difference.h"
 #include "tests/testing/random_tensor.h"

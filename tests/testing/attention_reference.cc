@@ -63,24 +63,16 @@ std::vector<size_t> FirstSeen(const AttentionShape& shape, absl::Span<const int3
   return first;
 }
 
-// Returns the frequency of pair i of a head, as the library transformers computes it: by wave
-// lengths.
+// Returns the frequency of pair i of a head.
 double FrequencyOf(const AttentionPlaces& at, size_t i) {
   if (i >= at.R / 2) return 0.0;
   const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(at.R);
   const double plain = std::pow(at.base, exponent);
-  const double scaled = plain / at.scaling.factor;
-  if (at.scaling.original_positions == 0) return scaled;
-  const double length = 2.0 * std::acos(-1.0) / plain;
-  const auto original = static_cast<double>(at.scaling.original_positions);
-  if (length > original / at.scaling.low_turns) return scaled;
-  if (length < original / at.scaling.high_turns) return plain;
-  const double smooth =
-      (original / length - at.scaling.low_turns) / (at.scaling.high_turns - at.scaling.low_turns);
-  return (1.0 - smooth) * scaled + smooth * plain;
+  return at.scaling.pairs == 0 ? plain : plain / at.scaling.divisors[i];
 }
 
-// Returns queries and keys rotated by their position, or rotated back if `direction` is -1.
+// Returns queries and keys rotated by their position and scaled, or rotated back and scaled if
+// `direction` is -1.
 Vector Turned(const AttentionPlaces& at, Values qkv, double direction) {
   Vector turned(qkv.begin(), qkv.end());
   if (at.base == 0.0) return turned;
@@ -90,7 +82,8 @@ Vector Turned(const AttentionPlaces& at, Values qkv, double direction) {
       double* const x = &turned[row * (at.H + 2 * at.G) * at.D + head * at.D];
       for (size_t i = 0; i < at.D / 2; ++i) {
         const double angle = direction * t * FrequencyOf(at, i);
-        const double a = x[i], b = x[i + at.D / 2];
+        const double scale = i < at.R / 2 ? at.scaling.scale : 1.0;
+        const double a = scale * x[i], b = scale * x[i + at.D / 2];
         x[i] = a * std::cos(angle) - b * std::sin(angle);
         x[i + at.D / 2] = a * std::sin(angle) + b * std::cos(angle);
       }
@@ -106,6 +99,12 @@ double DotOf(const double* a, const double* b, size_t n) {
 }
 
 }  // namespace
+
+RotaryScaling ScaledRotation(int64_t pairs, double scale) {
+  RotaryScaling scaling = {.pairs = pairs, .scale = scale};
+  for (int64_t i = 0; i < pairs; ++i) scaling.divisors[i] = 1.0 + 0.75 * static_cast<double>(i);
+  return scaling;
+}
 
 AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv,
                                  absl::Span<const int32_t> documents) {

@@ -80,6 +80,9 @@ struct LayerNormWeightGradient {
 LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Values dy, Values x,
                                                 Values statistics);
 
+// Returns a scaling that leaves the first pair as it is, and divides the others by more and more.
+RotaryScaling ScaledRotation(int64_t pairs, double scale);
+
 struct AttentionOutput {
   std::vector<size_t> first;  // (B, T): the first position that one sees
   Vector scores;              // (B, H, T, T): s, and p; both 0 for positions that are not seen

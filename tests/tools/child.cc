@@ -61,6 +61,7 @@ class WithoutLauncher : public ::testing::Environment {
       }
     }
     for (const std::string& name : names) unsetenv(name.c_str());
+    setenv("STAGECOACH_RUNS", "none", 1);  // a test says so if a run is to save itself unasked
   }
 };
 

@@ -19,8 +19,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "base/error_class.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
@@ -93,11 +95,35 @@ absl::Status UsageError(const CLI::App& app, absl::string_view message) {
   return base::UsageError(absl::StrCat(message, " (see ", program, " --help)"));
 }
 
+// Returns how to say what other programs say by this flag, which has no flag of its own here; "":
+// nothing is known of it.
+absl::string_view HintFor(const CLI::App& app, absl::string_view flag) {
+  constexpr absl::string_view kAccumulates =
+      "gradients are accumulated over the micro-batches of a batch: --micro-batches N";
+  constexpr absl::string_view kGpus = "N GPUs are --device cuda --devices N";
+  constexpr std::pair<absl::string_view, absl::string_view> kHints[] = {
+      {"--accum", kAccumulates},
+      {"--grad-accum", kAccumulates},
+      {"--gradient-accum", kAccumulates},
+      {"--micro-batch-size",
+       "a micro-batch has --global-batch-size / --micro-batches samples: give these"},
+      {"--num-gpus", kGpus},
+      {"--ngpus", kGpus}};
+  if (app.get_option_no_throw("--micro-batches") == nullptr) return "";
+  for (const auto& [start, hint] : kHints) {
+    if (absl::StartsWith(absl::StrReplaceAll(flag, {{"_", "-"}}), start)) return hint;
+  }
+  return "";
+}
+
 // An error for the first argument that `app` does not know.
 absl::Status CheckNothingLeft(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining();
   if (left.empty()) return absl::OkStatus();
   const std::string word = left[0].substr(0, left[0].find('='));
+  if (const absl::string_view hint = HintFor(app, word); !hint.empty()) {
+    return UsageError(app, absl::StrCat("unknown argument \"", word, "\"; ", hint));
+  }
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);

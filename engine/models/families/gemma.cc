@@ -56,25 +56,15 @@ absl::Status ReadLayerTypes(const nlohmann::json& document, ObjectReader& reader
     ASSIGN_OR_RETURN(model.global_every, reader.OptionalInt64("sliding_window_pattern",
                                                               usual_period, kTransformerExtents));
   }
-  if (reader.Has("layer_types") && !document["layer_types"].is_null()) {
-    ASSIGN_OR_RETURN(const base::ArrayReader types, reader.RequiredArray("layer_types"));
-    if (static_cast<int64_t>(types.size()) != model.blocks) {
-      return reader.Error("layer_types", absl::StrCat("has ", types.size(), " types, expected ",
-                                                      model.blocks, ", one for each layer"));
+  ASSIGN_OR_RETURN(const auto pattern, base::ReadWindowPattern(document, reader, model.blocks));
+  if (pattern.has_value()) {
+    if (pattern->global_first != 0) {
+      return reader.Error("layer_types",
+                          "has layers with a window behind one without, with which it begins; in a "
+                          "Gemma of ours the same number of layers with a window precedes each one "
+                          "without");
     }
-    model.global_every = 0;
-    for (size_t i = 0; i < types.size(); ++i) {
-      ASSIGN_OR_RETURN(const std::string type, types.String(i));
-      const auto blocks = static_cast<int64_t>(i) + 1;
-      if (type == kFullAttention && model.global_every == 0) model.global_every = blocks;
-      const bool is_full = model.global_every != 0 && blocks % model.global_every == 0;
-      if (type == (is_full ? kFullAttention : kSlidingAttention)) continue;
-      return types.Error(
-          i, absl::StrCat("is \"", type, "\", expected \"",
-                          is_full ? kFullAttention : kSlidingAttention,
-                          "\": a model of ours has the same number of layers with a window before "
-                          "each one without"));
-    }
+    model.global_every = pattern->has_window ? pattern->global_every : 1;
   }
   if (model.global_every > model.blocks) model.global_every = 0;
   if (model.global_every != 1) return absl::OkStatus();
@@ -98,11 +88,13 @@ absl::Status ReadGemmaWindow(const nlohmann::json& document, ObjectReader& reade
 
 // Reads the rotations of Gemma 3's layers with a window, and of those without.
 absl::Status ReadBothRotations(const nlohmann::json& document, ObjectReader& reader,
-                               Rotation& global, Rotation& local) {
+                               const PositionsOfConfig& positions, Rotation& global,
+                               Rotation& local) {
   ASSIGN_OR_RETURN(local.base, reader.OptionalDouble("rope_local_base_freq", local.base));
   if (reader.Has("rope_scaling") && !document["rope_scaling"].is_null()) {
     ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject("rope_scaling"));
-    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document["rope_scaling"], global));
+    RETURN_IF_ERROR(
+        ReadRotationObject(std::move(own), document["rope_scaling"], positions, global));
   }
   constexpr char kKey[] = "rope_parameters";
   if (!reader.Has(kKey) || document[kKey].is_null()) return absl::OkStatus();
@@ -111,9 +103,9 @@ absl::Status ReadBothRotations(const nlohmann::json& document, ObjectReader& rea
        {std::pair(kFullAttention, &global), std::pair(kSlidingAttention, &local)}) {
     if (!both.Has(key) || document[kKey][key].is_null()) continue;
     ASSIGN_OR_RETURN(ObjectReader own, both.RequiredObject(key));
-    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[kKey][key], *rotation));
+    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[kKey][key], positions, *rotation));
   }
-  if (local.scaling != kernels::RotaryScaling()) {
+  if (!local.scaling.is_none()) {
     return both.Error(kSlidingAttention,
                       "scales positions, which only layers without a window can here");
   }
@@ -124,10 +116,11 @@ absl::Status ReadGemmaPositions(const nlohmann::json& document, ObjectReader& re
                                 double usual_base, Transformer& model) {
   Rotation global = {.base = usual_base}, local;
   ASSIGN_OR_RETURN(global.base, reader.OptionalDouble("rope_theta", usual_base));
+  const PositionsOfConfig positions = {.most = model.context};
   if (!model.qk_norm) {
-    RETURN_IF_ERROR(ReadRotation(document, reader, global));
+    RETURN_IF_ERROR(ReadRotation(document, reader, positions, global));
   } else {
-    RETURN_IF_ERROR(ReadBothRotations(document, reader, global, local));
+    RETURN_IF_ERROR(ReadBothRotations(document, reader, positions, global, local));
     if (model.window != 0 && model.global_every == 0) {
       global = local;
     } else if (model.window != 0 && global != local) {
@@ -235,9 +228,7 @@ nlohmann::ordered_json GemmaConfig(const Transformer& model) {
   if (model.window != 0) config["sliding_window"] = model.window;
   std::vector<std::string> types;
   for (int64_t block = 1; block <= model.blocks; ++block) {
-    const bool is_local =
-        model.window != 0 && (model.global_every == 0 || block % model.global_every != 0);
-    types.emplace_back(is_local ? kSlidingAttention : kFullAttention);
+    types.emplace_back(model.has_window(block - 1) ? kSlidingAttention : kFullAttention);
   }
   config["layer_types"] = types;
   if (is_third) {

@@ -21,7 +21,7 @@ absl::Status ReadRotaryPositions(const nlohmann::json& document, base::ObjectRea
   ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rotary_emb_base", rotation.base));
   ASSIGN_OR_RETURN(rotation.share,
                    reader.OptionalDouble("rotary_pct", rotation.share, {.min = 0.0, .max = 1.0}));
-  RETURN_IF_ERROR(ReadRotation(document, reader, rotation));
+  RETURN_IF_ERROR(ReadRotation(document, reader, {.most = model.context}, rotation));
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
   const int64_t head_size = model.size_of_head();

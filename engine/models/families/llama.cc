@@ -27,8 +27,8 @@ struct Defaults {
   int64_t context, vocabulary;
   std::vector<int64_t> end_of_text = {2};
   std::optional<int64_t> begin_of_text = 1;
-  std::optional<int64_t> window = {};  // positions that attention looks back on, itself included
-  int64_t head_size = 0;               // 0: the width, divided by the heads
+  int64_t window = 0;     // positions that attention looks back on, itself included; 0: all
+  int64_t head_size = 0;  // 0: the width, divided by the heads
   bool qkv_bias = false;
   bool qk_norm = false;
   bool may_use_window = false;  // only if "use_sliding_window" is set
@@ -74,10 +74,16 @@ const Defaults& DefaultsOf(absl::string_view model_type) {
                        [&](const Defaults& type) { return type.model_type == model_type; });
 }
 
-absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, ObjectReader& reader) {
+absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, ObjectReader& reader,
+                                           int64_t most, bool is_phi3) {
+  PositionsOfConfig positions = {.most = most, .is_phi3 = is_phi3};
+  if (is_phi3) {
+    ASSIGN_OR_RETURN(positions.original, reader.OptionalInt64("original_max_position_embeddings",
+                                                              4096, kTransformerExtents));
+  }
   Rotation rotation;
   ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
-  RETURN_IF_ERROR(ReadRotation(document, reader, rotation));
+  RETURN_IF_ERROR(ReadRotation(document, reader, positions, rotation));
   if (rotation.share == 1.0) return rotation;
   return reader.Error(
       "rope_parameters",
@@ -85,27 +91,42 @@ absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, Objec
                    ", which there is no Llama with here: its heads are rotated as a whole"));
 }
 
-// Returns the positions that attention looks back on, itself included, in some layer or all.
-absl::StatusOr<std::optional<int64_t>> ReadWindow(const nlohmann::json& document,
-                                                  ObjectReader& reader, const Defaults& defaults) {
-  std::optional<int64_t> window = defaults.window;
+// Reads the window of all blocks, or of those behind the first ones. One that no position of the
+// context is outside of is none.
+absl::Status ReadWindow(const nlohmann::json& document, ObjectReader& reader,
+                        const Defaults& defaults, Transformer& model) {
+  int64_t window = defaults.window;
   if (reader.Has("sliding_window")) {
-    window = std::nullopt;
+    window = 0;
     if (!document["sliding_window"].is_null()) {
       ASSIGN_OR_RETURN(window, reader.RequiredInt64("sliding_window", kTransformerExtents));
     }
   }
-  if (!defaults.may_use_window) return window;
-  // Which layers have the window.
-  reader.Has("max_window_layers");
-  ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", false));
-  ASSIGN_OR_RETURN(const auto types, reader.OptionalArray("layer_types"));
-  for (size_t i = 0; types.has_value() && i < types->size(); ++i) {
-    ASSIGN_OR_RETURN(const std::string type, types->String(i));
-    if (type == "full_attention" || (type == "sliding_attention" && is_used)) continue;
-    return types->Error(i, absl::StrCat("is \"", type, "\", expected \"full_attention\""));
+  if (defaults.may_use_window) {
+    // As in transformers: a list of all layers overrides the number of the first ones.
+    ASSIGN_OR_RETURN(const bool is_used, reader.OptionalBool("use_sliding_window", false));
+    ASSIGN_OR_RETURN(
+        model.global_first,
+        reader.OptionalInt64("max_window_layers", 28, {.min = 0, .max = kMaxTransformerExtent}));
+    ASSIGN_OR_RETURN(const auto pattern, base::ReadWindowPattern(document, reader, model.blocks));
+    if (!is_used) window = 0;
+    if (pattern.has_value()) {
+      if (pattern->global_every != 0) {
+        return reader.Error("layer_types",
+                            "has layers without a window behind one with it; in a model of ours "
+                            "they come first");
+      }
+      if (pattern->has_window && window == 0) {
+        return reader.Error("layer_types", "has layers with a window, and there is none");
+      }
+      model.global_first = pattern->has_window ? pattern->global_first : model.blocks;
+    }
   }
-  return is_used ? window : std::nullopt;
+  const bool has_window =
+      window != 0 && window < model.context && model.global_first < model.blocks;
+  model.window = has_window ? window : 0;
+  if (!has_window) model.global_first = 0;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::string_view model_type,
@@ -126,7 +147,8 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   ASSIGN_OR_RETURN(model.norm_epsilon,
                    reader.OptionalDouble("rms_norm_eps", defaults.norm_epsilon));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
-  ASSIGN_OR_RETURN(const Rotation rotation, ReadWholeRotation(document, reader));
+  ASSIGN_OR_RETURN(const Rotation rotation,
+                   ReadWholeRotation(document, reader, model.context, model_type == "phi3"));
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
   model.qkv_bias = defaults.qkv_bias;
@@ -138,9 +160,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   }
   if (model.head_size * model.heads == model.width) model.head_size = 0;
   if (model_type != "llama") {
-    // Up to as many positions as the window has, attention looks back on all.
-    ASSIGN_OR_RETURN(const std::optional<int64_t> window, ReadWindow(document, reader, defaults));
-    model.context = std::min(model.context, window.value_or(model.context));
+    RETURN_IF_ERROR(ReadWindow(document, reader, defaults, model));
   }
   model.end_of_text = defaults.end_of_text;
   model.begin_of_text = defaults.begin_of_text;
@@ -151,12 +171,8 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "use_mrope", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
   if (model_type == "phi3") {
-    // The first is of scaled positions, the second names a program of the model's own, which does
-    // what that of transformers does.
-    for (const char* const key :
-         {"original_max_position_embeddings", "auto_map", "resid_pdrop", "embd_pdrop"}) {
-      reader.Has(key);
-    }
+    // The first names a program of the model's own, which does what that of transformers does.
+    for (const char* const key : {"auto_map", "resid_pdrop", "embd_pdrop"}) reader.Has(key);
   }
   // These determine how the products are divided, not what they are.
   RETURN_IF_ERROR(base::CheckOtherConfigKeys(
@@ -164,11 +180,12 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   return model;
 }
 
-// A Mistral within its window is a Llama, and written as one.
+// A Mistral without a window is a Llama, and written as one.
 nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   const char* const name = model.has_joined_tensors ? "Phi3"
                            : model.qk_norm          ? "Qwen3"
                            : model.qkv_bias         ? "Qwen2"
+                           : model.window != 0      ? "Mistral"
                                                     : "Llama";
   nlohmann::ordered_json config = {{"architectures", {absl::StrCat(name, "ForCausalLM")}},
                                    {"model_type", absl::AsciiStrToLower(name)},
@@ -186,6 +203,14 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   if (model.has_joined_tensors) config["pad_token_id"] = nullptr;
   if (model.head_size != 0 || model.qk_norm) config["head_dim"] = model.size_of_head();
   WriteScaling(model.rotary_scaling, config);
+  if (model.has_joined_tensors && model.rotary_scaling.kind == RotaryKind::kLongRope) {
+    config["original_max_position_embeddings"] = model.rotary_scaling.original_positions;
+  }
+  if (model.window == 0) return config;
+  config["sliding_window"] = model.window;
+  if (!model.qk_norm && !model.qkv_bias) return config;
+  config["use_sliding_window"] = true;
+  config["max_window_layers"] = model.global_first;
   return config;
 }
 

@@ -1,5 +1,7 @@
 #include "engine/models/families/rotation.h"
 
+#include <cmath>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -15,35 +17,117 @@ namespace {
 
 using base::ObjectReader;
 
-absl::StatusOr<kernels::RotaryScaling> ReadLlama3Scaling(ObjectReader& reader) {
-  kernels::RotaryScaling scaling;
+// Returns whether a key has a value. Counts as a use of the key.
+bool HasNumber(const nlohmann::json& document, ObjectReader& reader, const char* key) {
+  return reader.Has(key) && !document[key].is_null();
+}
+
+// Reads a number that may be absent, null, or, as in transformers, 0.
+absl::StatusOr<double> NumberOr(const nlohmann::json& document, ObjectReader& reader,
+                                const char* key, double otherwise) {
+  if (!HasNumber(document, reader, key)) return otherwise;
+  ASSIGN_OR_RETURN(const double number, reader.RequiredDouble(key));
+  return number == 0.0 ? otherwise : number;
+}
+
+absl::Status ReadLlama3Scaling(ObjectReader& reader, RotaryScaling& scaling) {
   ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor"));
   ASSIGN_OR_RETURN(scaling.low_turns, reader.RequiredDouble("low_freq_factor"));
   ASSIGN_OR_RETURN(scaling.high_turns, reader.RequiredDouble("high_freq_factor"));
   ASSIGN_OR_RETURN(scaling.original_positions,
                    reader.RequiredInt64("original_max_position_embeddings", kTransformerExtents));
-  return scaling;
+  return absl::OkStatus();
+}
+
+// Reads the positions of the original training, and the factor by which there are more.
+absl::Status ReadOriginal(const nlohmann::json& document, ObjectReader& reader,
+                          const PositionsOfConfig& positions, RotaryScaling& scaling,
+                          double& factor) {
+  constexpr char kOriginal[] = "original_max_position_embeddings";
+  scaling.original_positions = positions.most;
+  if (HasNumber(document, reader, kOriginal)) {
+    ASSIGN_OR_RETURN(scaling.original_positions,
+                     reader.RequiredInt64(kOriginal, kTransformerExtents));
+  }
+  // These take precedence.
+  if (positions.original != 0) scaling.original_positions = positions.original;
+  const double ratio =
+      static_cast<double>(positions.most) / static_cast<double>(scaling.original_positions);
+  ASSIGN_OR_RETURN(factor, NumberOr(document, reader, "factor", ratio));
+  return absl::OkStatus();
+}
+
+// The scale of rotations that is usual for a factor, and how much of it is wanted.
+double ScaleOf(double factor, double share) {
+  return factor <= 1.0 ? 1.0 : 0.1 * share * std::log(factor) + 1.0;
+}
+
+absl::Status ReadYarn(const nlohmann::json& document, ObjectReader& reader,
+                      const PositionsOfConfig& positions, RotaryScaling& scaling) {
+  scaling.kind = RotaryKind::kYarn;
+  RETURN_IF_ERROR(ReadOriginal(document, reader, positions, scaling, scaling.factor));
+  ASSIGN_OR_RETURN(scaling.low_turns, NumberOr(document, reader, "beta_slow", 1.0));
+  ASSIGN_OR_RETURN(scaling.high_turns, NumberOr(document, reader, "beta_fast", 32.0));
+  ASSIGN_OR_RETURN(scaling.truncates, reader.OptionalBool("truncate", true));
+  ASSIGN_OR_RETURN(const double share, NumberOr(document, reader, "mscale", 0.0));
+  ASSIGN_OR_RETURN(const double of_all, NumberOr(document, reader, "mscale_all_dim", 0.0));
+  const double usual = share != 0.0 && of_all != 0.0
+                           ? ScaleOf(scaling.factor, share) / ScaleOf(scaling.factor, of_all)
+                           : ScaleOf(scaling.factor, 1.0);
+  ASSIGN_OR_RETURN(scaling.scale, NumberOr(document, reader, "attention_factor", usual));
+  return absl::OkStatus();
+}
+
+absl::Status ReadLongRope(const nlohmann::json& document, ObjectReader& reader,
+                          const PositionsOfConfig& positions, RotaryScaling& scaling) {
+  scaling.kind = RotaryKind::kLongRope;
+  double factor = 1.0;
+  RETURN_IF_ERROR(ReadOriginal(document, reader, positions, scaling, factor));
+  for (const auto& [key, divisors] : {std::pair("short_factor", &scaling.short_divisors),
+                                      std::pair("long_factor", &scaling.long_divisors)}) {
+    ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray(key));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      ASSIGN_OR_RETURN(divisors->emplace_back(), entries.Double(i));
+    }
+  }
+  const double usual =
+      factor <= 1.0
+          ? 1.0
+          : std::sqrt(1.0 +
+                      std::log(factor) / std::log(static_cast<double>(scaling.original_positions)));
+  ASSIGN_OR_RETURN(scaling.scale, NumberOr(document, reader, "attention_factor", usual));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status ReadRotationObject(ObjectReader reader, const nlohmann::json& document,
-                                Rotation& rotation) {
+                                const PositionsOfConfig& positions, Rotation& rotation) {
   ASSIGN_OR_RETURN(std::string type, reader.OptionalString("type", "default"));
   const char* const key = reader.Has("rope_type") ? "rope_type" : "type";
   ASSIGN_OR_RETURN(type, reader.OptionalString("rope_type", type));
-  if (type == "linear") {
-    ASSIGN_OR_RETURN(rotation.scaling.factor, reader.RequiredDouble("factor"));
+  if (positions.is_phi3 && (type == "su" || type == "yarn")) type = "longrope";
+  RotaryScaling& scaling = rotation.scaling;
+  if (type == "linear" || type == "dynamic") {
+    ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor"));
+    if (type == "dynamic") {
+      scaling.kind = RotaryKind::kDynamic;
+      scaling.original_positions = positions.most;
+      reader.Has("original_max_position_embeddings");  // transformers does not read it
+    }
   } else if (type == "llama3") {
-    ASSIGN_OR_RETURN(rotation.scaling, ReadLlama3Scaling(reader));
+    RETURN_IF_ERROR(ReadLlama3Scaling(reader, scaling));
+  } else if (type == "yarn") {
+    RETURN_IF_ERROR(ReadYarn(document, reader, positions, scaling));
+  } else if (type == "longrope") {
+    RETURN_IF_ERROR(ReadLongRope(document, reader, positions, scaling));
   } else if (type != "default") {
-    return reader.Error(
-        key, absl::StrCat("is \"", type, "\", expected \"default\", \"linear\" or \"llama3\""));
+    return reader.Error(key, absl::StrCat("is \"", type,
+                                          "\", expected \"default\", \"linear\", \"llama3\", "
+                                          "\"yarn\", \"longrope\" or \"dynamic\""));
   }
-  if (!IsRotaryScaling(rotation.scaling)) {
-    return reader.Error("factor",
-                        "expected at least 1, and a low_freq_factor below high_freq_factor");
-  }
+  const absl::Status checked = CheckRotaryScaling(scaling);
+  if (!checked.ok()) return reader.Error(key, checked.message());
   ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
   ASSIGN_OR_RETURN(rotation.share, reader.OptionalDouble("partial_rotary_factor", rotation.share,
                                                          {.min = 0.0, .max = 1.0}));
@@ -51,24 +135,49 @@ absl::Status ReadRotationObject(ObjectReader reader, const nlohmann::json& docum
 }
 
 absl::Status ReadRotation(const nlohmann::json& document, ObjectReader& reader,
-                          Rotation& rotation) {
+                          const PositionsOfConfig& positions, Rotation& rotation) {
   for (const char* const key : {"rope_scaling", "rope_parameters"}) {
     if (!reader.Has(key) || document[key].is_null()) continue;
     ASSIGN_OR_RETURN(ObjectReader own, reader.RequiredObject(key));
-    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[key], rotation));
+    RETURN_IF_ERROR(ReadRotationObject(std::move(own), document[key], positions, rotation));
   }
   return absl::OkStatus();
 }
 
-void WriteScaling(const kernels::RotaryScaling& scaling, nlohmann::ordered_json& config) {
-  if (scaling.factor == 1.0) return;
-  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
-  if (scaling.original_positions > 0) {
-    config["rope_scaling"] = {{"rope_type", "llama3"},
-                              {"factor", scaling.factor},
-                              {"low_freq_factor", scaling.low_turns},
-                              {"high_freq_factor", scaling.high_turns},
-                              {"original_max_position_embeddings", scaling.original_positions}};
+void WriteScaling(const RotaryScaling& scaling, nlohmann::ordered_json& config) {
+  if (scaling.is_none()) return;
+  constexpr char kOriginal[] = "original_max_position_embeddings";
+  nlohmann::ordered_json& own = config["rope_scaling"];
+  switch (scaling.kind) {
+    case RotaryKind::kLinear:
+      own = {{"rope_type", "linear"}, {"factor", scaling.factor}};
+      if (scaling.original_positions == 0) return;
+      own = {{"rope_type", "llama3"},
+             {"factor", scaling.factor},
+             {"low_freq_factor", scaling.low_turns},
+             {"high_freq_factor", scaling.high_turns},
+             {kOriginal, scaling.original_positions}};
+      return;
+    case RotaryKind::kYarn:
+      own = {{"rope_type", "yarn"},
+             {"factor", scaling.factor},
+             {"beta_slow", scaling.low_turns},
+             {"beta_fast", scaling.high_turns},
+             {"truncate", scaling.truncates},
+             {"attention_factor", scaling.scale},
+             {kOriginal, scaling.original_positions}};
+      return;
+    case RotaryKind::kLongRope:
+      own = {{"rope_type", "longrope"},
+             {"short_factor", scaling.short_divisors},
+             {"long_factor", scaling.long_divisors},
+             {"attention_factor", scaling.scale},
+             {kOriginal, scaling.original_positions}};
+      return;
+    case RotaryKind::kDynamic:
+      own = {{"rope_type", "dynamic"}, {"factor", scaling.factor}};
+      config["max_position_embeddings"] = scaling.original_positions;
+      return;
   }
 }
 

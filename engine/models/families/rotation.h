@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "base/json.h"
-#include "kernels/rotary_scaling.h"
+#include "engine/nn/layers/rotary.h"
 
 namespace stagecoach::engine {
 
@@ -13,20 +13,29 @@ namespace stagecoach::engine {
 struct Rotation {
   double base = 10000.0;
   double share = 1.0;  // of the numbers of a head
-  kernels::RotaryScaling scaling;
+  RotaryScaling scaling;
 
   friend bool operator==(const Rotation&, const Rotation&) = default;
+};
+
+// What the rest of a config.json says about positions.
+struct PositionsOfConfig {
+  int64_t most = 0;      // max_position_embeddings
+  int64_t original = 0;  // original_max_position_embeddings beside them, as Phi 3 has it; 0: none
+  // Phi 3's earlier names of "longrope" are "su" and "yarn".
+  bool is_phi3 = false;
 };
 
 // Reads "rope_scaling" or "rope_parameters", in which newer versions have all of it. What they do
 // not say stays as it is in `rotation`.
 absl::Status ReadRotation(const nlohmann::json& document, base::ObjectReader& reader,
-                          Rotation& rotation);
+                          const PositionsOfConfig& positions, Rotation& rotation);
 // Reads the object under such a key.
 absl::Status ReadRotationObject(base::ObjectReader reader, const nlohmann::json& document,
-                                Rotation& rotation);
-// Writes a scaling to "rope_scaling", if there is one.
-void WriteScaling(const kernels::RotaryScaling& scaling, nlohmann::ordered_json& config);
+                                const PositionsOfConfig& positions, Rotation& rotation);
+// Writes a scaling to "rope_scaling", if there is one, and with "dynamic" the original positions to
+// "max_position_embeddings".
+void WriteScaling(const RotaryScaling& scaling, nlohmann::ordered_json& config);
 
 }  // namespace stagecoach::engine
 

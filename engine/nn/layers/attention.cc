@@ -38,14 +38,15 @@ class AttentionLayer final : public Layer {
       RETURN_IF_ERROR(PrepareCached(context, head_size, spec));
       return spec;
     }
+    const ResolvedRotary rotary = RotaryFor(head_size, positions);
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(
                               kernels::AttentionShape{.samples = context.rows,
                                                       .positions = positions,
                                                       .heads = heads_,
                                                       .kv_heads = kv_heads_,
                                                       .head_size = head_size,
-                                                      .rotary_base = options_.rotary_base,
-                                                      .rotary_scaling = options_.rotary_scaling,
+                                                      .rotary_base = rotary.base,
+                                                      .rotary_scaling = rotary.scaling,
                                                       .rotary_size = options_.rotary_size,
                                                       .window = options_.window,
                                                       .scale = options_.scale,
@@ -76,12 +77,18 @@ class AttentionLayer final : public Layer {
   }
 
  private:
+  ResolvedRotary RotaryFor(int64_t head_size, int64_t positions) const {
+    const int64_t rotated = options_.rotary_size > 0 ? options_.rotary_size : head_size;
+    return ResolveRotary(options_.rotary_scaling, options_.rotary_base, rotated, positions);
+  }
   void Describe(std::string& text) const {
     if (options_.rotary_base != 0.0F) {
       absl::StrAppend(&text, ", rotary ", options_.rotary_base);
     }
     if (options_.rotary_scaling.factor != 1.0) {
       absl::StrAppend(&text, " scaled by ", options_.rotary_scaling.factor);
+    } else if (!options_.rotary_scaling.is_none()) {
+      absl::StrAppend(&text, " scaled");
     }
     if (options_.rotary_size != 0) absl::StrAppend(&text, " of ", options_.rotary_size);
     if (options_.window != 0) absl::StrAppend(&text, ", window ", options_.window);
@@ -95,14 +102,15 @@ class AttentionLayer final : public Layer {
       return absl::InvalidArgumentError(absl::StrCat(
           "attention: with a cache, a sample is one position, not ", context.input.dim(0)));
     }
+    const ResolvedRotary rotary = RotaryFor(head_size, context.cached_positions);
     ASSIGN_OR_RETURN(cached_op_, context.device.ops().Create(kernels::CachedAttentionShape{
                                      .rows = context.rows,
                                      .positions = context.cached_positions,
                                      .heads = heads_,
                                      .kv_heads = kv_heads_,
                                      .head_size = head_size,
-                                     .rotary_base = options_.rotary_base,
-                                     .rotary_scaling = options_.rotary_scaling,
+                                     .rotary_base = rotary.base,
+                                     .rotary_scaling = rotary.scaling,
                                      .sequences = context.cached_sequences,
                                      .rows_are_sequences = context.rows_are_sequences,
                                      .rotary_size = options_.rotary_size,
@@ -150,18 +158,6 @@ class AttentionLayer final : public Layer {
   std::unique_ptr<kernels::AttentionOp> op_;
   std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one
 };
-
-absl::StatusOr<kernels::RotaryScaling> ParseRotaryScaling(base::ObjectReader reader) {
-  kernels::RotaryScaling scaling;
-  ASSIGN_OR_RETURN(scaling.factor, reader.RequiredDouble("factor", {.min = 1.0, .max = 1e6}));
-  ASSIGN_OR_RETURN(scaling.original_positions,
-                   reader.OptionalInt64("original_context", 0, kFileCounts));
-  ASSIGN_OR_RETURN(scaling.low_turns, reader.OptionalDouble("low_turns", scaling.low_turns));
-  ASSIGN_OR_RETURN(scaling.high_turns, reader.OptionalDouble("high_turns", scaling.high_turns));
-  RETURN_IF_ERROR(reader.Finish());
-  if (IsRotaryScaling(scaling)) return scaling;
-  return reader.Error("low_turns", "expected a positive number below high_turns");
-}
 
 }  // namespace
 

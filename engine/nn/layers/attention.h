@@ -5,7 +5,7 @@
 
 #include "engine/nn/layer.h"
 #include "engine/nn/layers/layer_type.h"
-#include "kernels/rotary_scaling.h"
+#include "engine/nn/layers/rotary.h"
 
 namespace stagecoach::engine {
 
@@ -13,7 +13,7 @@ struct AttentionOptions {
   int64_t heads = 1;         // H, query heads
   int64_t kv_heads = 0;      // G, key and value heads; divides H; 0: as many as H
   float rotary_base = 0.0F;  // such as 10000; 0: no rotary embedding
-  kernels::RotaryScaling rotary_scaling = {};
+  RotaryScaling rotary_scaling = {};
   int64_t rotary_size = 0;  // numbers of a head that are rotated, in two halves of it; 0: all
   int64_t window = 0;       // positions that one sees, itself included; 0: all before it
   float scale = 0.0F;       // of scores; 0: 1 / sqrt(D)

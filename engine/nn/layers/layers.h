@@ -48,9 +48,10 @@ inline constexpr const LayerType* kLayerTypes[] = {
     // before these; scale multiplies the tokens' vectors.
     &kEmbeddingType,
     // { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0, rotary_scaling =
-    //   { factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 },
+    //   { type = "linear", factor = 8.0, original_context = 0, low_turns = 1.0, high_turns = 4.0 },
     //   rotary_size = 64, window = 512, scale = 0.125, score_cap = 50.0 }: heads has no default,
-    // kv_heads is as heads; without rotary_scaling, a factor of 1; without rotary_size, all numbers
+    // kv_heads is as heads; without rotary_scaling, a factor of 1, and other types of it have other
+    // keys (engine/nn/layers/rotary.h); without rotary_size, all numbers
     // of a head; without window, all positions before; without scale, 1 / sqrt(numbers of a head);
     // without score_cap, none.
     &kAttentionType,

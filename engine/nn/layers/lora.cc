@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kKeys[] = {"rank", "alpha", "dropout", "rslora", "targets"};
+constexpr const char* kKeys[] = {"rank", "alpha", "dropout", "rslora", "targets", "train"};
 
 // Checks the values, which are of a flag or a model file.
 absl::Status CheckLora(const LoraOptions& options) {
@@ -36,6 +36,22 @@ absl::Status CheckLora(const LoraOptions& options) {
   }
   for (const std::string& target : options.targets) {
     if (target.empty()) return absl::InvalidArgumentError("a target has no name");
+  }
+  return absl::OkStatus();
+}
+
+// Sets the layers that are trained as a whole, in one order. InvalidArgument: an unknown name.
+absl::Status SetTrained(const std::vector<std::string>& names, LoraOptions& options) {
+  const std::vector<std::string> known(std::begin(kWholeLayers), std::end(kWholeLayers));
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string nearest = base::Nearest(name, known);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train: \"", name, "\" is not known, expected one of ", absl::StrJoin(known, ", "),
+        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  }
+  for (const std::string& name : known) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) options.trained.push_back(name);
   }
   return absl::OkStatus();
 }
@@ -69,6 +85,17 @@ bool HasActivation(const json& entry) {
   return activation != entry.end() && *activation != "none";
 }
 
+// Adds the kinds of layers that can be trained as a whole, including those inside others.
+void AddWholeLayers(const json& list, std::set<std::string>& kinds) {
+  for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
+    const absl::string_view kind = WholeLayerOf(TypeAt(list, i));
+    if (!kind.empty()) kinds.emplace(kind);
+    for (const char* const inside : {"layers", "shortcut"}) {
+      if (list[i].is_object() && list[i].contains(inside)) AddWholeLayers(list[i][inside], kinds);
+    }
+  }
+}
+
 }  // namespace
 
 float LoraOptions::scale() const {
@@ -78,6 +105,17 @@ float LoraOptions::scale() const {
 
 bool LoraOptions::adapts(absl::string_view name) const {
   return targets.empty() || std::find(targets.begin(), targets.end(), name) != targets.end();
+}
+
+bool LoraOptions::trains(absl::string_view kind) const {
+  return std::find(trained.begin(), trained.end(), kind) != trained.end();
+}
+
+absl::string_view WholeLayerOf(absl::string_view type) {
+  if (type == "embedding") return kWholeLayers[0];
+  if (type == "head") return kWholeLayers[1];
+  const bool is_norm = type == "layer_norm" || type == "rms_norm" || type == "head_norm";
+  return is_norm ? kWholeLayers[2] : "";
 }
 
 absl::StatusOr<LoraOptions> ParseLora(absl::string_view text) {
@@ -102,6 +140,9 @@ absl::StatusOr<LoraOptions> ParseLora(absl::string_view text) {
       if (!absl::SimpleAtob(value, &options.is_rank_stabilized)) return wrong("0 or 1");
     } else if (key == "targets") {
       if (value != "all") options.targets = absl::StrSplit(value, '+');
+    } else if (key == "train") {
+      options.trained.clear();
+      RETURN_IF_ERROR(SetTrained(absl::StrSplit(value, '+'), options));
     } else {
       const std::vector<std::string> known(std::begin(kKeys), std::end(kKeys));
       const std::string nearest = base::Nearest(std::string(key), known);
@@ -126,15 +167,19 @@ absl::StatusOr<LoraOptions> ReadLora(const json& table, base::ObjectReader reade
     ASSIGN_OR_RETURN(*value, reader.RequiredDouble(key, {.min = 0.0, .max = 1e6}));
   }
   ASSIGN_OR_RETURN(options.is_rank_stabilized, reader.OptionalBool("rslora", false));
-  if (reader.Has("targets")) {
-    ASSIGN_OR_RETURN(const base::ArrayReader targets, reader.RequiredArray("targets"));
-    for (size_t i = 0; i < targets.size(); ++i) {
-      const json& target = table["targets"][i];
-      if (!target.is_string()) return reader.Error("targets", "expected names of linear layers");
-      options.targets.push_back(target);
+  std::vector<std::string> trained;
+  for (const auto& [key, names] :
+       {std::pair("targets", &options.targets), std::pair("train", &trained)}) {
+    if (!reader.Has(key)) continue;
+    ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray(key));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const json& name = table[key][i];
+      if (!name.is_string()) return reader.Error(key, "expected names of layers");
+      names->push_back(name);
     }
   }
   RETURN_IF_ERROR(reader.Finish());
+  RETURN_IF_ERROR(base::Annotate(SetTrained(trained, options), reader.path()));
   RETURN_IF_ERROR(base::Annotate(CheckLora(options), reader.path()));
   return options;
 }
@@ -145,6 +190,9 @@ std::string LoraTextOf(const LoraOptions& options) {
   if (options.is_rank_stabilized) absl::StrAppend(&text, ",rslora=1");
   if (!options.targets.empty()) {
     absl::StrAppend(&text, ",targets=", absl::StrJoin(options.targets, "+"));
+  }
+  if (!options.trained.empty()) {
+    absl::StrAppend(&text, ",train=", absl::StrJoin(options.trained, "+"));
   }
   return text;
 }
@@ -158,6 +206,9 @@ std::string LoraTableOf(const LoraOptions& options) {
   if (options.is_rank_stabilized) absl::StrAppend(&table, "rslora = true\n");
   if (!options.targets.empty()) {
     absl::StrAppend(&table, "targets = ", json(options.targets).dump(), "\n");
+  }
+  if (!options.trained.empty()) {
+    absl::StrAppend(&table, "train = ", json(options.trained).dump(), "\n");
   }
   return table;
 }
@@ -224,7 +275,8 @@ std::set<std::string> LinearLayersIn(const json& list) {
   return names;
 }
 
-absl::Status CheckLoraTargets(const LoraOptions& options, const std::set<std::string>& names) {
+absl::Status CheckLoraLayers(const LoraOptions& options, const json& list) {
+  const std::set<std::string> names = LinearLayersIn(list);
   if (names.empty()) {
     return absl::InvalidArgumentError("the model has no linear layer to adapt");
   }
@@ -235,6 +287,21 @@ absl::Status CheckLoraTargets(const LoraOptions& options, const std::set<std::st
     return absl::InvalidArgumentError(absl::StrCat(
         "the model has no linear layer \"", target, "\"; it has ", absl::StrJoin(names, ", "),
         nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  }
+  std::set<std::string> kinds;
+  AddWholeLayers(list, kinds);
+  for (const std::string& kind : options.trained) {
+    if (kinds.contains(kind)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("train: the model has no layer that is \"", kind, "\"",
+                     kinds.empty() ? "" : absl::StrCat("; it has ", absl::StrJoin(kinds, ", "))));
+  }
+  const json& last = list.back();
+  const bool is_tied = last.is_object() && last.value("tied", json()) == true;
+  if (is_tied && options.trains("embedding") != options.trains("head")) {
+    return absl::InvalidArgumentError(
+        "train: the head's weight is the embedding's table: expected embedding and head, or "
+        "neither");
   }
   return absl::OkStatus();
 }

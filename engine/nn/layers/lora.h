@@ -15,7 +15,7 @@
 namespace stagecoach::engine {
 
 // Low-rank adaptation (Hu et al. 2021): the parameters of a model are frozen, and linear layers get
-// adapters, which alone are trained. Regular value type.
+// adapters, which are trained, and some other layers as a whole. Regular value type.
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16.0;
@@ -24,20 +24,30 @@ struct LoraOptions {
   double dropout = 0.0;  // of what the adapters of a layer take, in training; in [0, 1)
   // The linear layers, by the names of their outputs (AdaptedOutputsOf); none: all.
   std::vector<std::string> targets;
+  // The layers that are trained as a whole, by kWholeLayers, in that order.
+  std::vector<std::string> trained;
 
   float scale() const;
   // Whether the outputs of that name get an adapter, if the model has them.
   bool adapts(absl::string_view name) const;
+  // Whether layers of that kind (WholeLayerOf) are trained as a whole.
+  bool trains(absl::string_view kind) const;
 
   friend bool operator==(const LoraOptions&, const LoraOptions&) = default;
 };
 
 inline constexpr int64_t kMaxLoraRank = 4096;
 
-// Parses "rank=16,alpha=32,dropout=0.05,rslora=1,targets=q_proj+v_proj". The rank is needed; alpha
-// is twice the rank by default. InvalidArgument names what is wrong.
+// The kinds of layers that can be trained as a whole beside adapters.
+inline constexpr const char* kWholeLayers[] = {"embedding", "head", "norms"};
+// Returns the kind of a type of layers in model files; "": none.
+absl::string_view WholeLayerOf(absl::string_view type);
+
+// Parses "rank=16,alpha=32,dropout=0.05,rslora=1,targets=q_proj+v_proj,train=embedding+head". The
+// rank is needed; alpha is twice the rank by default. InvalidArgument names what is wrong.
 absl::StatusOr<LoraOptions> ParseLora(absl::string_view text);
-// Reads the table [lora] of a model file, which has the same keys, except that targets is an array.
+// Reads the table [lora] of a model file, which has the same keys, except that targets and train
+// are arrays.
 absl::StatusOr<LoraOptions> ReadLora(const nlohmann::json& table, base::ObjectReader reader);
 // Returns the text that ParseLora reads.
 std::string LoraTextOf(const LoraOptions& options);
@@ -70,9 +80,10 @@ absl::Status CheckParts(base::ObjectReader& reader, int64_t outputs);
 // Returns the names of all parts in a list of layers, including those inside others.
 std::set<std::string> LinearLayersIn(const nlohmann::json& list);
 
-// Returns InvalidArgument, with the nearest name, if a target is none of `names`, or if these are
-// none.
-absl::Status CheckLoraTargets(const LoraOptions& options, const std::set<std::string>& names);
+// Checks the options against the layers of a model file. InvalidArgument: a target is none of
+// LinearLayersIn, with the nearest name, or there are none; a kind of layers to train that there is
+// none of; an embedding or a head alone whose table is also the other's.
+absl::Status CheckLoraLayers(const LoraOptions& options, const nlohmann::json& list);
 
 }  // namespace stagecoach::engine
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "engine/train/class_metrics.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -22,6 +23,18 @@ struct OpenFile {
   base::AppendFunction append;
 };
 
+// Returns the metrics that are computed: without AUC, which keeps all outputs, if those are many.
+std::vector<std::string> MetricsFor(const PredictionTask& task, int64_t outputs) {
+  constexpr int64_t kMostKept = int64_t{1} << 26;
+  std::vector<std::string> metrics;
+  if (!task.counts_classes()) return metrics;
+  for (const std::string& metric : MetricsOfOutputs()) {
+    const bool keeps_outputs = metric == "test_auc";
+    if (!keeps_outputs || task.data->rows() <= kMostKept / outputs) metrics.push_back(metric);
+  }
+  return metrics;
+}
+
 // Takes the outputs of a run, row by row.
 class Collector {
  public:
@@ -29,7 +42,8 @@ class Collector {
       : task_(task),
         outputs_(outputs),
         files_(files),
-        confusion_(task.counts_classes() ? outputs : 0) {}
+        confusion_(task.counts_classes() ? outputs : 0),
+        metrics_(MetricsFor(task, outputs), task.counts_classes() ? outputs : 0) {}
 
   absl::Status Begin() {
     return AppendToAll(
@@ -61,7 +75,9 @@ class Collector {
       row.name = task_.data->NameOf(row.row);
       if (!task_.has_one_label()) continue;
       row.label = task_.data->label(row.row);
-      if (task_.counts_classes()) confusion_.Add(row.label, row.predicted);
+      if (!task_.counts_classes()) continue;
+      confusion_.Add(row.label, row.predicted);
+      metrics_.Add(row.outputs, row.label);
     }
     RETURN_IF_ERROR(AppendToAll([&](const PredictionFormat& format, std::string& text) {
       for (const PredictedRow& row : rows) format.AppendRow(row, text);
@@ -72,11 +88,13 @@ class Collector {
   }
 
   Prediction Finish(const Evaluation& evaluation, absl::Duration elapsed) && {
-    return {.evaluation = evaluation,
-            .confusion = std::move(confusion_),
-            .not_finite = not_finite_,
-            .outputs_hash = hasher_.HexDigest(),
-            .elapsed = elapsed};
+    return {
+        .evaluation = evaluation,
+        .confusion = std::move(confusion_),
+        .metrics = task_.counts_classes() ? metrics_.Results() : std::map<std::string, double>(),
+        .not_finite = not_finite_,
+        .outputs_hash = hasher_.HexDigest(),
+        .elapsed = elapsed};
   }
 
  private:
@@ -94,6 +112,7 @@ class Collector {
   const int64_t outputs_;
   std::vector<OpenFile>& files_;
   Confusion confusion_;
+  ClassMetrics metrics_;
   base::Hasher hasher_;
   int64_t not_finite_ = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,10 +43,11 @@ struct PredictionTask {
 };
 
 struct Prediction {
-  Evaluation evaluation;     // without labels, it has the number of rows alone
-  Confusion confusion;       // if the classes are counted
-  int64_t not_finite = 0;    // the number of outputs that are NaN or infinity
-  std::string outputs_hash;  // of all outputs, in order of rows: equal for equal bits
+  Evaluation evaluation;                  // without labels, it has the number of rows alone
+  Confusion confusion;                    // if the classes are counted
+  std::map<std::string, double> metrics;  // of them (ClassMetrics)
+  int64_t not_finite = 0;                 // the number of outputs that are NaN or infinity
+  std::string outputs_hash;               // of all outputs, in order of rows: equal for equal bits
                              // (with wants_scores, both are those of the losses of rows)
   absl::Duration elapsed;
 };

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/ops/images/transpose.h"
 #include "kernels/cpu/ops/tile_product.h"
 #include "kernels/cpu/ops/tile_shape.h"
-#include "kernels/cpu/ops/transpose.h"
 
 namespace stagecoach::kernels {
 namespace {

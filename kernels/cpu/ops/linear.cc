@@ -14,7 +14,7 @@
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/few_rows.h"
 #include "kernels/cpu/ops/gradient_products.h"
-#include "kernels/cpu/ops/transpose.h"
+#include "kernels/cpu/ops/images/transpose.h"
 #include "kernels/cpu/products/matrix_product.h"
 #include "kernels/cpu/runtime/first_error.h"
 

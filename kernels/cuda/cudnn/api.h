@@ -8,7 +8,7 @@
 
 // The part of cuDNN 9's graph API that is used here, declared anew: the library is opened at run
 // time if it exists, and not even its headers are needed to build. Names and numbers are those of
-// cudnn_graph.h (tests/testing/cuda/cudnn_api_test.cc compares them).
+// cudnn_graph.h (tests/testing/cuda/cudnn/api_test.cc compares them).
 namespace stagecoach::kernels::cudnn {
 
 struct Context;

@@ -8,7 +8,7 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/activation_kernels.h"
-#include "kernels/cuda/ops/column_sums_kernels.h"
+#include "kernels/cuda/ops/linear/column_sums_kernels.h"
 
 // Computes the gradient of an activation, and sums over columns of it or of any matrix: R rows, O
 // columns.

@@ -1,8 +1,8 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 
 #include "kernels/cuda/cudnn/graph.h"
-#include "kernels/cuda/ops/attention_cudnn.h"
-#include "kernels/cuda/ops/convolution_cudnn.h"
+#include "kernels/cuda/ops/attention/attention_cudnn.h"
+#include "kernels/cuda/ops/images/convolution_cudnn.h"
 #include "kernels/cuda/tuning/tuner.h"
 #include "kernels/ops/operations.h"
 

@@ -18,7 +18,7 @@
 #include "engine/nn/parameter_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/lora_fixture.h"
+#include "tests/engine/train/models/lora_fixture.h"
 #include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"

@@ -13,7 +13,7 @@
 #include "engine/models/transformer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/lora_fixture.h"
+#include "tests/engine/train/models/lora_fixture.h"
 #include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
@@ -78,7 +78,14 @@ TEST(PeftFolder, RefusesWhatAdaptersHereDoNotDo) {
       {with("rank_pattern", json{{"q_proj", 8}}), not_done},
       {with("alpha_pattern", json{{"q_proj", 8}}), not_done},
       {with("layers_to_transform", json{1}), not_done},
-      {with("modules_to_save", json{"lm_head"}), not_done},
+      {with("modules_to_save", json{"mlp"}),
+       "$.modules_to_save[0]: is \"mlp\": only embeddings, heads and norms"},
+      {with("modules_to_save", json{"lm_head", "embed_tokens"}),
+       "$.modules_to_save: the head's weight is the embedding's table"},
+      {with("modules_to_save", json{"model.norm"}),
+       "layers.0.input_layernorm.weight\" is missing: layers that are trained as a whole are all "
+       "of "
+       "a kind here"},
       {with("lora_bias", true), not_done},
       {with("a_key_of_later_versions", 1), "$.a_key_of_later_versions: is not supported"},
       // The tensors are other ones then.

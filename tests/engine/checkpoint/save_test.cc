@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,6 +30,7 @@ using base::SystemCalls;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -338,9 +340,9 @@ TEST_F(Save, KeepsTheNewestSomeAndTheBest) {
     }
     return StepsIn(Folder(name));
   };
-  EXPECT_THAT(keep("newest", {.newest = 2, .best = false}), ElementsAre(8, 9));
+  EXPECT_THAT(keep("newest", {.newest = 2, .best_by = ""}), ElementsAre(8, 9));
   EXPECT_THAT(keep("best", {.newest = 1}), ElementsAre(3, 9));
-  EXPECT_THAT(keep("some", {.newest = 3, .every_steps = 4, .best = false}),
+  EXPECT_THAT(keep("some", {.newest = 3, .every_steps = 4, .best_by = ""}),
               ElementsAre(4, 7, 8, 9));
   EXPECT_THAT(keep("all", {.newest = 100}), SizeIs(9));
 }
@@ -353,6 +355,26 @@ TEST_F(Save, ALossThatIsNoNumberIsNotTheBest) {
     EXPECT_OK(Write(task));
   }
   EXPECT_THAT(StepsIn(Folder("run")), ElementsAre(2, 4));
+}
+
+TEST_F(Save, TheBestIsThatOfTheChosenMetric) {
+  struct Case {
+    std::string metric;
+    int64_t best;
+  };
+  for (const Case& of : {Case{"test_loss", 2}, {"test_accuracy", 1}, {"train_loss", 3}, {"", 4}}) {
+    SCOPED_TRACE(of.metric);
+    const std::string run = Folder(absl::StrCat("run ", of.metric));
+    for (int64_t step = 1; step <= 4; ++step) {
+      const SmallState state(step);
+      SaveTask task = state.Task(run, {.newest = 1, .best_by = of.metric});
+      task.manifest.position.metrics = Metrics{.train_loss = step == 3 ? 0.1 : 0.2,
+                                               .test_loss = step == 2 ? 0.5 : 0.6,
+                                               .test_accuracy = step == 1 ? 0.9 : 0.8};
+      EXPECT_OK(Write(task));
+    }
+    EXPECT_THAT(StepsIn(run), ElementsAreArray(std::set<int64_t>{of.best, 4}));
+  }
 }
 
 // The folder belongs to the user, and saves continue next to it.

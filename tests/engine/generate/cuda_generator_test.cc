@@ -11,7 +11,7 @@
 #include "engine/models/model_file.h"
 #include "engine/models/presets.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/cuda_run.h"
+#include "tests/engine/train/cuda/run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 

@@ -309,7 +309,7 @@ TEST_P(Generators, KeepOfParametersWhatLayersReadAlone) {
     bytes += partition::AlignTensor(parameter.shape.elements() *
                                     SizeOf(is_rounded ? type : kernels::DType::kFloat32));
   }
-  const schedule::StageMemory& memory = trainer->run().report.stages.at(0).memory;
+  const schedule::StageMemory& memory = trainer->run().compiled.stages.at(0).memory;
   EXPECT_EQ(memory.parameter_bytes, bytes);
   EXPECT_EQ(memory.gradient_bytes + memory.optimizer_bytes, 0);
   EXPECT_LT(memory.other_resident_bytes, bytes);
@@ -361,16 +361,16 @@ TEST_P(Generators, CountTheirCachesAsMemory) {
   EXPECT_EQ(resident(*fixture_.TrainerOf(fixture_.model(), {.predicts = true})), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Generators,
-                         ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "opt",
-                                                              "gpt_neox", "gemma2", "gemma3"),
-                                            ::testing::Values(Precision::kFloat32,
-                                                              Precision::kBfloat16)),
-                         [](const auto& test) {
-                           return absl::StrCat(
-                               std::get<0>(test.param),
-                               std::get<1>(test.param) == Precision::kBfloat16 ? "_Bfloat16" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Generators,
+    ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "opt", "gpt_neox", "gemma2",
+                                         "gemma3", "mistral", "qwen2", "llama_yarn",
+                                         "phi3_longrope"),
+                       ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
+    [](const auto& test) {
+      return absl::StrCat(std::get<0>(test.param),
+                          std::get<1>(test.param) == Precision::kBfloat16 ? "_Bfloat16" : "");
+    });
 
 TEST(Generator, RefusesIdsThatItCannotTakeAndGoesOn) {
   const FixtureModel fixture("gpt2");

@@ -102,7 +102,7 @@ TEST(GemmaConfig, HasPositionsOfBothKindsOfLayers) {
       ReadHuggingFaceConfig(ChangedConfig("gemma3", {{"layer_types", local}})).value();
   EXPECT_EQ(all.rotary_base, 100.0);
   EXPECT_EQ(all.local_rotary_base, 0.0);
-  EXPECT_EQ(all.rotary_scaling, kernels::RotaryScaling());
+  EXPECT_TRUE(all.rotary_scaling.is_none());
   EXPECT_EQ(TransformerOf(ModelFileOf(all)).value(), all);
 }
 
@@ -148,7 +148,7 @@ TEST(GemmaConfig, WhatThereIsNoLayerForIsRefused) {
        "$.layer_types: has 1 types, expected 3"},
       {changed("gemma3",
                {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}}),
-       "$.layer_types[1]: is \"sliding_attention\", expected \"full_attention\""},
+       "$.layer_types: has layers with a window behind one without"},
       {changed("gemma3",
                {{"layer_types", {"sliding_attention", "chunked_attention", "full_attention"}}}),
        "$.layer_types[1]: is \"chunked_attention\""},
@@ -168,7 +168,8 @@ TEST(GemmaConfig, WhatThereIsNoLayerForIsRefused) {
 
 TEST(GemmaNames, TakeTheOptionsThatGoTogether) {
   const Refusal<const char*> refusals[] = {
-      {"llama:window=4", "\"window\" is not known"},
+      {"gpt2:window=4", "\"window\" is not known"},
+      {"gemma:global_first=2", "\"global_first\" is not known"},
       {"gemma:qkv_bias=1", "\"qkv_bias\" is not known"},
       {"gemma:score_cap=50", "score_cap is an option of Gemma 2"},
       {"gemma:post_norms=0", "options of Gemma 2 and 3"},

@@ -268,7 +268,23 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {LayerLines("attention", "heads = 2\nrotary_scaling = { factor = 2.0, context = 5 }"),
        "unknown key \"context\""},
       {LayerLines("attention", "heads = 2\nrotary_scaling = { factor = 2.0, low_turns = 4.0 }"),
-       "expected a positive number below high_turns"},
+       "rotary_scaling.low_turns: rotary positions cannot be scaled between 4 and 4 turns"},
+      {LayerLines("attention", "heads = 2\nrotary_scaling = { type = \"ntk\" }"),
+       "rotary_scaling.type"},
+      {LayerLines("attention", "heads = 2\nrotary_scaling = { type = \"yarn\", factor = 2.0 }"),
+       "\"original_context\" is missing"},
+      {LayerLines("attention",
+                  "heads = 2\nrotary_scaling = { type = \"longrope\", "
+                  "original_context = 4, divisors = [1.0], long_divisors = [] }"),
+       "rotary_scaling.divisors: rotary positions cannot be scaled by 1 short and 0 long divisors"},
+      {LayerLines("attention",
+                  "heads = 2\nrotary_scaling = { type = \"longrope\", "
+                  "original_context = 4, divisors = [0.0], long_divisors = [1.0] }"),
+       "rotary positions cannot be divided by 0"},
+      {LayerLines("attention",
+                  "heads = 2\nrotary_scaling = { type = \"dynamic\", factor = 2.0, "
+                  "original_context = 4, scale = 2.0 }"),
+       "unknown key \"scale\""},
       // One output for each class. Attention has as many as the queries have.
       {LayerLines("linear", "outputs = 4"), AllOf(HasSubstr("3 classes"), HasSubstr("give 4"))},
       {LayerLines("linear", "outputs = 4") + LayerLines("swiglu"), "give 2"},

@@ -124,7 +124,7 @@ TEST(OptAndGptNeoXConfigs, WhatThereIsNoLayerForIsRefused) {
       {ChangedConfig("gpt_neox", "num_attention_heads", 3), "not a multiple of the 3 heads"},
       {ChangedConfig("gpt_neox", "rope_parameters", json{{"partial_rotary_factor", 0.4}}),
        "$.rotary_pct: rotates 3 of the 8 numbers of a head"},
-      {ChangedConfig("gpt_neox", "rope_parameters", json{{"rope_type", "yarn"}}),
+      {ChangedConfig("gpt_neox", "rope_parameters", json{{"rope_type", "ntk"}}),
        "$.rope_parameters.rope_type"},
       {ChangedConfig("gpt_neox", "rope_theta", 1e4), "unknown key \"rope_theta\""},
   };

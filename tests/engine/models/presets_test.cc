@@ -98,6 +98,20 @@ TEST(Presets, OfLlamaTakeOptions) {
   }
 }
 
+TEST(Presets, OfLlamaMayHaveAWindow) {
+  for (const char* const name : {"llama:window=16", "llama:qk_norm=1,window=16,global_first=11",
+                                 "llama:qkv_bias=1,window=16,global_first=1"}) {
+    ASSERT_OK_AND_ASSIGN(const Transformer model, NamedTransformer(name));
+    EXPECT_EQ(TransformerOf(ModelFileOf(model)).value(), model) << name;
+  }
+  EXPECT_THAT(NamedTransformer("llama:window=-1"), IsRefused("window is -1"));
+  EXPECT_THAT(NamedTransformer("llama:window=4,global_first=1"), IsRefused("an option of a Llama"));
+  EXPECT_THAT(NamedTransformer("llama:qk_norm=1,global_first=1"), IsRefused("global_first is 1"));
+  EXPECT_THAT(NamedTransformer("llama:qk_norm=1,window=4,global_first=12"),
+              IsRefused("less than the 12 blocks"));
+  EXPECT_THAT(NamedTransformer("llama:qk_norm=1,qkv_bias=1,window=4"), IsRefused("no model"));
+}
+
 TEST(Presets, OfLlamaAreCheckedBeforeTheyAreMade) {
   Transformer model = NamedTransformer("llama3.2-1b").value();
   model.rotary_scaling.factor = 0.5;

@@ -115,16 +115,16 @@ class UpdatesTest : public ::testing::Test {
     stages.push_back(
         Stage::Create(device, run_.model, run_.profile.parameters,
                       {.id = StageId(rank),
-                       .first_layer = run_.plan.first(rank),
-                       .last_layer = run_.plan.last(rank),
+                       .first_layer = run_.plan().first(rank),
+                       .last_layer = run_.plan().last(rank),
                        .is_first = rank == 0,
                        .is_last = rank == kRanks - 1,
-                       .input = run_.profile.inputs[static_cast<size_t>(run_.plan.first(rank))],
+                       .input = run_.profile.inputs[static_cast<size_t>(run_.plan().first(rank))],
                        .micro_batch_rows = kRows,
                        .micro_batches = kMicroBatches,
                        .optimizer = run_.optimizer})
             .value());
-    const partition::RankMemoryPlans memory = partition::PlanRankMemory(run_, Rank(rank)).value();
+    const partition::RankReport& memory = run_.compiled.of(Rank(rank));
     return Executor::Create({.device = &device,
                              .number = rank,
                              .transport = transports_[static_cast<size_t>(rank)].get(),
@@ -133,9 +133,9 @@ class UpdatesTest : public ::testing::Test {
                              .parameters = &run_.profile.parameters,
                              .output = run_.profile.output,
                              .clip_norm = run_.optimizer.clip_norm,
-                             .collectives = run_.lowered->collectives,
-                             .training = {&run_.lowered->training, memory.training},
-                             .evaluation = {&run_.lowered->evaluation, memory.evaluation}},
+                             .collectives = run_.compiled.lowered->collectives,
+                             .training = {&run_.compiled.lowered->training, memory.training},
+                             .evaluation = {&run_.compiled.lowered->evaluation, memory.evaluation}},
                             std::move(stages))
         .value();
   }

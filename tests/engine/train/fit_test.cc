@@ -36,10 +36,10 @@ constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
 class RecordingTrainer final : public Trainer {
  public:
   explicit RecordingTrainer(int64_t batch = kBatch) {
-    run_.plan = {.first_layer = {0},
-                 .num_layers = 1,
-                 .micro_batch_rows = batch,
-                 .schedule = {.num_micro_batches = 1}};
+    run_.compiled.plan = {.first_layer = {0},
+                          .num_layers = 1,
+                          .micro_batch_rows = batch,
+                          .schedule = {.num_micro_batches = 1}};
   }
 
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
@@ -488,7 +488,7 @@ TEST(Fit, EndsAfterAsManyEvaluationsWithoutAGainAsItHasPatience) {
     ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
     EXPECT_EQ(result.steps, of.steps);
     EXPECT_EQ(result.out_of_patience, of.steps < 20);
-    EXPECT_EQ(result.best_test_loss, of.best);
+    EXPECT_EQ(result.best, of.best);
     EXPECT_EQ(trainer.saves.back().step, of.steps);
     if (of.every > 0) continue;
     // From wherever it was saved, it ends at the same step.
@@ -499,7 +499,7 @@ TEST(Fit, EndsAfterAsManyEvaluationsWithoutAGainAsItHasPatience) {
       options.start = save.position;
       ASSERT_OK_AND_ASSIGN(const FitResult same, Fit(resumed, Data(), options));
       EXPECT_EQ(same.steps, of.steps) << save.step;
-      EXPECT_EQ(same.best_test_loss, of.best) << save.step;
+      EXPECT_EQ(same.best, of.best) << save.step;
     }
   }
 }

@@ -3,11 +3,16 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/refusals.h"
@@ -56,6 +61,63 @@ TEST(LearningRate, NeverRisesAfterTheWarmUp) {
     EXPECT_LE(rate.At(step + 1).value(), rate.At(step).value());
 }
 
+LearningRate Scheduled(LearningRate::Kind kind, int64_t warmup_steps, int64_t total_steps,
+                       float minimum = 0.0F) {
+  LearningRate rate = LearningRate::WarmupCosine(0.5F, warmup_steps, total_steps, minimum);
+  rate.kind = kind;
+  return rate;
+}
+
+// tests/fixtures/recipes/make.py.
+TEST(LearningRate, IsThatOfPyTorchAtEachStep) {
+  using Kind = LearningRate::Kind;
+  const nlohmann::json fixture =
+      base::ParseJson(
+          *base::ReadFile(absl::StrCat(STAGECOACH_TEST_FIXTURES, "/recipes/recipes.json"), 1 << 20))
+          ->at("rates")
+          .at("schedules");
+  LearningRate step = Scheduled(Kind::kStep, 4, 20);
+  step.period = 5;
+  step.factor = 0.3F;
+  const std::pair<const char*, LearningRate> schedules[] = {
+      {"cosine", Scheduled(Kind::kWarmupCosine, 4, 20, 0.05F)},
+      {"linear", Scheduled(Kind::kLinear, 4, 20, 0.05F)},
+      {"constant", Scheduled(Kind::kConstant, 4, 20)},
+      {"step:5:0.3", step},
+      {"one-cycle", Scheduled(Kind::kOneCycle, 4, 20, 0.5F / 25e4F)}};
+  EXPECT_EQ(fixture.size(), std::size(schedules));
+  for (const auto& [name, rate] : schedules) {
+    SCOPED_TRACE(name);
+    EXPECT_OK(CheckLearningRate(rate));
+    const auto expected = fixture.at(name).get<std::vector<double>>();
+    ASSERT_EQ(expected.size(), 20);
+    for (int64_t s = 1; s <= 20; ++s) {
+      EXPECT_NEAR(rate.At(s).value(), expected[static_cast<size_t>(s - 1)], 1e-7) << s;
+    }
+  }
+}
+
+TEST(LearningRate, WarmsUpStaysAndDecaysOverTheLastSteps) {
+  LearningRate rate = Scheduled(LearningRate::Kind::kWsd, 4, 20, 0.1F);
+  rate.period = 8;
+  const auto at = [&](int64_t step) { return rate.At(step).value(); };
+  EXPECT_FLOAT_EQ(at(1), 0.125F);
+  for (int64_t step = 4; step <= 12; ++step) EXPECT_EQ(at(step), 0.5F) << step;
+  EXPECT_FLOAT_EQ(at(13), 0.45F);
+  EXPECT_FLOAT_EQ(at(16), 0.3F);
+  EXPECT_FLOAT_EQ(at(20), 0.1F);
+  EXPECT_FLOAT_EQ(at(99), 0.1F);
+}
+
+TEST(LearningRate, WithoutAWarmUpTheFirstStepsAreAtThePeak) {
+  LearningRate step = Scheduled(LearningRate::Kind::kStep, 0, 6);
+  step.period = 2;
+  for (const auto& [number, rate] : {std::pair(1, 0.5F), {2, 0.5F}, {3, 0.05F}, {5, 0.005F}}) {
+    EXPECT_FLOAT_EQ(step.At(number).value(), rate) << number;
+  }
+  EXPECT_EQ(Scheduled(LearningRate::Kind::kConstant, 0, 6).At(1).value(), 0.5F);
+}
+
 TEST(LearningRate, IsWhatAFunctionSays) {
   const LearningRate rate =
       LearningRate::Function([](int64_t step) { return 1.0F / static_cast<float>(step); });
@@ -96,6 +158,24 @@ TEST(CheckLearningRate, RefusesWhatIsOutOfRange) {
       {LearningRate::WarmupCosine(0.5F, 1, 5, 0.6F),
        "a minimum of 0.6 is not from 0 to the peak, 0.5"},
       {LearningRate::WarmupCosine(0.5F, 1, 5, kNan), "a minimum of nan"},
+      {[] {
+         LearningRate rate = Scheduled(LearningRate::Kind::kWsd, 4, 20);
+         rate.period = 17;
+         return rate;
+       }(),
+       "4 warm-up steps and a decay of 17 steps, of 20"},
+      {[] {
+         LearningRate rate = Scheduled(LearningRate::Kind::kStep, 4, 20);
+         rate.period = 0;
+         return rate;
+       }(),
+       "a period of 0 steps"},
+      {[] {
+         LearningRate rate = Scheduled(LearningRate::Kind::kStep, 4, 20);
+         rate.factor = 1.5F;
+         return rate;
+       }(),
+       "a factor of 1.5"},
   };
   ExpectRefusals(CheckLearningRate, refusals);
 }

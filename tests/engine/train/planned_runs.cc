@@ -86,7 +86,7 @@ PlannerRequest RandomRequest(const Model& model, const TrainerOptions& options,
 
 int64_t LargestPeak(const PlanEvaluation& evaluation) {
   int64_t peak_bytes = 0;
-  for (const partition::RankReport& rank : evaluation.report.ranks) {
+  for (const partition::RankReport& rank : evaluation.compiled.ranks) {
     peak_bytes = std::max(peak_bytes, rank.peak_bytes());
   }
   return peak_bytes;
@@ -97,15 +97,15 @@ int64_t LargestPeak(const PlanEvaluation& evaluation) {
 void ExpectToRunWithin(int64_t budget_bytes, const Model& model, const PlanEvaluation& evaluation,
                        TrainerOptions options) {
   options.device.memory_bytes = budget_bytes;
-  auto trainer = Trainer::Create(model, evaluation.plan, options);
+  auto trainer = Trainer::Create(model, evaluation.plan(), options);
   ASSERT_OK(trainer);
   const auto data = SmallData(kPlannedBatch);
   ASSERT_OK((*trainer)->Step(*data, Rows(0, kPlannedBatch)));
   ASSERT_OK((*trainer)->Evaluate(*data));
   const std::vector<DeviceReport> devices = (*trainer)->Devices().value();
-  ASSERT_EQ(devices.size(), evaluation.report.ranks.size());
+  ASSERT_EQ(devices.size(), evaluation.compiled.ranks.size());
   for (size_t rank = 0; rank < devices.size(); ++rank) {
-    EXPECT_EQ(devices[rank].measured_peak_bytes, evaluation.report.ranks[rank].peak_bytes());
+    EXPECT_EQ(devices[rank].measured_peak_bytes, evaluation.compiled.ranks[rank].peak_bytes());
   }
 }
 
@@ -138,7 +138,7 @@ PlannedRuns ExpectPlansToRun(unsigned seed, int trials, TrainerOptions options) 
       }
       ExpectToRunWithin(budget_bytes, model, *tight, options);
       ++runs.tightened;
-      if (!tight->plan.recomputed.empty()) ++runs.recomputing;
+      if (!tight->plan().recomputed.empty()) ++runs.recomputing;
       budget_bytes = LargestPeak(*tight) - 1;
     }
   }

@@ -179,14 +179,14 @@ TEST_F(InferencePlan, TakesNoMemoryForTraining) {
   training.predicts = false;
   training.schedule = "gpipe";
   const auto peak = [](const PlanOptions& plan) {
-    return PrepareRun(SmallModel(), plan).value().report.of(Rank(0)).peak_bytes();
+    return PrepareRun(SmallModel(), plan).value().compiled.of(Rank(0)).peak_bytes();
   };
   int64_t parameter_bytes = 0;
   const PreparedRun run = PrepareRun(SmallModel(), options).value();
   for (const ModelParameter& parameter : run.profile.parameters.all()) {
     parameter_bytes += partition::AlignTensor(4 * parameter.shape.elements());
   }
-  const schedule::StageMemory& memory = run.report.of(StageId(0)).memory;
+  const schedule::StageMemory& memory = run.compiled.of(StageId(0)).memory;
   EXPECT_EQ(memory.parameter_bytes, parameter_bytes);
   EXPECT_EQ(memory.gradient_bytes + memory.optimizer_bytes, 0);
   // Inference has neither gradients nor the two optimizer states.
@@ -199,10 +199,10 @@ TEST_F(InferencePlan, IsBalancedByWhatTheForwardPassTakes) {
   for (const partition::LayerCost& layer : run.profile.layers) all_ns += layer.forward_ns;
   for (int stage = 0; stage < 2; ++stage) {
     double own_ns = 0.0;
-    for (int layer = run.plan.first(stage); layer <= run.plan.last(stage); ++layer) {
+    for (int layer = run.plan().first(stage); layer <= run.plan().last(stage); ++layer) {
       own_ns += run.profile.layers[static_cast<size_t>(layer)].forward_ns;
     }
-    EXPECT_NEAR(run.report.of(StageId(stage)).time_share, own_ns / all_ns, 1e-9);
+    EXPECT_NEAR(run.compiled.of(StageId(stage)).time_share, own_ns / all_ns, 1e-9);
   }
 }
 

@@ -8,7 +8,7 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 #include "tests/engine/train/small_run.h"
@@ -56,7 +56,7 @@ TEST(PrepareRun, OfAnyScheduleIsTheFastestForTheCores) {
       ASSIGN_OR_RETURN(const PreparedRun run, PrepareRun(SmallModel(), options));
       ASSIGN_OR_RETURN(
           const partition::PlanEvaluation evaluation,
-          EvaluationOf(run.plan, JoinProfiles("", {run.profile}), partition::UniformCluster(4)));
+          EvaluatePlan(run.plan(), JoinProfiles("", {run.profile}), partition::UniformCluster(4)));
       return StepNsOnCores(evaluation, cores == 0 ? 4 : cores);
     };
     ASSERT_OK_AND_ASSIGN(const double fastest, step_ns(partition::kAnySchedule));
@@ -74,18 +74,18 @@ TEST(PrepareRun, OfAnyScheduleIsTheFastestForTheCores) {
 TEST(PrepareRun, OfTheSamePlanIsTheSameFoundOrGiven) {
   ASSERT_OK_AND_ASSIGN(const PreparedRun found, PrepareRun(SmallModel(), kTwoDevices));
   ASSERT_OK_AND_ASSIGN(const PreparedRun given,
-                       PrepareRun(SmallModel(), GivenPlan{.plan = found.plan}));
-  EXPECT_EQ(given.lowered->training, found.lowered->training);
-  EXPECT_EQ(given.lowered->evaluation, found.lowered->evaluation);
-  EXPECT_EQ(PlanTable(given.report), PlanTable(found.report));
+                       PrepareRun(SmallModel(), GivenPlan{.plan = found.plan()}));
+  EXPECT_EQ(given.compiled.lowered->training, found.compiled.lowered->training);
+  EXPECT_EQ(given.compiled.lowered->evaluation, found.compiled.lowered->evaluation);
+  EXPECT_EQ(PlanTable(given.compiled), PlanTable(found.compiled));
 }
 
 // The plan can no longer be lowered.
 TEST(Trainer, PerformsThePreparedScheduleAndDoesNotLowerThePlanAgain) {
   ASSERT_OK_AND_ASSIGN(PreparedRun run, PrepareRun(SmallModel(), TwoStages()));
   const std::string expected = HashAfterAStep(Trainer::Create(run, {}));
-  run.plan.schedule.actions[1].pop_back();
-  ASSERT_THAT(CheckPerformable(run.plan), StatusIs(absl::StatusCode::kFailedPrecondition));
+  run.compiled.plan.schedule.actions[1].pop_back();
+  ASSERT_THAT(CheckPerformable(run.plan()), StatusIs(absl::StatusCode::kFailedPrecondition));
   auto trainer = Trainer::Create(std::move(run), {});
   ASSERT_OK(trainer);
   EXPECT_EQ(HashAfterAStep(std::move(trainer)), expected);

@@ -235,7 +235,7 @@ TEST(RecomputationTest, CutsWhatTransformersKeepToAFifthOrLess) {
                PlanOptions{
                    .devices = 2, .micro_batches = 8, .micro_batch_rows = 4, .recompute = recompute})
         .value()
-        .report.ranks[0]
+        .compiled.ranks[0]
         .training.peak_stash_bytes;
   };
   EXPECT_GE(stash(Recompute::kNone), 5 * stash(Recompute::kFull));
@@ -250,7 +250,8 @@ TEST(RecomputationTest, IsOfTheLayersThatAreAskedFor) {
   const auto of_given = [&](Recompute recompute) {
     return PrepareRun(model, GivenPlan{.plan = plan, .recompute = recompute})
         .value()
-        .plan.recomputed;
+        .plan()
+        .recomputed;
   };
   EXPECT_THAT(of_given(Recompute::kPlanned), ElementsAre(2));
   EXPECT_THAT(of_given(Recompute::kNone), IsEmpty());
@@ -266,13 +267,13 @@ TEST(RecomputationTest, IsOfTheLayersThatAreAskedFor) {
                                            .recompute = recompute})
           .value();
     };
-    EXPECT_THAT(of_found(Recompute::kPlanned).plan.recomputed, IsEmpty());
+    EXPECT_THAT(of_found(Recompute::kPlanned).plan().recomputed, IsEmpty());
     const PreparedRun found = of_found(Recompute::kFull);
-    EXPECT_THAT(found.plan.recomputed, ElementsAre(1, 2, 4, 5, 6)) << schedule;
+    EXPECT_THAT(found.plan().recomputed, ElementsAre(1, 2, 4, 5, 6)) << schedule;
     // The plan was found together with the memory that it takes.
-    const PreparedRun given = PrepareRun(model, GivenPlan{.plan = found.plan}).value();
-    for (size_t rank = 0; rank < given.report.ranks.size(); ++rank) {
-      EXPECT_EQ(found.report.ranks[rank].peak_bytes(), given.report.ranks[rank].peak_bytes());
+    const PreparedRun given = PrepareRun(model, GivenPlan{.plan = found.plan()}).value();
+    for (size_t rank = 0; rank < given.compiled.ranks.size(); ++rank) {
+      EXPECT_EQ(found.compiled.ranks[rank].peak_bytes(), given.compiled.ranks[rank].peak_bytes());
     }
   }
 }

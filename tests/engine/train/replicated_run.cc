@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/comm/on_ranks.h"
-#include "tests/engine/train/cuda_run.h"
+#include "tests/engine/train/cuda/run.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
 

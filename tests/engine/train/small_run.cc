@@ -14,7 +14,7 @@
 #include "engine/nn/layers/linear.h"
 #include "engine/nn/layers/residual.h"
 #include "kernels/ops/ops.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 
 namespace stagecoach::engine {
 namespace {

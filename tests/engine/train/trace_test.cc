@@ -47,7 +47,7 @@ class Traces : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Traces, HaveTheActionsOfTheSchedule) {
-  const schedule::Schedule& lowered = trainer_->run().lowered->training;
+  const schedule::Schedule& lowered = trainer_->run().compiled.lowered->training;
   EXPECT_EQ(trace_.name, GetParam());
   EXPECT_EQ(trace_.source, "measured");
   EXPECT_EQ(trace_.num_micro_batches, kTracedMicroBatches);
@@ -101,7 +101,7 @@ TEST_P(Traces, MessagesArriveAtBothEndsAtOnceAndBeforeTheyAreRead) {
 // The stash is exact to the byte, during and after every single action.
 TEST_P(Traces, StashWhatTheSimulationSays) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
-  const schedule::Schedule& lowered = trainer_->run().lowered->training;
+  const schedule::Schedule& lowered = trainer_->run().compiled.lowered->training;
   ASSERT_OK_AND_ASSIGN(const schedule::Simulation simulation,
                        schedule::Simulate(lowered, costs, {.keep_trace = true}));
   int64_t most = 0;
@@ -120,7 +120,7 @@ TEST_P(Traces, StashWhatTheSimulationSays) {
 
 TEST_P(Traces, GiveCostsToSimulateWith) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
-  const schedule::Schedule& lowered = trainer_->run().lowered->training;
+  const schedule::Schedule& lowered = trainer_->run().compiled.lowered->training;
   EXPECT_OK(CheckCosts(lowered, costs));
   EXPECT_TRUE(costs.updates_in_backward);
   for (const schedule::StageTimes& times : costs.stages) {
@@ -180,7 +180,7 @@ TEST(Trace, OfAClippedStepGivesCostsToSimulateWith) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer->MeasuredCosts());
   EXPECT_GT(costs.collectives.norms_ns, 0);
   ASSERT_OK_AND_ASSIGN(const schedule::Simulation simulation,
-                       schedule::Simulate(trainer->run().lowered->training, costs,
+                       schedule::Simulate(trainer->run().compiled.lowered->training, costs,
                                           {.sends = schedule::Sends::kRendezvous}));
   const std::vector<DeviceReport> devices = trainer->Devices().value();
   for (size_t rank = 0; rank < devices.size(); ++rank) {

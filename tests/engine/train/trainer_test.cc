@@ -235,7 +235,7 @@ TEST(TrainerRun, SaysWhichStagesEachDeviceHolds) {
   const auto trainer = MakeTrainer(
       SmallModel(), EvenPlan(SmallModel(), 2, "zb-v", kTrainedMicroBatches, kTrainedMicroBatchRows),
       {});
-  const partition::PlanReport& report = trainer->run().report;
+  const partition::CompiledPlan& report = trainer->run().compiled;
   ASSERT_EQ(report.ranks.size(), 2);
   EXPECT_THAT(report.ranks[0].stages, ElementsAre(StageId(0), StageId(3)));
   EXPECT_THAT(report.ranks[1].stages, ElementsAre(StageId(1), StageId(2)));

@@ -29,7 +29,7 @@
 #include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/kernels/cuda/blas_lt_fixture.h"
-#include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/testing/cuda/cublas_lt/faults.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 

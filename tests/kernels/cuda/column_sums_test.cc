@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/activation_kernels.h"
-#include "kernels/cuda/ops/column_sums_kernels.h"
+#include "kernels/cuda/ops/linear/column_sums_kernels.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
-#include "tests/kernels/op_harness.h"
+#include "tests/kernels/ops/op_harness.h"
 #include "tests/testing/cuda/stand_in.h"
 
 namespace stagecoach::testing {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/ops/embedding_kernels.h"
+#include "kernels/cuda/ops/tokens/embedding_kernels.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"

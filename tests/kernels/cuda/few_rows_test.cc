@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/ops/few_rows_kernels.h"
+#include "kernels/cuda/ops/linear/few_rows_kernels.h"
 #include "kernels/ops/linear.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"

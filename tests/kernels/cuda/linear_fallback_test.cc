@@ -19,9 +19,9 @@
 #include "kernels/cuda_backend.h"
 #include "kernels/device.h"
 #include "kernels/ops/linear.h"
-#include "tests/kernels/linear_fixture.h"
-#include "tests/kernels/op_harness.h"
-#include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/kernels/ops/linear_fixture.h"
+#include "tests/kernels/ops/op_harness.h"
+#include "tests/testing/cuda/cublas_lt/faults.h"
 #include "tests/testing/status_matchers.h"
 
 // Linear layers for which cuBLASLt has no fused epilogue, which must still compute for every shape;

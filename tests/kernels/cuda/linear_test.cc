@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/kernels/linear_fixture.h"
-#include "tests/kernels/op_harness.h"
+#include "tests/kernels/ops/linear_fixture.h"
+#include "tests/kernels/ops/op_harness.h"
 #include "tests/testing/status_matchers.h"
 
 // Guarantees of a CUDA device's linear layers beyond those of all devices.

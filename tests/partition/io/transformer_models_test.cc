@@ -147,9 +147,8 @@ TEST(TransformerModels, ParametersAreThosePublished) {
   }
 }
 
-// Costs are known up to the window of some layers. In a description, its values override those of
-// the model.
-TEST(TransformerModels, OfGemmaHaveTheParametersPublishedUpToTheirWindow) {
+// In a description, its values override those of the model.
+TEST(TransformerModels, OfGemmaHaveTheParametersPublished) {
   const std::string third = R"(
 version = 1
 model_type = "gemma3_text"
@@ -168,7 +167,10 @@ rope_local_base_freq = 10000
   ASSERT_OK_AND_ASSIGN(const TransformerDescription gemma3,
                        ParseTransformer(third + "sequence = 512\n"));
   EXPECT_EQ(Parameters(gemma3.transformer), 999'885'952);
-  EXPECT_THAT(ParseTransformer(third), testing::IsRefused("less than the sequence, 32768"));
+  EXPECT_EQ(gemma3.transformer.global_every, 6);
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription whole,
+                       ParseTransformer(third + "window = 0\n"));
+  EXPECT_EQ(whole.transformer.window, 0);
   ASSERT_OK_AND_ASSIGN(const TransformerDescription gemma2, ParseTransformer(R"(
 version = 1
 model_type = "gemma2"
@@ -184,6 +186,66 @@ sequence = 4096
   EXPECT_EQ(Parameters(gemma2.transformer), 2'614'341'888);
   EXPECT_THAT(ParseTransformer(third + "use_bidirectional_attention = true\n"),
               testing::IsRefused("use_bidirectional_attention"));
+}
+
+// The layers with a window, of the same model in all spellings.
+TEST(TransformerModels, HaveWindowsInTheLayersThatTheirFilesName) {
+  const auto windows = [](const char* type, const std::string& more) {
+    const Transformer t =
+        ParseTransformer(absl::StrCat("version = 1\nlayers = 4\nhidden = 64\nheads = 32\n",
+                                      "vocabulary = 8\nsequence = 4096\nmlp_hidden = 8\n",
+                                      "model_type = \"", type, "\"\n", more))
+            .value()
+            .transformer;
+    std::vector<int64_t> all;
+    for (int64_t layer = 0; layer < t.layers; ++layer) {
+      all.push_back(t.has_window(layer) ? t.window : 0);
+    }
+    return all;
+  };
+  using Windows = std::vector<int64_t>;
+  const std::string listed =
+      "sliding_window = 9\nlayer_types = [\"full_attention\", \"full_attention\", "
+      "\"sliding_attention\", \"sliding_attention\"]\n";
+  const std::string used = "use_sliding_window = true\nsliding_window = 9\n";
+  EXPECT_EQ(windows("mistral", ""), (Windows{4096, 4096, 4096, 4096}));
+  EXPECT_EQ(windows("mistral", "sliding_window = 9\n"), (Windows{9, 9, 9, 9}));
+  EXPECT_EQ(windows("mixtral", ""), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(windows("phi3", "sliding_window = 9\n"), (Windows{9, 9, 9, 9}));
+  EXPECT_EQ(windows("qwen2", "sliding_window = 9\n"), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(windows("qwen2", used), (Windows{0, 0, 0, 0})) << "28 layers have none";
+  EXPECT_EQ(windows("qwen3", used + "max_window_layers = 1\n"), (Windows{0, 9, 9, 9}));
+  EXPECT_EQ(windows("qwen3", "use_sliding_window = true\n" + listed), (Windows{0, 0, 9, 9}));
+  EXPECT_EQ(windows("gemma2", "sliding_window = 9\n"), (Windows{9, 0, 9, 0}));
+  EXPECT_EQ(windows("gemma3_text", "sliding_window = 9\nsliding_window_pattern = 3\n"),
+            (Windows{9, 9, 0, 9}));
+  EXPECT_EQ(windows("gemma3_text", "window = 5\nglobal_first = 1\nglobal_every = 2\n"),
+            (Windows{0, 5, 0, 5}));
+  EXPECT_THAT(ParseTransformer("version = 1\nlayers = 4\nhidden = 64\nheads = 32\nvocabulary = 8\n"
+                               "sequence = 8\nmlp_hidden = 8\nmodel_type = \"qwen2\"\n" +
+                               listed),
+              testing::IsRefused("layer_types: has layers with a window, and there is none"));
+}
+
+// Each of the positions behind the window sees as many as the window has.
+TEST(TransformerModels, ComputeWithAWindowWhatItSees) {
+  ASSERT_OK_AND_ASSIGN(TransformerDescription description,
+                       ParseTransformer(LlamaConfig(4096, 14336, 32, 32)));
+  Transformer& t = description.transformer;
+  t.sequence = 8;
+  const Profile whole = TransformerProfile(t, "");
+  t.window = 3;
+  t.global_first = 1;
+  const Profile windowed = TransformerProfile(t, "");
+  const auto layer = [](const Profile& profile, size_t i) { return profile.sizes[0].layers[i]; };
+  EXPECT_EQ(layer(windowed, 1).flops, layer(whole, 1).flops) << "the first has none";
+  const double attention = 3.0 * 4 * 8 * 8 * 4096;
+  EXPECT_NEAR(layer(whole, 2).flops - layer(windowed, 2).flops, attention * (1 - 21.0 / 36.0), 1.0);
+  EXPECT_LT(layer(windowed, 2).forward_ns, layer(whole, 2).forward_ns);
+  EXPECT_LT(layer(windowed, 2).backward_input_ns, layer(whole, 2).backward_input_ns);
+  t.attention = Attention::kStored;
+  const double stored = TransformerProfile(t, "").sizes[0].layers[2].flops;
+  EXPECT_EQ(stored, layer(whole, 2).flops) << "which computes all, and keeps them";
 }
 
 // Two published formulas. Megatron-LM's (num_floating_point_operations of
@@ -311,10 +373,11 @@ TEST(TransformerConfig, RefusesWhatMayCostOtherwise) {
        "unknown key \"quantization_config\""},
       {with("'attention_dropout': 0.0", "'attention_dropout': 0.1"), "attention_dropout: must be"},
       {with("'use_cache': true", "'mlp_bias': true"), "mlp_bias: is true"},
-      {with("'use_cache': true", "'sliding_window': 4096"),
-       "sliding_window: is 4096, less than the sequence, 8192"},
+      {with("'use_cache': true", "'sliding_window': 4096"), "unknown key \"sliding_window\""},
       {with("'use_cache': true", "'layer_types': ['sliding_attention']"),
-       "layer_types[0]: is \"sliding_attention\""},
+       "unknown key \"layer_types\""},
+      {with("'llama'", "'mistral', 'layer_types': ['sliding_attention']"),
+       "layer_types: has 1 types, expected 32"},
       {with("'use_cache': true", "'is_encoder_decoder': true"), "is_encoder_decoder: is true"},
       {with("'hidden_size': 4096", "'hidden_size': 4095"), "num_attention_heads: must divide"},
       {with("'num_key_value_heads': 8", "'num_key_value_heads': 7"),

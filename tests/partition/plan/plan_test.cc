@@ -9,8 +9,8 @@
 #include "base/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/plan/prepared_plan.h"
-#include "partition/search/make_plan.h"
+#include "partition/plan/compiled_plan.h"
+#include "partition/search/balance_stages.h"
 #include "schedule/generators/generators.h"
 #include "schedule/verify/validator.h"
 #include "tests/partition/random_layers.h"
@@ -112,7 +112,7 @@ TEST(CheckPlan, TakesAScheduleThatOnlyPredicts) {
   EXPECT_OK(CheckPlan(plan));
   EXPECT_FALSE(plan.trains());
   EXPECT_THAT(CheckTrains(plan.schedule), IsRefused("forward has no backward"));
-  const LoweredPlan lowered = LowerPlan(plan).value();
+  const LoweredSchedules lowered = LowerPlan(plan).value();
   EXPECT_EQ(lowered.training, lowered.evaluation);
 }
 
@@ -131,7 +131,7 @@ TEST(LowerPlan, TakesOneThatIsLoweredAsItIs) {
 }
 
 TEST(LowerPlan, IsForTheTransfersAskedFor) {
-  ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered,
+  ASSERT_OK_AND_ASSIGN(const LoweredSchedules lowered,
                        LowerPlan(SmallPlan(), schedule::Transfers::kGrouped));
   EXPECT_EQ(lowered.transfers, schedule::Transfers::kGrouped);
   EXPECT_OK(schedule::Validate(lowered.training, schedule::Transfers::kGrouped));
@@ -158,7 +158,7 @@ TEST(LowerPlan, SumsGradientsOverReplicas) {
   Plan plan = SmallPlan();
   EXPECT_THAT(plan.schedule.actions, Each(Not(Contains(IsReduction()))));
   plan.replication = {2, 2};
-  ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered, LowerPlan(plan));
+  ASSERT_OK_AND_ASSIGN(const LoweredSchedules lowered, LowerPlan(plan));
   EXPECT_EQ(lowered.replication, plan.replication);
   EXPECT_THAT(lowered.training.actions, Each(Contains(IsReduction()).Times(1)));
   EXPECT_THAT(lowered.evaluation.actions, Each(Not(Contains(IsReduction()))));
@@ -198,7 +198,7 @@ TEST(LowerPlan, EvaluatesByForwardAloneUnderThePlacementOfTheTraining) {
     Plan plan = {.schedule = GeneratedSchedule(name, 4)(2).value()};
     plan.num_layers = plan.schedule.num_stages();
     for (int stage = 0; stage < plan.num_layers; ++stage) plan.first_layer.push_back(stage);
-    ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered, LowerPlan(plan));
+    ASSERT_OK_AND_ASSIGN(const LoweredSchedules lowered, LowerPlan(plan));
     const schedule::Schedule& evaluation = lowered.evaluation;
     EXPECT_OK(schedule::Validate(evaluation));
     EXPECT_FALSE(evaluation.HasBackward());
@@ -208,7 +208,7 @@ TEST(LowerPlan, EvaluatesByForwardAloneUnderThePlacementOfTheTraining) {
 }
 
 TEST(LowerPlan, LowersTheEvaluationForTheTransfersAskedFor) {
-  ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered,
+  ASSERT_OK_AND_ASSIGN(const LoweredSchedules lowered,
                        LowerPlan(SmallPlan(), schedule::Transfers::kGrouped));
   EXPECT_OK(schedule::Validate(lowered.evaluation, schedule::Transfers::kGrouped));
   EXPECT_NE(lowered.evaluation, LowerPlan(SmallPlan())->evaluation);
@@ -226,14 +226,14 @@ TEST(GeneratedSchedule, RefusesAnUnknownName) {
               IsRefused(AllOf(HasSubstr("1f1c"), HasSubstr("1f1b"))));
 }
 
-TEST(PreparePlan, AddsParametersAndSharesTimeByStage) {
+TEST(CompilePlan, AddsParametersAndSharesTimeByStage) {
   std::vector<LayerCost> layers(6);
   for (int i = 0; i < 6; ++i) {
     layers[i].parameters = 1 << i;
     layers[i].forward_ns = 1;
   }
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared, PreparePlan(SmallPlan(), layers, {}));
-  const std::vector<StageReport>& reports = prepared.report.stages;
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared, CompilePlan(SmallPlan(), layers, {}));
+  const std::vector<StageReport>& reports = prepared.stages;
   ASSERT_EQ(reports.size(), 3u);
   EXPECT_EQ(reports[0].parameters, 1 + 2);
   EXPECT_EQ(reports[1].parameters, 4);
@@ -245,17 +245,17 @@ TEST(PreparePlan, AddsParametersAndSharesTimeByStage) {
   EXPECT_EQ(reports[2].last_layer, 5);
 }
 
-TEST(PreparePlan, SharesSumToOneWhereNothingTakesTime) {
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                       PreparePlan(SmallPlan(), std::vector<LayerCost>(6), {}));
+TEST(CompilePlan, SharesSumToOneWhereNothingTakesTime) {
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared,
+                       CompilePlan(SmallPlan(), std::vector<LayerCost>(6), {}));
   double sum = 0;
-  for (const StageReport& stage : prepared.report.stages) sum += stage.time_share;
+  for (const StageReport& stage : prepared.stages) sum += stage.time_share;
   EXPECT_DOUBLE_EQ(sum, 1);
 }
 
 // One stage, one micro-batch, GPipe: F, BW, STEP. All sizes are multiples of a block, so that the
 // peak can be added up by hand.
-TEST(PreparePlan, PredictsThePeakOfOneStage) {
+TEST(CompilePlan, PredictsThePeakOfOneStage) {
   std::vector<LayerCost> layers(1);
   LayerMemory& memory = layers[0].memory;
   memory.parameter_bytes = 1024;
@@ -267,82 +267,82 @@ TEST(PreparePlan, PredictsThePeakOfOneStage) {
   const Plan plan = {
       .first_layer = {0}, .num_layers = 1, .schedule = GeneratedSchedule("gpipe", 1)(1).value()};
   ASSERT_OK_AND_ASSIGN(
-      const PreparedPlan prepared,
-      PreparePlan(plan, layers, {.loss_workspace_bytes = 256, .loss_resident_bytes = 256}));
+      const CompiledPlan prepared,
+      CompilePlan(plan, layers, {.loss_workspace_bytes = 256, .loss_resident_bytes = 256}));
   const int64_t resident_bytes = 1024 + 1024 + 2048 + 256;
   const int64_t during_forward_bytes = 256 + 512 + 768 + 512;  // input, output, stash, gradient
-  EXPECT_EQ(prepared.report.ranks[0].peak_bytes(), resident_bytes + 1280 + during_forward_bytes);
+  EXPECT_EQ(prepared.ranks[0].peak_bytes(), resident_bytes + 1280 + during_forward_bytes);
 }
 
-TEST(PreparePlan, HasTheStagesOfEachDevice) {
+TEST(CompilePlan, HasTheStagesOfEachDevice) {
   const Plan plan = {.first_layer = {0, 1, 3, 4},
                      .num_layers = 6,
                      .schedule = GeneratedSchedule("zb-v", 4)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                       PreparePlan(plan, std::vector<LayerCost>(6), {}));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared,
+                       CompilePlan(plan, std::vector<LayerCost>(6), {}));
   using schedule::Rank;
   using schedule::StageId;
-  ASSERT_EQ(prepared.report.ranks.size(), 2u);
-  EXPECT_THAT(prepared.report.of(Rank(0)).stages, ElementsAre(StageId(0), StageId(3)));
-  EXPECT_THAT(prepared.report.of(Rank(1)).stages, ElementsAre(StageId(1), StageId(2)));
-  EXPECT_EQ(prepared.report.of(StageId(2)).rank, Rank(1));
+  ASSERT_EQ(prepared.ranks.size(), 2u);
+  EXPECT_THAT(prepared.of(Rank(0)).stages, ElementsAre(StageId(0), StageId(3)));
+  EXPECT_THAT(prepared.of(Rank(1)).stages, ElementsAre(StageId(1), StageId(2)));
+  EXPECT_EQ(prepared.of(StageId(2)).rank, Rank(1));
 }
 
 // The resident memory of a device is that of all its stages.
-TEST(PreparePlan, PeakOfADeviceCountsAllItsStages) {
+TEST(CompilePlan, PeakOfADeviceCountsAllItsStages) {
   std::vector<LayerCost> layers(4);
   for (int i = 0; i < 4; ++i) layers[i].memory.parameter_bytes = 1024 << i;
   const Plan plan = {.first_layer = {0, 1, 2, 3},
                      .num_layers = 4,
                      .schedule = GeneratedSchedule("interleaved", 2)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared, PreparePlan(plan, layers, {}));
-  EXPECT_EQ(prepared.report.ranks[0].peak_bytes(), 2 * (1024 + 4096));
-  EXPECT_EQ(prepared.report.ranks[1].peak_bytes(), 2 * (2048 + 8192));
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared, CompilePlan(plan, layers, {}));
+  EXPECT_EQ(prepared.ranks[0].peak_bytes(), 2 * (1024 + 4096));
+  EXPECT_EQ(prepared.ranks[1].peak_bytes(), 2 * (2048 + 8192));
 }
 
-TEST(PreparePlan, PlansMemoryForTheTransfersAskedFor) {
+TEST(CompilePlan, PlansMemoryForTheTransfersAskedFor) {
   std::mt19937 random(7);
   const std::vector<LayerCost> layers = RandomLayers(random, 6);
   const EndMemory ends = RandomEnds(random);
   for (const auto transfers : {schedule::Transfers::kSeparate, schedule::Transfers::kGrouped}) {
-    ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                         PreparePlan(SmallPlan(), layers, ends, transfers));
-    std::vector<schedule::StageMemory> memory;
-    for (const StageReport& stage : prepared.report.stages) memory.push_back(stage.memory);
+    ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared,
+                         CompilePlan(SmallPlan(), layers, ends, transfers));
+    const std::vector<schedule::StageMemory> memory = prepared.memory_of_stages();
     const schedule::Schedule training = prepared.lowered->training;
     for (schedule::Rank rank(0); rank.value() < 3; ++rank) {
       ASSERT_OK_AND_ASSIGN(const schedule::MemoryPlan expected,
                            schedule::PlanMemory(training, rank, memory));
-      EXPECT_EQ(prepared.report.of(rank).training, expected);
-      ASSERT_OK_AND_ASSIGN(const RankMemoryPlans plans, PlanRankMemory(prepared, rank));
-      EXPECT_EQ(plans.training.blocks, expected.blocks);
+      EXPECT_EQ(prepared.of(rank).training, expected);
+      EXPECT_EQ(prepared.of(rank).training.blocks, expected.blocks);
     }
   }
 }
 
 TEST(RankReport, PeakIsTheLargerOneOfTrainingAndEvaluation) {
   RankReport report;
-  report.training = {.resident_bytes = 10, .workspace_bytes = 20, .dynamic_bytes = 30};
-  report.evaluation = {.resident_bytes = 10, .workspace_bytes = 20, .dynamic_bytes = 40};
+  report.training.resident_bytes = report.evaluation.resident_bytes = 10;
+  report.training.workspace_bytes = report.evaluation.workspace_bytes = 20;
+  report.training.dynamic_bytes = 30;
+  report.evaluation.dynamic_bytes = 40;
   EXPECT_EQ(report.peak_bytes(), 70);
   report.evaluation.dynamic_bytes = 5;
   EXPECT_EQ(report.peak_bytes(), 60);
 }
 
-std::vector<std::string> TableOf(const PlanReport& report) {
+std::vector<std::string> TableOf(const CompiledPlan& report) {
   return absl::StrSplit(PlanTable(report), '\n', absl::SkipEmpty());
 }
 
 TEST(PlanTable, HasARowForEachStageThatEndsWithThePeakOfItsDevice) {
   std::mt19937 random(1);
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                       PreparePlan(SmallPlan(), RandomLayers(random, 6), RandomEnds(random)));
-  const std::vector<std::string> lines = TableOf(prepared.report);
-  ASSERT_EQ(lines.size(), 2 + prepared.report.stages.size());  // header and rule
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared,
+                       CompilePlan(SmallPlan(), RandomLayers(random, 6), RandomEnds(random)));
+  const std::vector<std::string> lines = TableOf(prepared);
+  ASSERT_EQ(lines.size(), 2 + prepared.stages.size());  // header and rule
   EXPECT_THAT(lines[2], HasSubstr("0-1"));
-  for (size_t rank = 0; rank < prepared.report.ranks.size(); ++rank) {
+  for (size_t rank = 0; rank < prepared.ranks.size(); ++rank) {
     EXPECT_THAT(lines[2 + rank],
-                ::testing::EndsWith(base::FormatBytes(prepared.report.ranks[rank].peak_bytes())));
+                ::testing::EndsWith(base::FormatBytes(prepared.ranks[rank].peak_bytes())));
   }
 }
 
@@ -351,8 +351,8 @@ TEST(PlanTable, GroupsStagesByDeviceAndGivesItsPeakOnce) {
   const Plan plan = {.first_layer = {0, 1, 3, 4},
                      .num_layers = 6,
                      .schedule = GeneratedSchedule("zb-v", 4)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared, PreparePlan(plan, RandomLayers(random, 6), {}));
-  const std::vector<std::string> lines = TableOf(prepared.report);
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan prepared, CompilePlan(plan, RandomLayers(random, 6), {}));
+  const std::vector<std::string> lines = TableOf(prepared);
   ASSERT_EQ(lines.size(), 2u + 4);
   EXPECT_THAT(lines[2], ::testing::ContainsRegex("^     0 +0 +0-0 "));
   EXPECT_THAT(lines[3], ::testing::ContainsRegex("^ +3 +4-5 "));
@@ -360,13 +360,13 @@ TEST(PlanTable, GroupsStagesByDeviceAndGivesItsPeakOnce) {
   EXPECT_THAT(lines[5], ::testing::ContainsRegex("^ +2 +3-3 "));
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(lines[2 + 2 * rank],
-                ::testing::EndsWith(base::FormatBytes(prepared.report.ranks[rank].peak_bytes())));
+                ::testing::EndsWith(base::FormatBytes(prepared.ranks[rank].peak_bytes())));
     EXPECT_LT(lines[3 + 2 * rank].size(), lines[2 + 2 * rank].size());
   }
 }
 
 TEST(PlanTable, BytesOfADeviceAddUpToItsPeak) {
-  PlanReport report;
+  CompiledPlan report;
   report.stages.push_back(
       {.memory = {.parameter_bytes = 1, .gradient_bytes = 2, .optimizer_bytes = 4}});
   report.ranks.push_back({.stages = {schedule::StageId(0)}, .training = {}, .evaluation = {}});
@@ -380,7 +380,7 @@ TEST(PlanTable, BytesOfADeviceAddUpToItsPeak) {
 }
 
 TEST(PlanTable, IsAtMostNinetySixColumnsWide) {
-  PlanReport report;
+  CompiledPlan report;
   const int64_t large_bytes = 999'900'000'000;
   for (int i = 0; i < 100; ++i) {
     report.stages.push_back({.rank = schedule::Rank(i),

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
@@ -48,7 +48,7 @@ TEST(RankReport, OfAllRanksIsThatOfEach) {
     ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                          GeneratedSchedule(std::string(generator.name), 16)(8));
     const CollectiveMemory collectives = {.norm_bytes = 8, .result_bytes = 16};
-    ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered,
+    ASSERT_OK_AND_ASSIGN(const LoweredSchedules lowered,
                          LowerSchedules(schedule, {}, schedule::Transfers::kSeparate, collectives));
     for (int i = 0; i < 20; ++i) {
       const std::vector<StageMemory> stages = RandomMemory(random, schedule);
@@ -62,6 +62,8 @@ TEST(RankReport, OfAllRanksIsThatOfEach) {
         EXPECT_EQ(shared.stages, own.stages);
         EXPECT_EQ(shared.training, own.training) << rank.value();
         EXPECT_EQ(shared.evaluation, own.evaluation) << rank.value();
+        EXPECT_EQ(shared.training.blocks, own.training.blocks) << rank.value();
+        EXPECT_EQ(shared.evaluation.blocks, own.evaluation.blocks) << rank.value();
       }
     }
   }

@@ -23,8 +23,8 @@ SentBytes SentBy(int rank, int replica, const Replication& replication,
                      .num_layers = 2,
                      .schedule = GeneratedSchedule("1f1b", 4)(2).value(),
                      .replication = replication};
-  const PreparedPlan prepared =
-      PreparePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
+  const CompiledPlan prepared =
+      CompilePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
   return SentBytesOf(prepared, ties, Rank(rank), replica);
 }
 
@@ -90,7 +90,7 @@ TEST(SentBytes, HaveTheGradientsThatAreTied) {
 }
 
 TEST(SentBytes, OfOneDeviceAreNone) {
-  const PreparedPlan prepared = PreparePlan({.first_layer = {0},
+  const CompiledPlan prepared = CompilePlan({.first_layer = {0},
                                              .num_layers = 1,
                                              .schedule = GeneratedSchedule("gpipe", 2)(1).value()},
                                             std::vector<LayerCost>(1), {})

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/cost/cluster.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
@@ -73,18 +73,18 @@ TEST(SplitForReduction, HidesReductions) {
   request.schedule = "1f1b";
   request.replicas = 2;
   const PlanEvaluation evaluation = FindPlan(request).value();
-  EXPECT_THAT(evaluation.plan.first_layer, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(evaluation.plan().first_layer, ElementsAre(0, 1, 2, 3));
   // Two micro-batches of 4 layers x 3 ms; the exchange of a layer takes 2 ms.
   EXPECT_EQ(evaluation.simulation.step_ns, 24'000'000 + 2'000'000);
 }
 
 TEST(SplitForReduction, IsWhatATrainedPlanHas) {
-  const PlanRequest request = {
+  const BalanceRequest request = {
       .layers = LayersOf({kPart, kPart}),
       .replication = {.replicas = 2, .gradient_blocks = 2},
       .schedule = GeneratedSchedule("1f1b", 2),
   };
-  EXPECT_THAT(MakePlan(request).value().plan.first_layer, ElementsAre(0, 1));
+  EXPECT_THAT(BalanceStages(request).value().plan.first_layer, ElementsAre(0, 1));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "schedule/memory/stash.h"
 
 namespace stagecoach::partition {
@@ -13,8 +13,8 @@ namespace {
 constexpr int kMicroBatches = 8;
 
 // Returns twelve equal layers whose three passes take equally long.
-PlanRequest EqualLayers(int devices) {
-  PlanRequest request;
+BalanceRequest EqualLayers(int devices) {
+  BalanceRequest request;
   for (int i = 0; i < 12; ++i) {
     LayerCost layer{.name = "layer", .parameters = 10};
     layer.forward_ns = layer.backward_input_ns = layer.backward_weight_ns = 1000;
@@ -31,18 +31,16 @@ PlanRequest EqualLayers(int devices) {
 // The memory planner's peaks, in units of one stage's micro-batches.
 TEST(StashBytes, GiveThePeaksOfTheMemoryPlanner) {
   for (const char* name : {"1f1b", "zb-h1", "zb-h2", "zb-v"}) {
-    PlanRequest request = EqualLayers(3);
+    BalanceRequest request = EqualLayers(3);
     request.schedule = GeneratedSchedule(name, kMicroBatches);
-    const PreparedPlan plan = MakePlan(request).value();
-    std::vector<schedule::StageMemory> memory;
-    for (const StageReport& stage : plan.report.stages) memory.push_back(stage.memory);
-    const std::vector<double> peaks = PeakStash(plan.lowered->training, StashBytes(memory));
+    const CompiledPlan plan = BalanceStages(request).value();
+    const std::vector<double> peaks =
+        PeakStash(plan.lowered->training, StashBytes(plan.memory_of_stages()));
     for (size_t rank = 0; rank < peaks.size(); ++rank) {
       // Neighboring stages on one rank share the tensor between them.
-      EXPECT_GE(peaks[rank], static_cast<double>(plan.report.ranks[rank].training.peak_stash_bytes))
+      EXPECT_GE(peaks[rank], static_cast<double>(plan.ranks[rank].training.peak_stash_bytes))
           << name << " " << rank;
-      EXPECT_LE(peaks[rank],
-                1.3 * static_cast<double>(plan.report.ranks[rank].training.peak_stash_bytes))
+      EXPECT_LE(peaks[rank], 1.3 * static_cast<double>(plan.ranks[rank].training.peak_stash_bytes))
           << name << " " << rank;
     }
   }

@@ -40,7 +40,7 @@ const std::vector<SampleShape>& Shapes() {
   return *shapes;
 }
 
-// Returns the evaluation of a plan that was given, not searched for, as EvaluationOf does.
+// Returns the evaluation of a plan that was given, not searched for, as EvaluatePlan does.
 PlanEvaluation Unsearched() {
   PlanEvaluation evaluation = SampleEvaluation();
   evaluation.lower_bound_ns = evaluation.objective_ns;
@@ -54,8 +54,8 @@ PlanEvaluation Unsearched() {
 PlanEvaluation Evil() {
   PlanEvaluation evaluation = SampleEvaluation();
   evaluation.model = evaluation.runner_up_reason = kEvil;
-  evaluation.plan.schedule.name = evaluation.choice.schedule = evaluation.runner_up->schedule =
-      kEvil;
+  evaluation.compiled.plan.schedule.name = evaluation.choice.schedule =
+      evaluation.runner_up->schedule = kEvil;
   evaluation.changes = {kEvil};
   for (ClusterDevice& device : evaluation.cluster.devices) device.name += kEvil;
   for (std::string& name : evaluation.layer_names) name += kEvil;
@@ -71,7 +71,7 @@ TEST(EvaluationText, IsEightyColumnsWideAndLittleMoreWithLongNumbers) {
       if (is_long) {
         evaluation.model = std::string(250, 'm');
         evaluation.runner_up_reason = absl::StrCat(std::string(90, 'r'), " because ", kEvil);
-        for (int i = 0; i < 60; ++i) evaluation.plan.recomputed.push_back(3 * i);
+        for (int i = 0; i < 60; ++i) evaluation.compiled.plan.recomputed.push_back(3 * i);
         for (ClusterDevice& device : evaluation.cluster.devices) {
           device.name = absl::StrCat("\xC3\xA9\xC3\xA9", std::string(40, 'x'), device.name);
         }
@@ -99,7 +99,7 @@ TEST(EvaluationText, HasARowPerStageAndPerRank) {
 
 TEST(EvaluationText, SaysWhatTheEvaluationSays) {
   PlanEvaluation evaluation = SampleEvaluation();
-  evaluation.plan.recomputed = {1, 2, 3, 7};
+  evaluation.compiled.plan.recomputed = {1, 2, 3, 7};
   evaluation.simulation.step_ns = 123'456'789;
   evaluation.objective_ns = 123'456'789;
   evaluation.lower_bound_ns = 0.9 * evaluation.objective_ns;
@@ -111,7 +111,7 @@ TEST(EvaluationText, SaysWhatTheEvaluationSays) {
     EXPECT_THAT(text, HasSubstr(std::string(piece)));
   }
   EXPECT_THAT(text, HasSubstr(evaluation.choice.ToString()));
-  for (const RankReport& rank : evaluation.report.ranks) {
+  for (const RankReport& rank : evaluation.compiled.ranks) {
     EXPECT_THAT(text, HasSubstr(base::FormatBytes(rank.peak_bytes())));
   }
 }
@@ -213,7 +213,7 @@ TEST(EvaluationJson, BeginsWithTheKeysThatProgramsRead) {
 TEST(EvaluationJson, SaysWhatTheEvaluationSays) {
   PlanEvaluation evaluation =
       SampleEvaluation({.devices = 8, .schedule = "interleaved", .replicas = 2});
-  evaluation.plan.recomputed = {2, 5};
+  evaluation.compiled.plan.recomputed = {2, 5};
   const json read = base::ParseJson(ToJson(evaluation)).value();
   EXPECT_DOUBLE_EQ(read["objective_ms"], evaluation.objective_ns / 1e6);
   EXPECT_DOUBLE_EQ(read["lower_bound_ms"], evaluation.lower_bound_ns / 1e6);
@@ -261,8 +261,8 @@ TEST(EvaluationJson, PartsOfTheMemorySumToThePeak) {
         sum += memory[part].get<int64_t>();
       }
       EXPECT_EQ(memory["peak"], sum);
-      const schedule::Rank rank = evaluation.plan.schedule.rank_of_stage[stage];
-      EXPECT_EQ(memory["peak"], evaluation.report.of(rank).peak_bytes());
+      const schedule::Rank rank = evaluation.plan().schedule.rank_of_stage[stage];
+      EXPECT_EQ(memory["peak"], evaluation.compiled.of(rank).peak_bytes());
       EXPECT_EQ(memory["limit"], shape.memory_bytes > 0 ? json(shape.memory_bytes) : json());
     }
   }
@@ -315,10 +315,10 @@ TEST(EvaluationPage, IsBalancedMarkupOfEveryShape) {
       const auto name = element.attributes.find("class");
       if (name != element.attributes.end() && absl::StartsWith(name->second, "device")) ++bars;
     }
-    EXPECT_EQ(bars, evaluation.report.ranks.size());
+    EXPECT_EQ(bars, evaluation.compiled.ranks.size());
     // Two header rows, one row per stage and one per rank.
     EXPECT_EQ(Texts(elements, "tr").size(),
-              2 + evaluation.stages.size() + evaluation.report.ranks.size());
+              2 + evaluation.stages.size() + evaluation.compiled.ranks.size());
   }
 }
 
@@ -376,11 +376,11 @@ TEST(EvaluationPage, WidthsOfABarSumToItsShareOfTheLargest) {
   }
   ASSERT_GE(sums.size(), 4U);
   int64_t largest = 0;
-  for (const RankReport& rank : evaluation.report.ranks) {
+  for (const RankReport& rank : evaluation.compiled.ranks) {
     largest = std::max(largest, rank.peak_bytes());
   }
   for (size_t rank = 0; rank < 4; ++rank) {
-    const double share = static_cast<double>(evaluation.report.ranks[rank].peak_bytes()) /
+    const double share = static_cast<double>(evaluation.compiled.ranks[rank].peak_bytes()) /
                          static_cast<double>(largest);
     EXPECT_NEAR(sums[rank], 100 * share, 0.01);
   }

@@ -60,7 +60,7 @@ Plan SamplePlan(const SampleShape& shape) {
   return plan;
 }
 
-schedule::Costs SampleCosts(const PlanReport& report, const std::vector<LayerCost>& layers) {
+schedule::Costs SampleCosts(const CompiledPlan& report, const std::vector<LayerCost>& layers) {
   schedule::Costs costs = {.updates_in_backward = true};
   for (const StageReport& stage : report.stages) {
     LayerCost sum;
@@ -85,7 +85,7 @@ schedule::Costs SampleCosts(const PlanReport& report, const std::vector<LayerCos
 }
 
 std::vector<StageCost> SampleStages(const PlanEvaluation& evaluation) {
-  const Plan& plan = evaluation.plan;
+  const Plan& plan = evaluation.plan();
   std::vector<StageCost> stages;
   for (int index = 0; index < plan.num_stages(); ++index) {
     const StageId id(index);
@@ -120,8 +120,7 @@ PlanEvaluation SampleEvaluation(const SampleShape& shape) {
   PlanEvaluation evaluation;
   const Plan plan = SamplePlan(shape);
   const std::vector<LayerCost> layers = SampleLayers(plan.num_layers);
-  static_cast<PreparedPlan&>(evaluation) =
-      PreparePlan(plan, layers, {.loss_workspace_bytes = 1 << 20}).value();
+  evaluation.compiled = CompilePlan(plan, layers, {.loss_workspace_bytes = 1 << 20}).value();
   evaluation.model = "gpt-small";
   for (const LayerCost& layer : layers) evaluation.layer_names.push_back(layer.name);
   for (int device = 0; device < shape.devices; ++device) {
@@ -129,10 +128,10 @@ PlanEvaluation SampleEvaluation(const SampleShape& shape) {
         {.name = absl::StrCat("gpu", device), .memory_bytes = shape.memory_bytes});
   }
   evaluation.cluster.within_host = {.latency_ns = 5'000, .bytes_per_second = 2e11};
-  evaluation.costs = SampleCosts(evaluation.report, layers);
+  evaluation.costs = SampleCosts(evaluation.compiled, layers);
   evaluation.costs.links = {evaluation.cluster.within_host};
   evaluation.simulation =
-      schedule::Simulate(evaluation.lowered->training, evaluation.costs,
+      schedule::Simulate(evaluation.compiled.lowered->training, evaluation.costs,
                          {.sends = schedule::Sends::kRendezvous, .keep_trace = true})
           .value();
   evaluation.stages = SampleStages(evaluation);

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_profile.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 
@@ -81,7 +81,7 @@ double PredictedSeconds(const Published& model, bool is_full) {
     plan.recomputed.resize(model.layers);
     std::iota(plan.recomputed.begin(), plan.recomputed.end(), 1);
   }
-  return 1e-9 * EvaluationOf(plan, options[0].profile, options[0].cluster).value().objective_ns;
+  return 1e-9 * EvaluatePlan(plan, options[0].profile, options[0].cluster).value().objective_ns;
 }
 
 // Returns the relative error of the prediction.

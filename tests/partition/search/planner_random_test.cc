@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/search/candidates.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 #include "tests/partition/random_layers.h"
@@ -181,7 +181,7 @@ class Exhaustive {
         if ((set >> i & 1U) != 0) plan.recomputed.push_back(able[i]);
       }
       const absl::StatusOr<PlanEvaluation> evaluation =
-          EvaluationOf(plan, request_.profile, request_.cluster, request_.objective);
+          EvaluatePlan(plan, request_.profile, request_.cluster, request_.objective);
       ASSERT_OK(evaluation);
       if (CheckFits(*evaluation).ok()) best_ns_ = std::min(best_ns_, evaluation->objective_ns);
     }
@@ -196,12 +196,12 @@ class Exhaustive {
 void ExpectHonest(const PlanEvaluation& evaluation, const PlannerRequest& request) {
   EXPECT_OK(CheckFits(evaluation));
   const absl::StatusOr<PlanEvaluation> again =
-      EvaluationOf(evaluation.plan, request.profile, request.cluster, request.objective);
+      EvaluatePlan(evaluation.plan(), request.profile, request.cluster, request.objective);
   ASSERT_OK(again);
   EXPECT_EQ(again->objective_ns, evaluation.objective_ns);
   EXPECT_LE(evaluation.lower_bound_ns, evaluation.objective_ns);
-  EXPECT_EQ(evaluation.plan.batch_rows(), request.batch_rows);
-  EXPECT_EQ(evaluation.plan.num_devices(), request.cluster.size());
+  EXPECT_EQ(evaluation.plan().batch_rows(), request.batch_rows);
+  EXPECT_EQ(evaluation.plan().num_devices(), request.cluster.size());
 }
 
 void ExpectExhaustive(const PlannerRequest& request, int& fitting) {
@@ -274,7 +274,7 @@ TEST_P(PlannerOver, EqualsExhaustiveSearchWithRecomputation) {
       request.schedule = schedule;
       ExpectExhaustive(request, fitting);
       const absl::StatusOr<PlanEvaluation> evaluation = FindPlan(request);
-      recomputing += evaluation.ok() && !evaluation->plan.recomputed.empty();
+      recomputing += evaluation.ok() && !evaluation->plan().recomputed.empty();
     }
   }
   EXPECT_GT(fitting, 50);
@@ -319,7 +319,7 @@ TEST(FindPlan, SearchesUnderTheTransfersThatWillBePerformed) {
     const absl::StatusOr<PlanEvaluation> grouped = FindPlan(request);
     if (!separate.ok()) continue;
     const PlanEvaluation judged =
-        EvaluationOf(separate->plan, request.profile, request.cluster).value();
+        EvaluatePlan(separate->plan(), request.profile, request.cluster).value();
     if (!CheckFits(judged).ok()) continue;
     ASSERT_OK(grouped);
     EXPECT_LE(grouped->objective_ns, judged.objective_ns);
@@ -385,7 +385,7 @@ TEST_P(PlannerOver, FitsTheExactBudgetsOfManyLayers) {
     const PlanEvaluation free = FindPlan(request).value();
     for (int rank = 0; rank < 4; ++rank) {
       request.cluster.devices[static_cast<size_t>(rank)].memory_bytes =
-          free.report.of(schedule::Rank(rank)).peak_bytes();
+          free.compiled.of(schedule::Rank(rank)).peak_bytes();
     }
     const absl::StatusOr<PlanEvaluation> exact = FindPlan(request);
     ASSERT_OK(exact);
@@ -409,7 +409,7 @@ TEST(FindPlan, CutsAGraphOnlyWhereEdgesGoForward) {
     request.schedule = "1f1b";
     const PlanEvaluation evaluation = FindPlan(request).value();
     std::vector<int> place(7);
-    for (int i = 0; i < 7; ++i) place[static_cast<size_t>(evaluation.plan.order[i])] = i;
+    for (int i = 0; i < 7; ++i) place[static_cast<size_t>(evaluation.plan().order[i])] = i;
     for (const Edge& edge : request.profile.edges) {
       EXPECT_LT(place[static_cast<size_t>(edge.producer)],
                 place[static_cast<size_t>(edge.consumer)]);

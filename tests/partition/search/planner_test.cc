@@ -65,14 +65,14 @@ TEST(FindPlan, TakesExactlyTheMemoryThatItPredicts) {
   const PlanEvaluation free = FindPlan(request).value();
   for (int rank = 0; rank < 4; ++rank) {
     request.cluster.devices[static_cast<size_t>(rank)].memory_bytes =
-        free.report.of(schedule::Rank(rank)).peak_bytes();
+        free.compiled.of(schedule::Rank(rank)).peak_bytes();
   }
   const PlanEvaluation exact = FindPlan(request).value();
-  EXPECT_EQ(exact.plan, free.plan);
+  EXPECT_EQ(exact.plan(), free.plan());
   --request.cluster.devices[0].memory_bytes;
   const absl::StatusOr<PlanEvaluation> less = FindPlan(request);
   if (less.ok()) {
-    EXPECT_NE(less->plan.first_layer, free.plan.first_layer);
+    EXPECT_NE(less->plan().first_layer, free.plan().first_layer);
   }
 }
 
@@ -87,7 +87,7 @@ TEST(FindPlan, TakesExactlyTheMemoryOfAGraph) {
     const PlanEvaluation free = FindPlan(request).value();
     int64_t most_bytes = 0;
     for (int rank = 0; rank < devices; ++rank) {
-      most_bytes = std::max(most_bytes, free.report.of(schedule::Rank(rank)).peak_bytes());
+      most_bytes = std::max(most_bytes, free.compiled.of(schedule::Rank(rank)).peak_bytes());
     }
     for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = most_bytes;
     ASSERT_OK_AND_ASSIGN(const PlanEvaluation exact, FindPlan(request));
@@ -104,7 +104,7 @@ TEST(FindPlan, KeepsWithinALimitThatSomeDevicesHave) {
     request.cluster.devices[static_cast<size_t>(limited)].memory_bytes = 1'200'000;
     const PlanEvaluation evaluation = FindPlan(request).value();
     EXPECT_OK(CheckFits(evaluation));
-    EXPECT_NE(evaluation.plan.first_layer[1], 6) << "the limit is none";
+    EXPECT_NE(evaluation.plan().first_layer[1], 6) << "the limit is none";
   }
 }
 
@@ -115,11 +115,11 @@ TEST(FindPlan, RecomputesOnlyAsMuchAsMemoryNeeds) {
   EXPECT_FALSE(FindPlan(request).ok());
   for (LayerCost& layer : request.profile.sizes[0].layers) layer.recompute_stash_bytes = 0;
   const PlanEvaluation some = FindPlan(request).value();
-  EXPECT_GT(some.plan.recomputed.size(), 0U);
-  EXPECT_LT(some.plan.recomputed.size(), 12U);
+  EXPECT_GT(some.plan().recomputed.size(), 0U);
+  EXPECT_LT(some.plan().recomputed.size(), 12U);
   for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 300'000;
   const PlanEvaluation more = FindPlan(request).value();
-  EXPECT_GT(more.plan.recomputed.size(), some.plan.recomputed.size());
+  EXPECT_GT(more.plan().recomputed.size(), some.plan().recomputed.size());
   EXPECT_GT(more.objective_ns, some.objective_ns);
 }
 
@@ -132,8 +132,8 @@ TEST(FindPlan, SaysTheSameEveryTime) {
   }
   const PlanEvaluation first = FindPlan(request).value();
   const PlanEvaluation second = FindPlan(request).value();
-  EXPECT_THAT(first.plan.recomputed, Not(IsEmpty()));  // otherwise the memory is not short
-  EXPECT_EQ(first.plan, second.plan);
+  EXPECT_THAT(first.plan().recomputed, Not(IsEmpty()));  // otherwise the memory is not short
+  EXPECT_EQ(first.plan(), second.plan());
   EXPECT_EQ(first.lower_bound_ns, second.lower_bound_ns);
   EXPECT_EQ(first.changes, second.changes);
 }
@@ -191,7 +191,7 @@ TEST(FindPlan, DealsMicroBatchesToReplicas) {
   const PlanEvaluation evaluation = FindPlan(TwoReplicas()).value();
   EXPECT_EQ(evaluation.simulation.step_ns, 5 * 18'000 + 400 + 2 * 3000);
   EXPECT_EQ(evaluation.objective_ns, 96'400);
-  const Plan& plan = evaluation.plan;
+  const Plan& plan = evaluation.plan();
   EXPECT_EQ(plan.first_layer, (std::vector<int>{0, 6}));
   EXPECT_EQ(plan.replication, (Replication{2, 2}));
   EXPECT_EQ(plan.micro_batches(), 8);
@@ -207,13 +207,13 @@ TEST(FindPlan, CountsTheMemoryOfReplicasAndGradientBlocks) {
   PlannerRequest request = TwoReplicas();
   constexpr int64_t kStageBytes = 6 * 6400;
   const auto training_of = [](const PlanEvaluation& evaluation) {
-    return evaluation.report.of(schedule::Rank(0)).training;
+    return evaluation.compiled.of(schedule::Rank(0)).training;
   };
   const PlanEvaluation two = FindPlan(request).value();
   EXPECT_EQ(training_of(two).resident_bytes, 2 * kStageBytes + kStageBytes / 2);
   request.gradient_blocks = 4;
   const PlanEvaluation four = FindPlan(request).value();
-  EXPECT_EQ(four.plan.replication, (Replication{2, 4}));
+  EXPECT_EQ(four.plan().replication, (Replication{2, 4}));
   EXPECT_EQ(training_of(four).resident_bytes, 3 * kStageBytes + kStageBytes / 2);
   EXPECT_EQ(four.objective_ns, two.objective_ns);
   // A single replica that performs as many micro-batches has no area to receive in.
@@ -236,13 +236,13 @@ TEST(FindPlan, ShardsTheOptimizer) {
   constexpr int64_t kUnshardedNs = 96'400;  // without the update
   constexpr int64_t kStageBytes = 6 * 6400;
   const auto resident_of = [](const PlanEvaluation& evaluation) {
-    return evaluation.report.of(schedule::Rank(0)).training.resident_bytes;
+    return evaluation.compiled.of(schedule::Rank(0)).training.resident_bytes;
   };
   const PlanEvaluation whole = FindPlan(request).value();
   EXPECT_EQ(whole.objective_ns, kUnshardedNs + 600);
   request.shards_optimizer = true;
   const PlanEvaluation sharded = FindPlan(request).value();
-  EXPECT_EQ(sharded.plan.replication, (Replication{2, 2, true}));
+  EXPECT_EQ(sharded.plan().replication, (Replication{2, 2, true}));
   EXPECT_EQ(sharded.objective_ns, kUnshardedNs + 300);
   EXPECT_EQ(sharded.stages[0].update_ns, 6000 + 300);
   EXPECT_EQ(resident_of(whole) - resident_of(sharded), kStageBytes);
@@ -280,10 +280,10 @@ TEST(FindPlan, SumsInARing) {
   const PlanEvaluation tree = FindPlan(request).value();
   request.reduction = ReductionKind::kRing;
   const PlanEvaluation ring = FindPlan(request).value();
-  EXPECT_EQ(ring.plan.replication, (Replication{2, 2, false, ReductionKind::kRing}));
+  EXPECT_EQ(ring.plan().replication, (Replication{2, 2, false, ReductionKind::kRing}));
   EXPECT_EQ(ring.objective_ns, tree.objective_ns);
   const auto resident_of = [](const PlanEvaluation& evaluation) {
-    return evaluation.report.of(schedule::Rank(0)).training.resident_bytes;
+    return evaluation.compiled.of(schedule::Rank(0)).training.resident_bytes;
   };
   EXPECT_LT(resident_of(ring), resident_of(tree));
   request.replicas = 1;
@@ -294,7 +294,7 @@ TEST(FindPlan, SumsInARing) {
 
 int64_t FullestPeak(const PlanEvaluation& evaluation) {
   int64_t most_bytes = 0;
-  for (const RankReport& rank : evaluation.report.ranks) {
+  for (const RankReport& rank : evaluation.compiled.ranks) {
     most_bytes = std::max(most_bytes, rank.peak_bytes());
   }
   return most_bytes;
@@ -306,11 +306,11 @@ TEST(FindPlan, FitsTheExactMemoryOfReplicas) {
   request.gradient_blocks = 8;
   const PlanEvaluation free = FindPlan(request).value();
   for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = FullestPeak(free);
-  EXPECT_EQ(FindPlan(request).value().plan, free.plan);
+  EXPECT_EQ(FindPlan(request).value().plan(), free.plan());
   --request.cluster.devices[1].memory_bytes;
   const absl::StatusOr<PlanEvaluation> less = FindPlan(request);
   if (less.ok()) {
-    EXPECT_NE(less->plan.first_layer, free.plan.first_layer);
+    EXPECT_NE(less->plan().first_layer, free.plan().first_layer);
   }
 }
 
@@ -319,15 +319,15 @@ TEST(FindPlan, SearchesTheNumberOfReplicas) {
   request.schedule = "1f1b";
   request.replicas.reset();
   const PlanEvaluation free = FindPlan(request).value();
-  EXPECT_EQ(free.plan.replicas(), 4);  // no bubble, and no cost
+  EXPECT_EQ(free.plan().replicas(), 4);  // no bubble, and no cost
   EXPECT_EQ(free.objective_ns, 12 * 3000 * 2);
   EXPECT_EQ(free.gap(), 0);
   request.cluster.within_host.bytes_per_second = 1e6;
-  EXPECT_EQ(FindPlan(request).value().plan.replicas(), 1);
+  EXPECT_EQ(FindPlan(request).value().plan().replicas(), 1);
   // Only replicas with whole blocks are considered.
   request.cluster.within_host = {};
   request.gradient_blocks = 2;
-  EXPECT_EQ(FindPlan(request).value().plan.replication, (Replication{2, 2}));
+  EXPECT_EQ(FindPlan(request).value().plan().replication, (Replication{2, 2}));
 }
 
 // A step that overlaps others takes as long as its busiest resource, or as all of them together.
@@ -351,7 +351,7 @@ TEST(FindPlan, FollowsTheSpeedsOfDevices) {
   request.schedule = "1f1b";
   request.cluster.devices[1].speed = 2.0;
   const PlanEvaluation evaluation = FindPlan(request).value();
-  EXPECT_EQ(evaluation.plan.first_layer, (std::vector<int>{0, 4}));
+  EXPECT_EQ(evaluation.plan().first_layer, (std::vector<int>{0, 4}));
 }
 
 // The bound divides all work by the total speed, of which these plans leave little unused.
@@ -429,7 +429,7 @@ TEST(FindPlan, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
                               "ask for 2 replicas of every stage, or use 4 devices")));
   request.batch_rows = 16;
   request.replicas = 2;
-  EXPECT_EQ(FindPlan(request).value().plan.micro_batches(), 16);
+  EXPECT_EQ(FindPlan(request).value().plan().micro_batches(), 16);
   request.micro_batches = 8;
   EXPECT_THAT(FindPlan(request),
               IsRefused(::testing::Eq("8 micro-batches are asked for, but the schedule is for 8, "

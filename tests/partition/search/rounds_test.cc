@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "partition/plan/plan_evaluation.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "tests/partition/published.h"
 #include "tests/testing/status_matchers.h"
@@ -55,7 +55,7 @@ double StepNs(const PlannerRequest& request, int64_t asks = kAsks) {
   if (!evaluation.ok()) return 0;
   EXPECT_OK(CheckFits(*evaluation));
   EXPECT_EQ(evaluation->objective_ns,
-            EvaluationOf(evaluation->plan, request.profile, request.cluster, request.objective)
+            EvaluatePlan(evaluation->plan(), request.profile, request.cluster, request.objective)
                 ->objective_ns);
   EXPECT_LE(evaluation->lower_bound_ns, evaluation->objective_ns);
   return evaluation->objective_ns;
@@ -68,7 +68,7 @@ int64_t UsualBytes(PlannerRequest request) {
   for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 0;
   const PlanEvaluation evaluation = FindPlan(request).value();
   int64_t most_bytes = 0;
-  for (const RankReport& rank : evaluation.report.ranks) {
+  for (const RankReport& rank : evaluation.compiled.ranks) {
     most_bytes = std::max(most_bytes, rank.peak_bytes());
   }
   return most_bytes;

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
@@ -134,9 +134,10 @@ TEST(SearchBudget, ThePlanSoFarIsHonest) {
       }
       EXPECT_EQ(evaluation->is_cut_short, asks < whole.asked);
       EXPECT_OK(CheckFits(*evaluation));
-      EXPECT_EQ(EvaluationOf(evaluation->plan, request.profile, request.cluster, request.objective)
-                    ->objective_ns,
-                evaluation->objective_ns);
+      EXPECT_EQ(
+          EvaluatePlan(evaluation->plan(), request.profile, request.cluster, request.objective)
+              ->objective_ns,
+          evaluation->objective_ns);
       EXPECT_LE(evaluation->lower_bound_ns, evaluation->objective_ns);
       EXPECT_LE(evaluation->lower_bound_ns, whole.evaluation->objective_ns)
           << "trial " << trial << " after " << asks << " of " << whole.asked;
@@ -148,7 +149,7 @@ TEST(SearchBudget, ThePlanSoFarIsHonest) {
     const absl::StatusOr<PlanEvaluation> in_time = StoppedAfter(request, whole.asked).evaluation;
     ASSERT_OK(in_time);
     EXPECT_FALSE(in_time->is_cut_short);
-    EXPECT_EQ(in_time->plan, whole.evaluation->plan);
+    EXPECT_EQ(in_time->plan(), whole.evaluation->plan());
     EXPECT_EQ(in_time->lower_bound_ns, whole.evaluation->lower_bound_ns);
   }
   EXPECT_GT(cut_short, 60);
@@ -164,13 +165,13 @@ TEST(SearchBudget, SchedulesOfOneStagePerRankComeFirst) {
     const PlannerRequest request = CutRequest(random, 3, 30, 0);
     const int best_chunks = [&] {
       const PlanEvaluation whole = FindPlan(request).value();
-      return whole.plan.num_stages() / whole.plan.num_ranks();
+      return whole.plan().num_stages() / whole.plan().num_ranks();
     }();
     with_chunks += best_chunks > 1;
     int64_t asks = 0;
     absl::StatusOr<PlanEvaluation> first = StoppedAfter(request, asks).evaluation;
     while (!first.ok()) first = StoppedAfter(request, ++asks).evaluation;
-    EXPECT_EQ(first->plan.num_stages(), first->plan.num_ranks());
+    EXPECT_EQ(first->plan().num_stages(), first->plan().num_ranks());
   }
   EXPECT_GT(with_chunks, 2);  // otherwise the test shows nothing
 }

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
-#include "partition/search/make_plan.h"
+#include "partition/search/balance_stages.h"
 #include "schedule/generators/generators.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
@@ -74,7 +74,7 @@ TEST(StagePeaks, PeakIsThatOfThePlan) {
   const Plan plan = {.first_layer = {0, 1, 4},
                      .num_layers = 6,
                      .schedule = GeneratedSchedule("1f1b", 4)(3).value()};
-  const PlanReport report = PreparePlan(plan, layers, {})->report;
+  const CompiledPlan report = CompilePlan(plan, layers, {}).value();
   Peaks peaks(layers, {}, "1f1b", 3, 4);
   EXPECT_EQ(peaks.PeakBytes(1, 3, 1), report.ranks[1].peak_bytes());
 }
@@ -120,7 +120,7 @@ TEST(StagePeaks, PeakOfARankCountsAllItsStages) {
                      .num_layers = 8,
                      .schedule = GeneratedSchedule("zb-v", 5)(2).value(),
                      .replication = {2, 2}};
-  const PlanReport report = PreparePlan(plan, layers, {})->report;
+  const CompiledPlan report = CompilePlan(plan, layers, {}).value();
   Peaks peaks(layers, {}, "zb-v", 2, 5, Transfers::kSeparate, plan.replication);
   const std::vector<schedule::StageMemory> stages = {peaks.Memory(0, 0, 0), peaks.Memory(1, 3, 1),
                                                      peaks.Memory(4, 5, 2), peaks.Memory(6, 7, 3)};

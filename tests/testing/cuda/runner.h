@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/cuda/async_copies.h"
-#include "tests/testing/cuda/block.h"
-#include "tests/testing/cuda/fiber.h"
+#include "tests/testing/cuda/emulator/async_copies.h"
+#include "tests/testing/cuda/emulator/block.h"
+#include "tests/testing/cuda/emulator/fiber.h"
 #include "tests/testing/cuda/shared_region.h"
 #include "tests/testing/cuda/stand_in.h"
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/testing/cuda/call.h"
+#include "tests/testing/cuda/emulator/call.h"
 #include "tests/testing/cuda/gpu_memory.h"
 #include "tests/testing/cuda/sanitizers.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/testing/cuda/call.h"
+#include "tests/testing/cuda/emulator/call.h"
 
 // Calls of the runtime for streams, events and graphs.
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "tests/testing/cuda/call.h"
+#include "tests/testing/cuda/emulator/call.h"
 
 // Calls of the runtime about the system, and about errors.
 

@@ -12,8 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
-#include "tests/testing/cuda/cublas_lt_faults.h"
-#include "tests/testing/cuda/cudnn_faults.h"
+#include "tests/testing/cuda/cublas_lt/faults.h"
+#include "tests/testing/cuda/cudnn/faults.h"
 #include "tests/testing/cuda/machine.h"
 
 namespace stagecoach::testing::cuda {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "tests/testing/cuda/emulator_test_kernels.h"
+#include "tests/testing/cuda/emulator/emulator_test_kernels.h"
 #include "tests/testing/cuda/raw_device.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/cuda/stand_in_fixture.h"

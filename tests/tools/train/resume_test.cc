@@ -10,6 +10,9 @@
 #include "absl/base/config.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_folder.h"
@@ -21,6 +24,7 @@ namespace {
 using ::stagecoach::testing::TestFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ResumedRun : public ::testing::Test {
  protected:
@@ -81,6 +85,57 @@ TEST_F(ResumedRun, GoesOnAfterASignal) {
   }
 }
 
+// Of one process, and of several: a launcher passes the signal on. An epoch would take long, and
+// nothing else is saved within it.
+TEST_F(ResumedRun, IsSavedAndGoesOnWhenItIsAsked) {
+  const Arguments lasting = {"train",
+                             "--json",
+                             "--data",
+                             "synthetic:400000x16x4",
+                             "--layers",
+                             "5",
+                             "--width",
+                             "16",
+                             "--stages",
+                             "2",
+                             "--steps",
+                             "1000000",
+                             "--global-batch-size",
+                             "4",
+                             "--log-every",
+                             "200",
+                             "--checkpoint-every",
+                             "1000000"};
+  for (const bool is_launched : {false, true}) {
+    const std::string folder = Folder(is_launched ? "launched" : "alone");
+    const Arguments launch = {"launch", "--processes", "2", "--"};
+    Child child(
+        Joined(is_launched ? launch : Arguments{}, Joined(lasting, {"--checkpoint", folder})));
+    ASSERT_TRUE(child.WaitForOutput("\"event\":\"step\""));
+    child.Signal(SIGUSR1);
+    // The first step is saved in any case. What is saved is reported with the next save.
+    while (!std::filesystem::exists(folder) || NewestStep(folder) <= 1) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    child.Signal(SIGTERM);
+    const Finished run = child.Wait();
+    EXPECT_EQ(run.exit_status, kTerminated);
+    EXPECT_THAT(run.out, Not(HasSubstr("\"event\":\"epoch\"")));
+  }
+}
+
+TEST_F(ResumedRun, SaysThatItHasNoFolderForWhatItIsAskedToSave) {
+  Child child({"train", "--json", "--data", "synthetic:200x16x4", "--layers", "5", "--width", "16",
+               "--global-batch-size", "40", "--steps", "1000000", "--html", Folder("page.html")});
+  ASSERT_TRUE(child.WaitForOutput("\"event\":\"epoch\",\"epoch\":2"));
+  child.Signal(SIGUSR1);
+  EXPECT_TRUE(child.WaitForOutput("\"event\":\"notice\",\"text\":\"asked for a checkpoint"));
+  child.Signal(SIGTERM);
+  EXPECT_THAT(child.Wait().err, HasSubstr("the run has no folder for it: see --checkpoint"));
+  EXPECT_THAT(base::ReadFile(Folder("page.html"), 1 << 24).value_or(""),
+              HasSubstr("the run has no folder for it: see --checkpoint"));
+}
+
 TEST_F(ResumedRun, KeepsOthersOutOfItsFolderWhileItIsThere) {
   const Arguments run = {
       "--data",  "synthetic:200x16x4", "--steps", "1000000", "--checkpoint-every",
@@ -134,7 +189,7 @@ TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {
               AllOf(HasSubstr("the run continues, but was not saved after step 5: cannot write"),
                     HasSubstr("not saved after step 10"), HasSubstr("File too large")));
   EXPECT_EQ(run.Events().back()["steps"], 10);
-  EXPECT_TRUE(std::filesystem::is_empty(Folder()));
+  EXPECT_EQ(NewestStep(Folder()), 0);
 }
 
 }  // namespace

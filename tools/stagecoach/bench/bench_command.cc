@@ -310,7 +310,7 @@ Command AddBenchCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("bench", "Measure the throughput of training");
   const auto options = std::make_shared<BenchCommandOptions>();
   AddPlanFlags(*flags, options->bench.run);
-  for (const char* name : {"--json", "--seed", "--init", "--on-nonfinite"})
+  for (const char* name : {"--seed", "--init", "--on-nonfinite"})
     flags->remove_option(flags->get_option(name));
   AddGridFlags(*flags, *options);
   AddBenchFlags(*flags, *options);

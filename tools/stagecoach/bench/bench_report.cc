@@ -15,6 +15,7 @@
 #include "base/text_table.h"
 #include "base/units.h"
 #include "schedule/render/html.h"
+#include "schedule/render/line_plot.h"
 #include "tools/stagecoach/bench/scaling_plot.h"
 #include "tools/stagecoach/terminal/other_load.h"
 
@@ -257,7 +258,7 @@ std::string ToHtml(const BenchResults& results, BenchScaling scaling) {
   return schedule::ToHtml(
       {.text = std::move(text),
        .picture = absl::StrCat(ThroughputBars(results), ScalingPlot(results, scaling)),
-       .style = kBenchStyle});
+       .style = absl::StrCat(schedule::kPlotStyle, kBenchStyle)});
 }
 
 }  // namespace stagecoach::tools

@@ -13,10 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/data/random_samples.h"
+#include "engine/session/plan_choice.h"
 #include "engine/session/training.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "schedule/io/schedule_file.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/stagecoach/bench/matrix_peak.h"
@@ -88,9 +89,14 @@ absl::Status BenchRunner::Train(BenchRow& row) {
   const BenchCase& what = row.what;
   const engine::RunConfig options = OptionsOf(what, options_.run);
   ASSIGN_OR_RETURN(const engine::PlannedModel planned, PrepareModel(options));
-  ASSIGN_OR_RETURN(const engine::PreparedRun prepared, CutOverDevices(options, planned));
-  RETURN_IF_ERROR(CheckGpusHaveRoom(options, prepared));
-  RETURN_IF_ERROR(CheckHasMemoryFor(prepared, {}));
+  ASSIGN_OR_RETURN(
+      const engine::PreparedRun prepared,
+      WithFallBack(options.device, options.notices, [&](const engine::DeviceChoice& device) {
+        engine::RunConfig on_device = options;
+        on_device.device = device;
+        return ChoosePlan(on_device, [&](int64_t) { return planned; });
+      }));
+  RETURN_IF_ERROR(CheckHasRoom(options, prepared, {}));
   row.tokens = TokensOf(planned.model);
   ASSIGN_OR_RETURN(row.peak_flops, PeakFor(what, prepared));
   if (StopRequested()) return StoppedBySignal();
@@ -148,14 +154,14 @@ absl::Status BenchRunner::Predict(const engine::RunConfig& options,
                                   const engine::PreparedRun& prepared, BenchRow& row) {
   ASSIGN_OR_RETURN(const partition::Profile* const profile,
                    ProfileFor(options, planned, prepared, row.what));
-  const partition::Plan& plan = prepared.plan;
+  const partition::Plan& plan = prepared.plan();
   partition::Cluster cluster = partition::UniformCluster(plan.num_devices());
   cluster.within_host.latency_ns = std::llround(profile->overheads.message_ns);
   if (plan.replicas() > 1) {
     ASSIGN_OR_RETURN(cluster.within_host.bytes_per_second, ExchangeFor(prepared));
   }
   ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
-                   EvaluationOf(plan, *profile, cluster));
+                   EvaluatePlan(plan, *profile, cluster));
   const double cores = CoresFor(prepared.device);
   row.predicted_step_ms = (StepNsOnCores(evaluation, cores) + profile->overheads.step_ns) / 1e6;
   if (SharesCores(evaluation, cores)) return absl::OkStatus();
@@ -172,8 +178,8 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
     const engine::RunConfig& options, const engine::PlannedModel& planned,
     const engine::PreparedRun& prepared, const BenchCase& what) {
   const int at_once = engine::DevicesAtOnce(what.all_devices(), prepared.device);
-  const int64_t rows = prepared.plan.micro_batch_rows;
-  const bool apart = prepared.plan.replication.is_needed();
+  const int64_t rows = prepared.plan().micro_batch_rows;
+  const bool apart = prepared.plan().replication.is_needed();
   return MeasuredOnce(
       profiles_, {what.model, what.precision, what.threads, at_once, rows, apart},
       [&]() -> absl::StatusOr<partition::Profile> {
@@ -191,7 +197,7 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
 
 absl::StatusOr<double> BenchRunner::ExchangeFor(const engine::PreparedRun& prepared) {
   const engine::DeviceSpec& device = prepared.device;
-  const int replicas = std::max(2, engine::DevicesAtOnce(prepared.plan.replicas(), device));
+  const int replicas = std::max(2, engine::DevicesAtOnce(prepared.plan().replicas(), device));
   ASSIGN_OR_RETURN(const double* const rate,
                    MeasuredOnce(exchanges_, {device.threads, replicas}, [&] {
                      Tell(absl::StrCat("measures the exchange of ", replicas, " replicas"));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedule/render/line_plot.h"
 #include "schedule/render/trace_style.h"
 
 namespace stagecoach::tools {
@@ -21,7 +22,6 @@ constexpr double kLabelWidth = 330;
 constexpr double kRowHeight = 26;
 constexpr double kPlotHeight = 340;
 constexpr double kLeft = 70, kBottom = 44, kTop = 16, kRight = 30;
-constexpr int kColors = 6;
 
 // A line of the plot: throughput by number of devices.
 struct Series {
@@ -106,18 +106,9 @@ class PlotArea {
   int most_devices_ = 1;
 };
 
-// Returns 1, 2 or 5 times a power of ten.
-double NiceStep(double least) {
-  const double power = std::pow(10, std::floor(std::log10(least)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= least) return factor * power;
-  }
-  return 10 * power;
-}
-
 std::string Grid(const PlotArea& area, const std::set<int>& devices) {
   std::string grid;
-  const double step = NiceStep(area.highest() / 5);
+  const double step = schedule::NiceStep(area.highest() / 5);
   for (double rate = 0; rate <= area.highest(); rate += step) {
     absl::StrAppendFormat(&grid,
                           "<path class=\"axis\" d=\"M%g %.1fH%g\"/><text class=\"mute\" x=\"%g\" "
@@ -135,7 +126,7 @@ std::string Grid(const PlotArea& area, const std::set<int>& devices) {
 
 // Returns the line, its points and its name in the legend, and linear scaling from its first point.
 std::string Line(const PlotArea& area, const Series& series, const std::string& name, int number) {
-  const int color = number % kColors;
+  const int color = number % schedule::kPlotColors;
   const auto [first_devices, first_rate] = *series.points.begin();
   const double per_device = first_rate / first_devices;
   const double end = std::min<double>(area.most_devices(), area.highest() / per_device);
@@ -167,15 +158,6 @@ std::string Picture(double height, const char* label, const std::string& content
 
 const char kBenchStyle[] = R"css(
 .scroll table{font-size:12px}.scroll th,.scroll td{padding:4px 5px}.scroll td:first-child,.scroll th:first-child{padding-left:12px}.scroll th,.scroll td:last-child{white-space:normal;vertical-align:bottom}
-.picture{padding:14px 16px}
-.picture svg{display:block;max-width:100%;height:auto;font:12px system-ui,-apple-system,"Segoe UI",sans-serif}
-.picture text{fill:var(--ink)}.picture .mute{fill:var(--mute)}
-.picture rect{fill:var(--accent)}.picture .error{stroke:var(--ink);stroke-width:1.5;fill:none}
-.picture .axis{stroke:var(--line);fill:none}.picture .linear{stroke-dasharray:4 4;opacity:.55}
-.picture polyline{fill:none;stroke-width:2}
-.picture .s0{stroke:#2f6fd0;fill:#2f6fd0}.picture .s1{stroke:#d9641e;fill:#d9641e}.picture .s2{stroke:#2a9d73;fill:#2a9d73}
-.picture .s3{stroke:#b0449f;fill:#b0449f}.picture .s4{stroke:#9a7a12;fill:#9a7a12}.picture .s5{stroke:#5d6979;fill:#5d6979}
-.picture text.s0,.picture text.s1,.picture text.s2,.picture text.s3,.picture text.s4,.picture text.s5{stroke:none}
 )css";
 
 std::string ThroughputBars(const BenchResults& results) {

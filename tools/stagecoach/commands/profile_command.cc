@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
 
 std::string ModelName(const engine::RunConfig& options) {
   if (NameOfModel(options) != engine::kDefaultModel) return NameOfModel(options);
-  return absl::StrCat("default network of ", options.layers, " layers, width ", options.width);
+  return "default network";
 }
 
 absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,

@@ -22,6 +22,8 @@
 #include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
+#include "engine/session/learning_rate_schedule.h"
+#include "engine/train/class_metrics.h"
 #include "kernels/cpu/cpu_device.h"
 #include "tools/stagecoach/values/flag_values.h"
 #include "tools/stagecoach/values/flags.h"
@@ -76,6 +78,18 @@ absl::StatusOr<std::optional<engine::StopCondition>> ParseStopWhen(const std::st
   if (text == "never") return std::optional<engine::StopCondition>();
   ASSIGN_OR_RETURN(engine::StopCondition condition, ParseStopCondition(text));
   return std::optional<engine::StopCondition>(std::move(condition));
+}
+
+// "f1,auc" are test_f1 and test_auc.
+absl::StatusOr<std::vector<std::string>> ParseMetrics(const std::string& text) {
+  std::vector<std::string> names;
+  for (const std::string& metric : engine::MetricsOfOutputs()) {
+    names.emplace_back(absl::StripPrefix(metric, "test_"));
+  }
+  return ParseList(text, [&](const std::string& name) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const std::string known, ParseChoice(name, names));
+    return absl::StrCat("test_", known);
+  });
 }
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
@@ -155,6 +169,23 @@ Set Reads(Field engine::DeviceChoice::*field, Parse parse) {
   };
 }
 
+// A field of OutputOptions, read by `parse`.
+using SetOutput = std::function<absl::Status(const std::string&, OutputOptions&)>;
+template <typename Parse>
+SetOutput Reads(std::string OutputOptions::*field, Parse parse) {
+  return [=](const std::string& text, OutputOptions& output) -> absl::Status {
+    ASSIGN_OR_RETURN(output.*field, parse(text));
+    return absl::OkStatus();
+  };
+}
+
+SetOutput Switches(bool OutputOptions::*field) {
+  return [=](const std::string& /*text*/, OutputOptions& output) {
+    output.*field = true;
+    return absl::OkStatus();
+  };
+}
+
 Set Switches(bool engine::RunConfig::*field) {
   return [=](const std::string& /*text*/, engine::RunConfig& options) {
     options.*field = true;
@@ -166,6 +197,15 @@ RunFlag Flag(std::string name, std::string placeholder, std::string help, Set se
              FlagRules rules = {}) {
   return {std::move(name), std::move(placeholder), std::move(help), std::move(set),
           std::move(rules)};
+}
+
+RunFlag OutputFlag(std::string name, std::string placeholder, std::string help, SetOutput set,
+                   bool is_output = false) {
+  return {.name = std::move(name),
+          .placeholder = std::move(placeholder),
+          .help = std::move(help),
+          .rules = {.saving = FlagSaving::kNever, .is_output = is_output},
+          .set_output = std::move(set)};
 }
 
 using O = engine::RunConfig;
@@ -213,9 +253,25 @@ bool HoldsImageFiles(const O& options) {
   return format != nullptr && format->has_image_files;
 }
 bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
-bool IsOfDefaultNetwork(const O& options) { return NameOfModel(options) == engine::kDefaultModel; }
-bool IsWarmupCosine(const engine::TrainingRun& run) {
-  return run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine;
+
+// A value in effect of the default network.
+template <typename Value>
+auto InNetwork(Value value) {
+  return [value](const O& options, const engine::TrainingRun& run) -> Effect {
+    if (NameOfModel(options) != engine::kDefaultModel) return std::nullopt;
+    return value(NetworkSizeOf(options, engine::NetworkFeaturesOf(*run.data.train)));
+  };
+}
+
+bool WarmsUp(const engine::TrainingRun& run) {
+  return run.learning_rate.kind != engine::LearningRate::Kind::kConstant ||
+         run.learning_rate.warmup_steps > 0;
+}
+bool FallsToMinimum(const engine::TrainingRun& run) { return run.learning_rate.has_minimum(); }
+
+absl::StatusOr<std::string> ParseLearningRateSchedule(const std::string& text) {
+  RETURN_IF_ERROR(engine::ParseLearningRateSchedule(text).status());
+  return text == "cosine" ? "warmup-cosine" : text;  // which checkpoints have
 }
 
 // The file by which the data are tokens, which they may name themselves;
@@ -230,6 +286,7 @@ Effect TokenizerOf(const engine::RunConfig& options) {
 
 constexpr NumberRange kNotNegative = {.min = 0.0, .max = 1e6};
 constexpr NumberRange kPositive = {.min = 0.0, .max = 1e6, .above_min = true};
+constexpr double kMostSmoothing = 0.999;
 constexpr NumberRange kDecay = {.min = 0.0, .max = 1.0};
 
 // What --plan excludes: all that it settles, but for "--recompute plan".
@@ -316,6 +373,23 @@ std::vector<RunFlag> DataFlags() {
            Reads(&O::loss, Choice({"cross-entropy", "mse"})),
            {.in_effect =
                 OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+      Flag("--label-smoothing", "X",
+           Describe("Share of a label that is spread over all classes", "0"),
+           Reads(&O::label_smoothing, NumberIn({.min = 0.0, .max = kMostSmoothing})),
+           {.in_effect = OfOptions([](const O& options) -> Effect {
+              return options.label_smoothing > 0 ? Effect(Text(options.label_smoothing))
+                                                 : std::nullopt;
+            })}),
+      Flag("--class-weights", "LIST", "W0,W1,..., a file of these, or auto: all classes alike [1]",
+           Reads(&O::class_weights, ParseText),
+           {.saving = FlagSaving::kOnlyGiven,
+            .in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
+              const std::vector<float>& weights = run.prepared.profile.loss_spec.class_weights;
+              if (weights.empty()) return std::nullopt;
+              return absl::StrJoin(weights, ",", [](std::string* out, float weight) {
+                absl::StrAppend(out, Text(weight));
+              });
+            })}),
       Flag("--context", "TOKENS",
            absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
            Reads(&O::context, CountIn(1, kMaxContext)),
@@ -380,7 +454,6 @@ std::vector<RunFlag> TestDataFlags() {
 }
 
 std::vector<RunFlag> ModelFlags() {
-  const O defaults;
   return {
       Flag("--model", "NAME|FILE",
            "default, gpt2-124m, llama, resnet18, ..., or a .toml file [default]",
@@ -389,7 +462,7 @@ std::vector<RunFlag> ModelFlags() {
       Flag("--init", "PATH", "Start from a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--lora", "OPTIONS",
-           "Train adapters: rank=16,alpha=32,targets=q_proj+v_proj; or a PEFT folder",
+           "Train adapters: rank=16,targets=q_proj+v_proj,train=head; or a PEFT folder",
            Reads(&O::lora, ParseLoraFlag),
            {.saving = FlagSaving::kOnlyGiven,
             .in_effect = OfOptions([](const O& options) -> Effect {
@@ -405,23 +478,20 @@ std::vector<RunFlag> ModelFlags() {
                                                  return std::nullopt;
                                                return QuantizationName(*options.quantization);
                                              })}),
-      Flag("--layers", "N",
-           Describe("Number of layers of the default network", absl::StrCat(defaults.layers)),
+      Flag("--layers", "N", "Number of layers of the default network [4 to 20, as the data need]",
            Reads(&O::layers, CountIn(2, kMaxLayers)),
-           {.in_effect = OfOptions(IsOfDefaultNetwork,
-                                   [](const O& options) { return absl::StrCat(options.layers); })}),
-      Flag("--width", "N",
-           Describe("Hidden size of the default network", absl::StrCat(defaults.width)),
+           {.in_effect = InNetwork([](auto size) { return absl::StrCat(size.layers); })}),
+      Flag("--width", "N", "Hidden size of the default network [64 to 2304, as the data need]",
            Reads(&O::width, CountIn(1, kMaxWidth)),
-           {.in_effect = OfOptions(IsOfDefaultNetwork,
-                                   [](const O& options) { return absl::StrCat(options.width); })})};
+           {.in_effect = InNetwork([](auto size) { return absl::StrCat(size.width); })})};
 }
 
 std::vector<RunFlag> PipelineFlags() {
   const O defaults;
   return {
       Flag("--devices", "N",
-           Describe("Devices to split the model over", absl::StrCat(engine::kDefaultStages)),
+           absl::StrCat("Devices to split the model over [", engine::kDefaultStages,
+                        ", or fewer if it has fewer layers]"),
            Reads(&O::stages, CountIn(1, kMaxStages)), {.alias = "--stages", .is_of_plan = true}),
       Flag("--replicas", "N", "Data-parallel copies of the model: 1, 2, 4, ... [1]",
            Reads(&O::replicas, CountIn(1, kMaxStages)), {.is_of_plan = true}),
@@ -429,7 +499,7 @@ std::vector<RunFlag> PipelineFlags() {
            "Parts of a batch whose gradients are summed in a binary tree [replicas]",
            Reads(&O::gradient_blocks, CountIn(1, kMaxInt)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan.replication.gradient_blocks);
+              return absl::StrCat(run.prepared.plan().replication.gradient_blocks);
             }),
             .is_of_plan = true}),
       Flag("--shard-optimizer", "", "Shard the optimizer state over the replicas (ZeRO-1)",
@@ -438,7 +508,7 @@ std::vector<RunFlag> PipelineFlags() {
            "Gradient sum: fixed tree, or the library's all-reduce (other bits) [tree]",
            Reads(&O::reduction, partition::ParseReductionKind),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return partition::Name(run.prepared.plan.replication.reduction);
+              return partition::Name(run.prepared.plan().replication.reduction);
             }),
             .is_of_plan = true}),
       Flag("--schedule", "NAME|FILE",
@@ -450,7 +520,7 @@ std::vector<RunFlag> PipelineFlags() {
            Describe("Samples per optimizer step, over all replicas", absl::StrCat(defaults.batch)),
            Reads(&O::batch, CountIn(1, kMaxBatch)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan.batch_rows());
+              return absl::StrCat(run.prepared.plan().batch_rows());
             }),
             .is_of_plan = true}),
       // A count below 1 is a configuration that cannot be run, as one that does
@@ -460,7 +530,7 @@ std::vector<RunFlag> PipelineFlags() {
                     absl::StrCat(engine::kDefaultMicroBatches)),
            Reads(&O::micro_batches, CountIn(-kMaxInt, kMaxInt)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan.micro_batches());
+              return absl::StrCat(run.prepared.plan().micro_batches());
             }),
             .is_of_plan = true}),
       Flag("--recompute", "NAME",
@@ -582,26 +652,25 @@ std::vector<RunFlag> OptimizerFlags() {
 }
 
 std::vector<RunFlag> LearningRateFlags() {
-  const O defaults;
   return {Flag("--learning-rate", "X",
                absl::StrCat("Learning rate, or its peak [", EachOptimizer(RateOf), "]"),
                Reads(&O::learning_rate, NumberIn(kPositive)),
                {.in_effect = OfRun(
                     [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
-          Flag("--lr-schedule", "NAME",
-               Describe("constant or warmup-cosine", defaults.learning_rate_schedule),
-               Reads(&O::learning_rate_schedule, Choice({"constant", "warmup-cosine"})),
+          Flag("--lr-schedule", "NAME", Describe(engine::LearningRateScheduleNames(), "cosine"),
+               Reads(&O::learning_rate_schedule, ParseLearningRateSchedule),
                {.in_effect =
                     OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
-          Flag("--warmup-steps", "N", "Warm-up steps of warmup-cosine [a tenth of all]",
+          Flag("--warmup-steps", "N",
+               "Warm-up steps [a tenth of all; constant 0, one-cycle 0.3 of all]",
                Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
-               {.in_effect = OfRun(IsWarmupCosine,
+               {.in_effect = OfRun(WarmsUp,
                                    [](const engine::TrainingRun& run) {
                                      return absl::StrCat(run.learning_rate.warmup_steps);
                                    })}),
-          Flag("--min-lr", "X", "Final learning rate of warmup-cosine [0]",
+          Flag("--min-lr", "X", "Final learning rate of schedules that fall to one [0]",
                Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
-               {.in_effect = OfRun(IsWarmupCosine,
+               {.in_effect = OfRun(FallsToMinimum,
                                    [](const engine::TrainingRun& run) {
                                      return Text(run.learning_rate.minimum);
                                    })}),
@@ -619,8 +688,7 @@ std::vector<RunFlag> RunFlagsOfPlans() {
       Flag("--seed", "N", Describe("Random seed", absl::StrCat(defaults.seed)),
            Reads(&O::seed, CountIn(0, kMostCount)),
            {.in_effect = OfOptions([](const O& options) { return absl::StrCat(options.seed); })}),
-      Flag("--json", "", "Print JSON, one object per line", Switches(&O::json),
-           {.saving = FlagSaving::kNever})};
+      OutputFlag("--json", "", "Print JSON, one object per line", Switches(&OutputOptions::json))};
 }
 
 std::vector<RunFlag> LengthFlags() {
@@ -645,26 +713,37 @@ std::vector<RunFlag> LengthFlags() {
       Flag("--eval-rows", "N|all",
            "Test samples per evaluation, spread evenly over the test set [all]",
            Reads(&O::evaluation_rows, ParseRows())),
+      Flag("--eval-metrics", "LIST", "Also compute top5, f1, auc in evaluations, such as f1,auc",
+           Reads(&O::evaluation_metrics, ParseMetrics)),
       Flag("--stop-when", "CONDITION",
            "Stop when an evaluation meets it, such as test_accuracy>0.9 [never]",
            Reads(&O::stop_when, ParseStopWhen)),
-      Flag("--patience", "N", "Stop after N evaluations in a row without a lower test loss [never]",
+      Flag("--best-by", "METRIC",
+           Describe("Metric of the best checkpoint, and of --patience", defaults.best_by),
+           Reads(&O::best_by, Choice(engine::MetricNames()))),
+      Flag("--patience", "N", "Stop after N evaluations in a row without a better metric [never]",
            Reads(&O::patience, OrWord<int64_t>("never", 0, CountIn(1, kMostCount)))),
       Flag("--sample-answers", "N",
            "Print answers to N test prompts of chats at each evaluation [0]",
            Reads(&O::sampled_answers, CountIn(0, kMostSampled))),
       Flag("--log-every", "STEPS", "Print loss, learning rate and speed every N steps [never]",
            Reads(&O::log_every_steps, CountIn(1, kMaxSteps))),
-      Flag("--explain", "", "First print the shapes of every layer for one batch",
-           Switches(&O::explain), {.saving = FlagSaving::kNever})};
+      OutputFlag("--explain", "", "First print the shapes of every layer for one batch",
+                 Switches(&OutputOptions::explain))};
 }
 
 std::vector<RunFlag> CheckpointFlags() {
   const O defaults;
   return {
       Flag("--checkpoint", "DIR",
-           "Save checkpoints in this folder, in the background [no checkpoints]",
+           "Save checkpoints here, in the background [once, at the end, in runs/DATE-MODEL]",
            Reads(&O::checkpoints, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--no-checkpoint", "", "Do not save the run, as with --json and without --checkpoint",
+           [](const std::string& /*text*/, O& options) {
+             options.runs.clear();
+             return absl::OkStatus();
+           },
+           {.saving = FlagSaving::kNever, .excludes = {"--checkpoint"}}),
       Flag("--resume", "",
            "Resume from its newest checkpoint; flags not given keep their saved values",
            Switches(&O::resume), {.saving = FlagSaving::kNever, .needs = "--checkpoint"}),
@@ -687,25 +766,32 @@ std::vector<RunFlag> CheckpointFlags() {
 
 std::vector<RunFlag> ReportFlags() {
   const O defaults;
-  return {
-      Flag("--metrics", "FILE", "Write steps and evaluations as JSON lines; a resumed run appends",
-           Reads(&O::metrics, ParseFile), {.saving = FlagSaving::kNever, .is_output = true}),
-      Flag("--tensorboard", "DIR", "Write steps and evaluations for TensorBoard into this folder",
-           Reads(&O::tensorboard, ParseFolder), {.saving = FlagSaving::kNever}),
-      Flag("--trace", "FILE", "Write a trace of the last step's actions",
-           Reads(&O::trace, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
-      Flag("--simulated-trace", "FILE",
-           "Write a trace of the last step, simulated from its measured times",
-           Reads(&O::simulated_trace, ParseOutput),
-           {.saving = FlagSaving::kNever, .is_output = true}),
-      Flag("--check-replicas", "STEPS",
-           Describe("Steps between comparisons of replicas' parameters; 0: never",
-                    absl::StrCat(defaults.replica_check_steps)),
-           Reads(&O::replica_check_steps, CountIn(0, 1'000'000'000)), {.needs = "--replicas"}),
-      Flag("--timeout", "SECONDS",
-           Describe("Abort if a device waits longer than this for another",
-                    absl::StrCat(defaults.deadline_seconds)),
-           Reads(&O::deadline_seconds, NumberIn(kPositive)))};
+  return {OutputFlag("--metrics", "FILE",
+                     "Write steps and evaluations as JSON lines; a resumed run appends",
+                     Reads(&OutputOptions::metrics, ParseFile), /*is_output=*/true),
+          OutputFlag("--metrics-prom", "FILE",
+                     "Keep the newest metrics in a file for Prometheus' node exporter",
+                     Reads(&OutputOptions::prometheus, ParseOutput), /*is_output=*/true),
+          OutputFlag("--html", "FILE",
+                     "Write a page about the run [run.html in the folder of checkpoints]",
+                     Reads(&OutputOptions::html, ParseOutput), /*is_output=*/true),
+          OutputFlag("--tensorboard", "DIR",
+                     "Write steps and evaluations for TensorBoard into this folder",
+                     Reads(&OutputOptions::tensorboard, ParseFolder)),
+          Flag("--trace", "FILE", "Write a trace of the last step's actions",
+               Reads(&O::trace, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
+          Flag("--simulated-trace", "FILE",
+               "Write a trace of the last step, simulated from its measured times",
+               Reads(&O::simulated_trace, ParseOutput),
+               {.saving = FlagSaving::kNever, .is_output = true}),
+          Flag("--check-replicas", "STEPS",
+               Describe("Steps between comparisons of replicas' parameters; 0: never",
+                        absl::StrCat(defaults.replica_check_steps)),
+               Reads(&O::replica_check_steps, CountIn(0, 1'000'000'000)), {.needs = "--replicas"}),
+          Flag("--timeout", "SECONDS",
+               Describe("Abort if a device waits longer than this for another",
+                        absl::StrCat(defaults.deadline_seconds)),
+               Reads(&O::deadline_seconds, NumberIn(kPositive)))};
 }
 
 std::vector<RunFlag> MakeTable() {
@@ -752,7 +838,9 @@ std::string PresentName(const std::string& name) {
   static constexpr std::pair<std::string_view, std::string_view> kEarlier[] = {
       {"--batch", "--global-batch-size"}, {"--microbatches", "--micro-batches"},
       {"--rows", "--train-samples"},      {"--every", "--checkpoint-every"},
-      {"--keep", "--keep-checkpoints"},   {"--deadline", "--timeout"}};
+      {"--keep", "--keep-checkpoints"},   {"--deadline", "--timeout"},
+      {"--lr", "--learning-rate"},        {"--batch-size", "--global-batch-size"},
+      {"--bs", "--global-batch-size"}};
   for (const auto& [earlier, present] : kEarlier) {
     if (name == earlier) return std::string(present);
   }

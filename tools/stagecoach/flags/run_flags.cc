@@ -28,10 +28,11 @@ void RefuseShapesOfOtherModels(CLI::App& app, const engine::RunConfig& options) 
   });
 }
 
-CLI::Option* AddOne(CLI::App& app, engine::RunConfig& options, const RunFlag& flag,
-                    const std::string& help) {
-  const auto store = [&flag, &options](const std::string& text) {
-    const absl::Status status = flag.set(text, options);
+CLI::Option* AddOne(CLI::App& app, engine::RunConfig& options, OutputOptions* output,
+                    const RunFlag& flag, const std::string& help) {
+  const auto store = [&flag, &options, output](const std::string& text) {
+    const absl::Status status =
+        flag.set_output != nullptr ? flag.set_output(text, *output) : flag.set(text, options);
     if (!status.ok()) throw CLI::ValidationError(flag.name, std::string(status.message()));
   };
   // The parser would list what a flag needs and excludes where the placeholder is.
@@ -53,25 +54,31 @@ void Relate(CLI::App& app, const FlagRules& rules, CLI::Option& option) {
   for (const std::string& other : rules.excludes) option.excludes(app.get_option(other));
 }
 
-void AddWithin(CLI::App& app, engine::RunConfig& options, FlagScope widest) {
+void AddWithin(CLI::App& app, engine::RunConfig& options, FlagScope widest,
+               OutputOptions* output = nullptr) {
   std::vector<FlagUse> uses;
   for (const RunFlag& flag : RunFlags()) {
+    if (flag.set_output != nullptr && output == nullptr) continue;
     if (flag.scope <= widest) uses.push_back({flag.name.c_str()});
   }
-  AddRunFlags(app, options, uses);
+  AddRunFlags(app, options, uses, output);
 }
 
 }  // namespace
 
-void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const FlagUse> uses) {
+void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const FlagUse> uses,
+                 OutputOptions* output) {
   options.notices = TerminalNotices();
   options.wants_stop = StopSignal;
+  options.wants_save = SaveRequested;
   options.program = "stagecoach " STAGECOACH_VERSION;
   for (const FlagUse& use : uses) {
     const RunFlag* const flag = FindRunFlag(use.name);
     STAGECOACH_CHECK(flag != nullptr, absl::StrCat("no flag is called ", use.name));
+    STAGECOACH_CHECK(flag->set_output == nullptr || output != nullptr,
+                     absl::StrCat(use.name, " has nothing to fill"));
     CLI::Option* const option =
-        AddOne(app, options, *flag, use.help.empty() ? flag->help : use.help);
+        AddOne(app, options, output, *flag, use.help.empty() ? flag->help : use.help);
     option->group(use.group.empty() ? flag->group : use.group);
     if (flag->rules.is_output) option->type_name(kOutputFile);
     Relate(app, flag->rules, *option);
@@ -85,8 +92,8 @@ void AddModelFlags(CLI::App& app, engine::RunConfig& options) {
 void AddPlanFlags(CLI::App& app, engine::RunConfig& options) {
   AddWithin(app, options, FlagScope::kPlan);
 }
-void AddTrainFlags(CLI::App& app, engine::RunConfig& options) {
-  AddWithin(app, options, FlagScope::kTraining);
+void AddTrainFlags(CLI::App& app, engine::RunConfig& options, OutputOptions* output) {
+  AddWithin(app, options, FlagScope::kTraining, output);
 }
 
 }  // namespace stagecoach::tools

@@ -13,9 +13,20 @@
 #include "engine/session/run_config.h"
 #include "tools/stagecoach/flags/cli11_fwd.h"
 
-// The one table of the flags that fill engine::RunConfig. A new flag is a field there
-// and a row here.
+// The one table of the flags that fill engine::RunConfig and OutputOptions. A new flag is a field
+// there and a row here.
 namespace stagecoach::tools {
+
+// What a command prints and writes of a run, which is nothing to the run.
+struct OutputOptions {
+  bool json = false;
+  bool explain = false;  // print the shapes of a step first
+  // The file and the folder for the metrics of steps and evaluations; "": none.
+  std::string metrics, tensorboard;
+  std::string
+      prometheus;    // a file that has the newest metrics, in Prometheus' text format; "": none
+  std::string html;  // the file of a page about the run; "": it is in the folder of checkpoints
+};
 
 // What a checkpoint keeps of a flag, and what a run takes from it that is
 // resumed.
@@ -65,6 +76,8 @@ struct RunFlag {
   // Reads the value, of a switch any text. InvalidArgument: it is none, and what was expected.
   std::function<absl::Status(const std::string& value, engine::RunConfig& options)> set;
   FlagRules rules = {};
+  // Instead of `set`, of a flag about output.
+  std::function<absl::Status(const std::string& value, OutputOptions& output)> set_output = {};
   std::string group = {};  // in --help
   FlagScope scope = FlagScope::kTraining;
 };
@@ -76,7 +89,8 @@ absl::Span<const RunFlag> RunFlags();
 const RunFlag* FindRunFlag(std::string_view name);
 
 // Returns the present name of a flag: that of the last release, in a checkpoint or a script, stays
-// valid for one release. Other names are returned as they are.
+// valid for one release, and other programs' names for the same, such as --lr, are understood.
+// Other names are returned as they are.
 std::string PresentName(const std::string& name);
 
 // A flag as a command has it: its help, or its group in --help, may be the
@@ -88,13 +102,14 @@ struct FlagUse {
 };
 
 // Adds these flags, in this order, to a command, after those that they need or
-// exclude. `options` must outlive the parse.
-void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const FlagUse> uses);
+// exclude. `options` and `output` must outlive the parse. Flags about output need `output`.
+void AddRunFlags(CLI::App& app, engine::RunConfig& options, absl::Span<const FlagUse> uses,
+                 OutputOptions* output = nullptr);
 
-// All flags of a scope, and of those within it.
+// All flags of a scope, and of those within it; those about output only with `output`.
 void AddModelFlags(CLI::App& app, engine::RunConfig& options);
 void AddPlanFlags(CLI::App& app, engine::RunConfig& options);
-void AddTrainFlags(CLI::App& app, engine::RunConfig& options);
+void AddTrainFlags(CLI::App& app, engine::RunConfig& options, OutputOptions* output = nullptr);
 
 }  // namespace stagecoach::tools
 

@@ -34,6 +34,7 @@ namespace {
 
 constexpr int64_t kMaxPromptBytes = int64_t{1} << 24;
 constexpr int64_t kMostTogether = 4096;
+constexpr int64_t kMostPositions = int64_t{1} << 24;
 
 // A default, as the help shows it.
 template <typename T>
@@ -82,6 +83,9 @@ absl::Status CheckGenerateFlags(const GenerateOptions& options) {
   }
   if (options.quantization.has_value() && options.initial_parameters.empty()) {
     return base::UsageError("--quantize is for --init: a checkpoint's weights are as they were");
+  }
+  if (options.context.has_value() && options.initial_parameters.empty()) {
+    return base::UsageError("--context is for --init: a checkpoint has that of its run");
   }
   const int sources = static_cast<int>(options.prompt.has_value()) +
                       static_cast<int>(!options.prompt_file.empty()) +
@@ -135,7 +139,8 @@ absl::StatusOr<int> Generate(GenerateOptions& options) {
           ? engine::OpenHuggingFaceModel({.folder = options.initial_parameters,
                                           .adapters = options.adapters,
                                           .tokenizer = options.tokenizer,
-                                          .quantization = options.quantization},
+                                          .quantization = options.quantization,
+                                          .context = options.context},
                                          options.run.notices)
           : engine::OpenSavedModel(options.checkpoint, options.tokenizer, options.run.notices));
   if (options.chat.has_value()) {
@@ -196,6 +201,9 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
           absl::StrCat("Store the weights of --init's model in 4 or 8 bits: ",
                        absl::StrJoin(QuantizationNames(), ", ")),
           ParseQuantizationFlag);
+  AddFlag(app, "--context", "N", options.context,
+          "Most tokens of a text with --init's model [the model's]",
+          [](const std::string& text) { return ParseCount(text, 1, kMostPositions); });
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
           "The model's tokenizer, or bytes [the run's, or the folder's]", ParseFile);
   app.add_option("--prompt", options.prompt, "Text to continue")->option_text("TEXT");
@@ -224,7 +232,8 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
                {"--tuning"},
                {"--device-memory"},
                {"--timeout"},
-               {"--json"}});
+               {"--json"}},
+              &options.output);
 }
 
 }  // namespace

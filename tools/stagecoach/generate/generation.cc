@@ -250,13 +250,10 @@ absl::StatusOr<engine::PreparedRun> PlanTogether(const engine::RunConfig& run, e
       .device = device,
       .exchange = ExchangeOf(run.device, device)};
   ASSIGN_OR_RETURN(engine::ModelProfile profile,
-                   OnDevices(device, AnalyzeModel(model, {.micro_batch_rows = plan.micro_batch_rows,
-                                                          .optimizer = plan.optimizer,
-                                                          .device = device})));
+                   OnDevices(device, AnalyzeModel(model, ProfileOptionsOf(plan))));
   ASSIGN_OR_RETURN(engine::PreparedRun prepared, PrepareRun(model, std::move(profile), plan));
-  RETURN_IF_ERROR(CheckGpusHaveRoom(run, prepared));
   const int64_t logits_bytes = 2 * together * model.vocabulary * int64_t{sizeof(float)};
-  RETURN_IF_ERROR(CheckHasMemoryFor(prepared, {.output_bytes = logits_bytes}));
+  RETURN_IF_ERROR(CheckHasRoom(run, prepared, {.output_bytes = logits_bytes}));
   return prepared;
 }
 
@@ -342,7 +339,7 @@ class TextGeneration {
         encoded_(encoded),
         trainer_(trainer),
         generator_(generator),
-        output_(options.run.json, prompts.size(), generator.context()),
+        output_(options.output.json, prompts.size(), generator.context()),
         sequences_(static_cast<size_t>(generator.sequences())) {}
 
   // Whether a signal has ended it.

@@ -11,6 +11,7 @@
 #include "engine/generate/token_choice.h"
 #include "engine/session/generation_model.h"
 #include "engine/session/run_config.h"
+#include "tools/stagecoach/flags/run_flags.h"
 
 namespace stagecoach::tools {
 
@@ -21,7 +22,8 @@ struct GenerateOptions {
   std::string initial_parameters;
   std::string adapters;
   std::optional<kernels::Quantization> quantization;
-  std::string tokenizer;  // "": the model's own
+  std::optional<int64_t> context;  // of --init's model
+  std::string tokenizer;           // "": the model's own
   std::optional<std::string> prompt;
   std::string prompt_file;          // instead; "-": the standard input
   std::string prompts;              // instead: a file of several; "-": the standard input
@@ -31,9 +33,10 @@ struct GenerateOptions {
   int64_t tokens = 200;             // of each text, at most
   std::vector<std::string> stops;   // a text ends before the first of them
   engine::TokenChoice choice = {.temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed = 1};
-  // Of these stages, the devices and what they have, deadline and json. No threads are all
-  // processors, as one stage works at a time.
+  // Of these stages, the devices and what they have, and deadline. No threads are all processors,
+  // as one stage works at a time.
   engine::RunConfig run;
+  OutputOptions output;
 };
 
 // A text to continue.

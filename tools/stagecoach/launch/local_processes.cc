@@ -92,6 +92,7 @@ class Group {
       sigaction(signal, nullptr, &action);
       if (action.sa_handler != SIG_IGN) sigaddset(&caught, signal);  // nohup ignores SIGHUP
     }
+    sigaddset(&caught, SIGUSR1);
     // The signals are blocked from here on: the program ends when its processes have.
     sigprocmask(SIG_BLOCK, &caught, nullptr);
     signals_ = Descriptor(signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -131,6 +132,10 @@ class Group {
     signalfd_siginfo info = {};
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGCHLD) continue;
+      if (info.ssi_signo == SIGUSR1) {  // they save, and go on
+        Signal(SIGUSR1);
+        continue;
+      }
       was_stopped_ = true;
       NoteStop(static_cast<int>(info.ssi_signo));
       for (LocalProcess& process : processes_) {

@@ -59,9 +59,9 @@ struct LocalProcesses {
 
 // Starts them and waits until all have ended. Lines of their output are passed on as they come,
 // with "[rank] " in front, except for what rank 0 prints to stdout; an error that several ranks end
-// with is passed on once (SaidErrors). SIGINT, SIGTERM and SIGHUP are passed on to all. When one
-// has failed, or was killed, the others are asked to end after `patience` (SIGTERM), and killed two
-// seconds later; all of them die with this process, whatever kills it.
+// with is passed on once (SaidErrors). SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to all.
+// When one has failed, or was killed, the others are asked to end after `patience` (SIGTERM), and
+// killed two seconds later; all of them die with this process, whatever kills it.
 //
 // The status is that of the cause, or 128 plus the number of the signal that killed it.
 // Unavailable: a process or a file cannot be made; none is left then.

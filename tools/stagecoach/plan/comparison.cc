@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "partition/io/plan_file.h"
-#include "partition/search/evaluation_of.h"
+#include "partition/search/evaluate_plan.h"
 #include "partition/search/heuristics.h"
 #include "tools/stagecoach/values/flags.h"
 
@@ -45,10 +45,10 @@ absl::StatusOr<ComparedPlan> Compare(const std::string& name, const PlanEvaluati
     ASSIGN_OR_RETURN(partition::PlanFile file, partition::ReadPlanFile(name));
     plan = std::move(file.plan);
   } else {
-    ASSIGN_OR_RETURN(plan, CutByHeuristic(name, own.plan, request.profile));
+    ASSIGN_OR_RETURN(plan, CutByHeuristic(name, own.plan(), request.profile));
   }
   absl::StatusOr<PlanEvaluation> evaluation =
-      EvaluationOf(plan, request.profile, request.cluster, request.objective);
+      EvaluatePlan(plan, request.profile, request.cluster, request.objective);
   if (!evaluation.ok()) {
     return base::Annotate(evaluation.status(), name);
   }

@@ -19,7 +19,7 @@
 #include "partition/io/exports.h"
 #include "partition/io/plan_file.h"
 #include "partition/report/evaluation_report.h"
-#include "partition/search/plan_options.h"
+#include "partition/search/planner.h"
 #include "schedule/render/timeline.h"
 #include "tools/stagecoach/flags/add_flag.h"
 #include "tools/stagecoach/flags/commands.h"
@@ -72,12 +72,12 @@ absl::StatusOr<std::vector<Export>> ParseExports(const std::string& text) {
 
 absl::StatusOr<std::string> ExportText(const PlanEvaluation& evaluation,
                                        const std::string& format) {
-  if (format == "torch") return ToTorchPlanJson(evaluation.plan, evaluation.layer_names);
-  if (format == "torch-schedule") return ToTorchScheduleCsv(evaluation.plan);
-  if (format == "torch-lowered") return ToTorchLoweredCsv(evaluation.plan);
-  absl::StatusOr<std::string> line = format == "megatron"
-                                         ? ToMegatronLayout(evaluation.plan, evaluation.layer_names)
-                                         : ToDeepSpeedParts(evaluation.plan);
+  if (format == "torch") return ToTorchPlanJson(evaluation.plan(), evaluation.layer_names);
+  if (format == "torch-schedule") return ToTorchScheduleCsv(evaluation.plan());
+  if (format == "torch-lowered") return ToTorchLoweredCsv(evaluation.plan());
+  absl::StatusOr<std::string> line =
+      format == "megatron" ? ToMegatronLayout(evaluation.plan(), evaluation.layer_names)
+                           : ToDeepSpeedParts(evaluation.plan());
   if (line.ok()) absl::StrAppend(&*line, "\n");
   return line;
 }
@@ -107,7 +107,7 @@ absl::Status WriteFiles(const PlanCommandOptions& options, const PlanEvaluation&
   }
   if (!options.save.empty()) {
     RETURN_IF_ERROR(partition::WritePlanFile(
-        options.save, {evaluation.model, evaluation.plan, evaluation.parameter_bytes}));
+        options.save, {evaluation.model, evaluation.plan(), evaluation.parameter_bytes}));
   }
   for (size_t i = 0; i < texts.size(); ++i) {
     RETURN_IF_ERROR(base::WriteFileAtomically(options.exports[i].path, texts[i]));
@@ -120,7 +120,7 @@ void PrintText(const PlanEvaluation& evaluation, const std::vector<ComparedPlan>
   absl::PrintF("%s", base::EscapeControls(partition::ToText(evaluation)));
   if (!compared.empty()) absl::PrintF("\n%s", ComparisonTable(evaluation, compared));
   if (!evaluation.simulation.trace.actions.empty() &&
-      evaluation.plan.num_ranks() <= kMaxTimelineRows) {
+      evaluation.plan().num_ranks() <= kMaxTimelineRows) {
     absl::PrintF("\none step, simulated with the times of the profile\n%s",
                  schedule::ToTimeline(evaluation.simulation.trace, TerminalTimeline()));
   }
@@ -148,11 +148,11 @@ absl::Status CheckExports(const PlanCommandOptions& options, const partition::Pr
 }
 
 // Searches until the time is over, or Ctrl-C; meanwhile a terminal shows the best plan so far.
-absl::StatusOr<partition::ChosenOption> Search(const PlanTask& task, double time_limit_s) {
+absl::StatusOr<PlanEvaluation> Search(const PlanTask& task, double time_limit_s) {
   StopOnSignals();
   const char* objective =
       task.request.objective == partition::PlanObjective::kStep ? "step" : "bottleneck";
-  absl::StatusOr<partition::ChosenOption> chosen = partition::FindBestVariant(
+  absl::StatusOr<PlanEvaluation> chosen = FindPlan(
       task.request, task.options,
       {.deadline = absl::Now() + absl::Seconds(time_limit_s),
        .is_cancelled = StopRequested,
@@ -163,7 +163,7 @@ absl::StatusOr<partition::ChosenOption> Search(const PlanTask& task, double time
            },
        .improves = true});
   RedrawErrorLine("");
-  if (chosen.ok() && chosen->evaluation.is_cut_short) {
+  if (chosen.ok() && chosen->is_cut_short) {
     const std::string by =
         StopRequested() ? std::string("a signal") : absl::StrCat("--time-limit ", time_limit_s);
     absl::FPrintF(stderr, "stagecoach plan: cut short by %s: this is the best plan so far\n", by);
@@ -175,14 +175,14 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(CheckPaths(options));
   ASSIGN_OR_RETURN(PlanTask task, MakePlanTask(options.request));
   RETURN_IF_ERROR(CheckExports(options, task.options.front().profile));
-  const absl::StatusOr<partition::ChosenOption> found = Search(task, options.time_limit_s);
+  const absl::StatusOr<PlanEvaluation> found = Search(task, options.time_limit_s);
   if (absl::IsCancelled(found.status())) {
     absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
     return StatusOfStop();
   }
   RETURN_IF_ERROR(found.status());
-  const PlanEvaluation& evaluation = found->evaluation;
-  task.request.profile = task.options[found->index].profile;
+  const PlanEvaluation& evaluation = *found;
+  task.request.profile = task.options[evaluation.option_index].profile;
   task.request.cluster = evaluation.cluster;
   std::vector<ComparedPlan> compared;
   for (const std::string& name : options.compare) {

@@ -86,9 +86,10 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Predict(const CLI::App& flags, engine::PredictConfig& options) {
+absl::StatusOr<int> Predict(const CLI::App& flags, engine::PredictConfig& options,
+                            const OutputOptions& output) {
   std::optional<StopOnHangUp> hang_up;
-  std::unique_ptr<engine::PredictionObserver> report = MakePredictionReport(options.run.json);
+  std::unique_ptr<engine::PredictionObserver> report = MakePredictionReport(output.json);
   std::optional<int> refused;
   const engine::PredictHooks hooks = {
       .observer = report.get(),
@@ -115,7 +116,7 @@ absl::StatusOr<int> Predict(const CLI::App& flags, engine::PredictConfig& option
   return kExitOk;
 }
 
-void AddPredictFlags(CLI::App& app, engine::PredictConfig& options) {
+void AddPredictFlags(CLI::App& app, engine::PredictConfig& options, OutputOptions& output) {
   const char* const own = "Options";  // the group of what is not of the table
   AddFlag(app, "--checkpoint", "DIR", options.checkpoint,
           "A checkpoint, or a run's folder for its newest", ParseFolder)
@@ -158,7 +159,8 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options) {
        {"--tuning"},
        {"--device-memory"},
        {"--timeout"},
-       {"--json"}});
+       {"--json"}},
+      &output);
 }
 
 }  // namespace
@@ -166,8 +168,9 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options) {
 Command AddPredictCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("predict", "Run a trained model over data");
   const auto options = std::make_shared<engine::PredictConfig>();
-  AddPredictFlags(*flags, *options);
-  return {flags, [flags, options] { return Predict(*flags, *options); }};
+  const auto output = std::make_shared<OutputOptions>();
+  AddPredictFlags(*flags, *options, *output);
+  return {flags, [flags, options, output] { return Predict(*flags, *options, *output); }};
 }
 
 }  // namespace stagecoach::tools

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/units.h"
@@ -39,6 +41,15 @@ std::map<std::string, int64_t> LeftOut(const engine::PredictionTask& task) {
     if (!line.left_out.empty()) ++counts[line.left_out];
   }
   return counts;
+}
+
+// "top5 0.9712, f1 0.8123 (mean of the classes), auc 0.9534"
+void PrintMetrics(const std::map<std::string, double>& metrics) {
+  std::vector<std::string> texts;
+  for (const auto& [metric, value] : metrics) {
+    texts.push_back(absl::StrFormat("%s %.4f", absl::StripPrefix(metric, "test_"), value));
+  }
+  absl::PrintF("%s\n", absl::StrJoin(texts, ", "));
 }
 
 class PredictionText final : public engine::PredictionObserver {
@@ -98,6 +109,7 @@ class PredictionText final : public engine::PredictionObserver {
         absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
                      base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers));
       }
+      if (task.counts_classes()) PrintMetrics(prediction.metrics);
     }
     absl::PrintF("%s %s in %s: %s a second\n", is_scored ? "scored" : "predicted",
                  CountedAs(evaluation.rows, "row"), base::FormatDuration(prediction.elapsed),
@@ -192,6 +204,9 @@ class PredictionJson final : public engine::PredictionObserver {
     event["correct"] = prediction.evaluation.correct;
     event["accuracy"] = prediction.evaluation.accuracy();
     if (!task.counts_classes()) return;
+    for (const auto& [metric, value] : prediction.metrics) {
+      event[std::string(absl::StripPrefix(metric, "test_"))] = value;
+    }
     ordered_json& classes = event["classes"] = ordered_json::array();
     const std::vector<engine::Confusion::OfClass>& of_class = prediction.confusion.of_class();
     for (size_t label = 0; label < of_class.size(); ++label) {

@@ -38,6 +38,7 @@ struct ReplayOptions {
   engine::RunConfig run;
   std::string checkpoint;  // a checkpoint, or the folder of a run
   int64_t steps = 3;
+  OutputOptions output;
 };
 
 // The first time and the second, and what the run has saved of the same steps.
@@ -52,7 +53,7 @@ class Comparison {
     StopOnSignals();  // from here on there is something to remove
     ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> scratch, ScratchFolder::Make("replay"));
     TellOfOtherConditions();
-    report_ = MakeReplayReport(options_.run.json);
+    report_ = MakeReplayReport(options_.output.json);
     report_->Start(start_, {&times_.first.run.prepared, &times_.second.run.prepared});
     OpenLater();
     ASSIGN_OR_RETURN(const engine::Replayed first, TrainFirst(scratch->path()));
@@ -235,7 +236,8 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
        {"--exchange"},
        {"--tuning"},
        {"--timeout", "Abort if a device waits longer than this for another [the run's]"},
-       {"--json"}});
+       {"--json"}},
+      &options.output);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ engine::RunConfig OptionsOfSecond(const CLI::App& flags, const engine::RunConfig
                                   const OneTime& first) {
   engine::RunConfig second = first.options;
   second.takes_fingerprint = false;  // its data are those of the first
-  const partition::Plan& plan = first.run.prepared.plan;
+  const partition::Plan& plan = first.run.prepared.plan();
   second.device_memory_bytes = given.device_memory_bytes;
   if (HasFlag(flags, "--threads-per-device")) second.device.threads = given.device.threads;
   // The bits of a library's sum are those of one plan.
@@ -116,7 +116,7 @@ absl::StatusOr<OneTime> PrepareSecond(const CLI::App& flags, const engine::RunCo
   engine::RunConfig& options = second.options;
   const bool is_settled = options.plan.has_value() || options.stages.has_value() ||
                           schedule::IsScheduleFile(options.schedule);
-  const int most = is_settled ? 1 : first.run.prepared.plan.num_layers;
+  const int most = is_settled ? 1 : first.run.prepared.plan().num_layers;
   absl::Status refusal;
   for (int stages = 1; stages <= most; ++stages) {
     if (!is_settled) options.stages = stages;

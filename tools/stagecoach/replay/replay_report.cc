@@ -23,7 +23,7 @@ bool SameBitsOf(double a, double b) {
 }
 
 std::string DescribeTime(const engine::PreparedRun& run) {
-  const partition::Plan& plan = run.plan;
+  const partition::Plan& plan = run.plan();
   const bool is_cpu = run.device.kind == engine::DeviceKind::kCpu;
   return absl::StrCat(plan.schedule.name, " over ", Counted(plan.num_stages(), "stage"),
                       plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",
@@ -119,7 +119,7 @@ class ReplayJson final : public ReplayReport {
              absl::Span<const engine::PreparedRun* const> times) override {
     ordered_json plans = ordered_json::array();
     for (const engine::PreparedRun* const time : times) {
-      const partition::Plan& plan = time->plan;
+      const partition::Plan& plan = time->plan();
       plans.push_back({{"schedule", plan.schedule.name},
                        {"first_layers", plan.first_layer},
                        {"replicas", plan.replicas()},

@@ -19,7 +19,7 @@ std::string ShapeOf(int64_t rows, const engine::Shape& sample) {
   return text;
 }
 
-int64_t ParametersOf(const partition::PlanReport& report) {
+int64_t ParametersOf(const partition::CompiledPlan& report) {
   int64_t parameters = 0;
   for (const partition::StageReport& stage : report.stages) parameters += stage.parameters;
   return parameters;
@@ -29,9 +29,9 @@ class Explainer {
  public:
   explicit Explainer(const engine::PreparedRun& run)
       : run_(run),
-        plan_(run.plan),
+        plan_(run.plan()),
         rows_(plan_.micro_batch_rows),
-        parameters_(ParametersOf(run.report)) {}
+        parameters_(ParametersOf(run.compiled)) {}
 
   Explanation Explain() {
     const engine::Shape& input = run_.profile.inputs.front();
@@ -89,7 +89,7 @@ class Explainer {
   }
 
   void AddStage(int index) {
-    const partition::StageReport& stage = run_.report.of(schedule::StageId(index));
+    const partition::StageReport& stage = run_.compiled.of(schedule::StageId(index));
     const auto name = [this](int layer) -> const std::string& {
       return run_.profile.layers[static_cast<size_t>(layer)].name;
     };

@@ -10,6 +10,7 @@ namespace {
 // The first signal that asked to stop, and the last hang-up; 0: none.
 std::atomic<int> stopped_by = 0;
 std::atomic<int> hung_up_by = 0;
+std::atomic<int> saves_requested = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler stores them");
 
 constexpr int kHangUps[] = {SIGPIPE, SIGHUP};
@@ -39,6 +40,15 @@ void StopOnHangUps() {
     if (before.sa_handler != SIG_IGN) sigaction(hang_up, &action, nullptr);  // as under nohup
   }
 }
+
+void SaveOnSignal() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { saves_requested.store(1, std::memory_order_relaxed); };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
+bool SaveRequested() { return saves_requested.exchange(0, std::memory_order_relaxed) != 0; }
 
 StopOnHangUp::~StopOnHangUp() {
   if (!HasHungUp()) return;

@@ -20,6 +20,12 @@ bool StopRequested();
 // Returns the signal that did so first; 0: none.
 int StopSignal();
 
+// From the first call on, SIGUSR1 only makes the next SaveRequested true.
+void SaveOnSignal();
+
+// Returns whether a checkpoint has been asked for since the last call.
+bool SaveRequested();
+
 // Returns whether there may no longer be anyone to read what is printed.
 bool HasHungUp();
 

@@ -31,7 +31,8 @@ std::string Cell(const std::string& text, int width) {
 
 }  // namespace
 
-EpochTable::EpochTable(const Measures& measures, double loss_of_guessing, int columns)
+EpochTable::EpochTable(const Measures& measures, double loss_of_guessing, int columns,
+                       const std::vector<std::string>& metrics)
     : loss_of_guessing_(loss_of_guessing) {
   using Result = engine::EpochResult;
   if (measures.has_rmse()) {
@@ -55,6 +56,13 @@ EpochTable::EpochTable(const Measures& measures, double loss_of_guessing, int co
                             return absl::StrFormat("%.4f", row.test_loss);
                           }});
     }
+  }
+  for (const std::string& metric : metrics) {
+    columns_.push_back({engine::DescribeMetric(metric), 9, [metric](const Result& row) {
+                          const auto found = row.more.find(metric);
+                          return found == row.more.end() ? "-"
+                                                         : absl::StrFormat("%.4f", found->second);
+                        }});
   }
   columns_.push_back({"time", 7, [](const Result& row) {
                         return row.samples_per_second > 0 ? base::FormatDuration(row.training)

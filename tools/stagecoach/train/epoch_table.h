@@ -19,8 +19,10 @@ namespace stagecoach::tools {
 // better than guessing. It takes the columns that the others leave, 8 to 24.
 class EpochTable {
  public:
-  // `loss_of_guessing` is positive. `columns` is the width that the table may take.
-  EpochTable(const Measures& measures, double loss_of_guessing, int columns);
+  // `loss_of_guessing` is positive. `columns` is the width that the table may take. `metrics`: of
+  // EpochResult::more.
+  EpochTable(const Measures& measures, double loss_of_guessing, int columns,
+             const std::vector<std::string>& metrics = {});
 
   // Returns two lines, each with its newline.
   std::string Header() const;

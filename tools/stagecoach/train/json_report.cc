@@ -21,14 +21,14 @@ ordered_json SentToJson(const partition::SentBytes& sent) {
 
 // Returns the plan in the event "plan" of a run. In an entry of its "stages", stash, buffers and
 // peak are those of the stage's device.
-ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
-  const partition::PlanReport& predicted = prepared.report;
+ordered_json PlanToJson(const engine::PreparedRun& prepared) {
+  const partition::CompiledPlan& predicted = prepared.compiled;
   ordered_json stages = ordered_json::array();
   for (size_t stage = 0; stage < predicted.stages.size(); ++stage) {
     const partition::StageReport& report = predicted.stages[stage];
     const partition::RankReport& device = predicted.of(report.rank);
     stages.push_back({{"stage", stage},
-                      {"device", report.rank.value() * prepared.plan.replicas()},
+                      {"device", report.rank.value() * prepared.plan().replicas()},
                       {"first_layer", report.first_layer},
                       {"last_layer", report.last_layer},
                       {"parameters", report.parameters},
@@ -42,8 +42,8 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
                         {"buffers", BufferBytes(predicted, report.rank)}}}});
   }
   ordered_json devices = ordered_json::array();
-  for (int device = 0; device < prepared.plan.num_devices(); ++device) {
-    const schedule::Rank rank(device / prepared.plan.replicas());
+  for (int device = 0; device < prepared.plan().num_devices(); ++device) {
+    const schedule::Rank rank(device / prepared.plan().replicas());
     const partition::RankReport& report = predicted.of(rank);
     ordered_json own = ordered_json::array();
     int64_t weights = 0;
@@ -57,7 +57,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
       optimizer += memory.optimizer_bytes;
     }
     devices.push_back({{"device", device},
-                       {"replica", device % prepared.plan.replicas()},
+                       {"replica", device % prepared.plan().replicas()},
                        {"stages", std::move(own)},
                        {"predicted_peak_bytes", report.peak_bytes()},
                        {"memory_bytes",
@@ -67,20 +67,20 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
                          {"stash", report.training.peak_stash_bytes},
                          {"buffers", BufferBytes(predicted, rank)}}}});
   }
-  return {{"schedule", prepared.plan.schedule.name},
-          {"micro_batches", prepared.plan.micro_batches()},
-          {"micro_batch_rows", prepared.plan.micro_batch_rows},
-          {"replicas", prepared.plan.replicas()},
-          {"gradient_blocks", prepared.plan.replication.gradient_blocks},
-          {"shard_optimizer", prepared.plan.replication.shards_optimizer},
-          {"reduction", partition::Name(prepared.plan.replication.reduction)},
-          {"recomputed_layers", prepared.plan.recomputed},
+  return {{"schedule", prepared.plan().schedule.name},
+          {"micro_batches", prepared.plan().micro_batches()},
+          {"micro_batch_rows", prepared.plan().micro_batch_rows},
+          {"replicas", prepared.plan().replicas()},
+          {"gradient_blocks", prepared.plan().replication.gradient_blocks},
+          {"shard_optimizer", prepared.plan().replication.shards_optimizer},
+          {"reduction", partition::Name(prepared.plan().replication.reduction)},
+          {"recomputed_layers", prepared.plan().recomputed},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }
 
 // Returns what the device of a rank held and did.
-ordered_json DeviceToJson(const partition::PlanReport& plan, size_t index, size_t replicas,
+ordered_json DeviceToJson(const partition::CompiledPlan& plan, size_t index, size_t replicas,
                           const engine::DeviceReport& device) {
   const std::vector<schedule::StageId>& ids = plan.ranks[index / replicas].stages;
   ordered_json stages = ordered_json::array();
@@ -137,43 +137,43 @@ class JsonReport final : public engine::TrainingObserver {
                      {"left_over", run.rows_left_over()},
                      {"test", run.data.test->rows()}};
     event.update(PlanToJson(run.prepared));
-    if (!run.choice.empty()) event["choice"] = run.choice;
+    if (!run.prepared.choice.empty()) event["choice"] = run.prepared.choice;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
-    PrintJsonLine(event);
-    if (options_.explains) PrintJsonLine(ExplanationToJson(ExplainStep(run.prepared)));
+    Print(event);
+    if (options_.explains) Print(ExplanationToJson(ExplainStep(run.prepared)));
     return absl::OkStatus();
   }
 
   void Step(const engine::FitProgress& progress) override {
-    if (options_.Logs(progress.run_step)) PrintJsonLine(StepEvent(progress, measures_));
+    if (options_.Logs(progress.run_step)) Print(StepEvent(progress, measures_));
     if (progress.step_result.skipped_for.empty()) return;
-    PrintJsonLine({{"event", "skipped"},
-                   {"epoch", progress.epoch},
-                   {"step_of_epoch", progress.step},
-                   {"reason", progress.step_result.skipped_for}});
+    Print({{"event", "skipped"},
+           {"epoch", progress.epoch},
+           {"step_of_epoch", progress.step},
+           {"reason", progress.step_result.skipped_for}});
   }
 
   void Epoch(const engine::EpochResult& result) override {
-    PrintJsonLine(EvaluationEvent("epoch", result, measures_));
+    Print(EvaluationEvent("epoch", result, measures_));
   }
   void Evaluation(const engine::EpochResult& result) override {
-    PrintJsonLine(EvaluationEvent("evaluation", result, measures_));
+    Print(EvaluationEvent("evaluation", result, measures_));
   }
 
   void Answers(const engine::EpochResult& result,
                const std::vector<engine::SampledAnswer>& answers) override {
-    for (size_t i = 0; i < answers.size(); ++i) PrintJsonLine(AnswerEvent(result, i, answers[i]));
+    for (size_t i = 0; i < answers.size(); ++i) Print(AnswerEvent(result, i, answers[i]));
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
-    PrintJsonLine({{"event", "resumed"},
-                   {"checkpoint", checkpoint.path},
-                   {"step", checkpoint.manifest.step},
-                   {"epoch", checkpoint.manifest.position.epoch}});
+    Print({{"event", "resumed"},
+           {"checkpoint", checkpoint.path},
+           {"step", checkpoint.manifest.step},
+           {"epoch", checkpoint.manifest.position.epoch}});
   }
 
   void OnRecovered(int64_t steps, int epoch) override {
-    PrintJsonLine({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
+    Print({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
   }
 
   void Saved(const engine::SaveReport& save) override {
@@ -184,14 +184,14 @@ class JsonReport final : public engine::TrainingObserver {
       event["error"] = std::string(save.path.status().message());
     }
     event["blocked_seconds"] = absl::ToDoubleSeconds(save.blocked);
-    PrintJsonLine(event);
+    Print(event);
   }
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
     ordered_json devices = ordered_json::array();
-    const auto replicas = static_cast<size_t>(run.prepared.plan.replicas());
+    const auto replicas = static_cast<size_t>(run.prepared.plan().replicas());
     for (size_t i = 0; i < outcome.devices.size(); ++i) {
-      devices.push_back(DeviceToJson(run.prepared.report, i, replicas, outcome.devices[i]));
+      devices.push_back(DeviceToJson(run.prepared.compiled, i, replicas, outcome.devices[i]));
     }
     ordered_json event = {{"event", "end"},
                           {"step_losses_hash", outcome.fit.step_losses_hash},
@@ -208,15 +208,15 @@ class JsonReport final : public engine::TrainingObserver {
       }
     }
     if (outcome.fit.out_of_patience) event["out_of_patience"] = true;
-    if (outcome.fit.best_test_loss.has_value()) {
-      event["best_test_loss"] = *outcome.fit.best_test_loss;
-    }
+    if (outcome.fit.best.has_value()) event["best_" + outcome.fit.best_by] = *outcome.fit.best;
     event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
     event["devices"] = std::move(devices);
-    PrintJsonLine(event);
+    Print(event);
   }
 
  private:
+  static void Print(const ordered_json& event) { PrintJsonLine(Timed(event)); }
+
   const ReportOptions options_;
   Measures measures_;
 };

@@ -73,7 +73,7 @@ void MetricsFile::Answers(const engine::EpochResult& result,
 }
 
 void MetricsFile::Add(const nlohmann::ordered_json& event) {
-  file_.Write(absl::StrCat(event.dump(), "\n"));
+  file_.Write(absl::StrCat(Timed(event).dump(), "\n"));
 }
 
 }  // namespace stagecoach::tools

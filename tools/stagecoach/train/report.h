@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engine/data/dataset.h"
 #include "engine/nn/loss.h"
@@ -32,6 +33,9 @@ struct ReportOptions {
 
   bool Logs(int64_t step) const { return log_every_steps > 0 && step % log_every_steps == 0; }
 };
+
+// Returns the size of the files in a folder, such as a checkpoint.
+int64_t FolderBytes(const std::string& folder);
 
 // For people: tables, and between their rows a progress bar if standard output is a terminal, and
 // elsewhere a line at the pace of ProgressPace (bars.h), unless steps are told of anyway.

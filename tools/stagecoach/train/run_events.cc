@@ -2,6 +2,10 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -14,6 +18,11 @@ void AddSpeed(double samples_per_second, const Measures& measures, nlohmann::ord
 }
 
 }  // namespace
+
+nlohmann::ordered_json Timed(nlohmann::ordered_json event) {
+  event["time"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  return event;
+}
 
 nlohmann::ordered_json StepEvent(const engine::FitProgress& progress, const Measures& measures) {
   nlohmann::ordered_json event = {
@@ -40,6 +49,7 @@ nlohmann::ordered_json EvaluationEvent(const char* name, const engine::EpochResu
     event["test_accuracy"] = result.test_accuracy;
   }
   event["test_loss"] = result.test_loss;
+  for (const auto& [metric, value] : result.more) event[metric] = value;
   if (measures.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
   AddSpeed(result.samples_per_second, measures, event);
   return event;

@@ -11,6 +11,9 @@
 // Events of a run as JSON: the lines of `train --json` and of its metrics file.
 namespace stagecoach::tools {
 
+// Returns the event with the present time, in UTC: "time":"2026-01-02T03:04:05.678Z".
+nlohmann::ordered_json Timed(nlohmann::ordered_json event);
+
 // Returns the event of a step, for its own batch alone: "loss" before the update, "learning_rate"
 // and the speed over the epoch so far; "skipped", the reason, replaces the loss of a step that
 // changed nothing.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -122,6 +123,9 @@ void TensorBoardLog::Evaluation(const engine::EpochResult& result) {
   }
   if (options_.measures.has_perplexity) {
     scalars.emplace_back("test/perplexity", std::exp(result.test_loss));
+  }
+  for (const auto& [metric, value] : result.more) {
+    scalars.emplace_back(absl::StrReplaceAll(metric, {{"_", "/"}}), value);
   }
   Add(result.step, scalars);
 }

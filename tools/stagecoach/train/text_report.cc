@@ -4,13 +4,19 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/text_table.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "engine/data/chat/chat_dataset.h"
+#include "engine/session/training.h"
 #include "tools/stagecoach/terminal/bars.h"
 #include "tools/stagecoach/terminal/explanation.h"
 #include "tools/stagecoach/terminal/terminal.h"
@@ -35,7 +41,7 @@ std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
           base::FormatBytes(device.measured_stash_bytes), base::FormatPercent(device.busy)};
 }
 
-std::string DeviceTable(const partition::PlanReport& plan,
+std::string DeviceTable(const partition::CompiledPlan& plan,
                         const std::vector<engine::DeviceReport>& devices) {
   const std::vector<base::TextTable::Column> columns = {
       {"device", Align::kLeft},      {"stage", Align::kRight}, {"layers", Align::kLeft},
@@ -121,22 +127,34 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
 // "1,234 parameters", and how many of them are trained unless all are.
 std::string DescribeParameters(const engine::ParameterTable& parameters) {
   int64_t all = 0, trained = 0;
-  bool has_frozen = false;
+  bool has_frozen = false, has_whole = false;
   for (const engine::ModelParameter& parameter : parameters.all()) {
     if (parameter.is_copy() || parameter.update.is_average()) continue;
     all += parameter.shape.elements();
     has_frozen = has_frozen || parameter.update.is_frozen();
+    has_whole = has_whole || parameter.is_trained_base;
     if (!parameter.update.is_frozen()) trained += parameter.shape.elements();
   }
   if (!has_frozen) return absl::StrCat(base::FormatCount(all), " parameters");
-  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters",
+  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters%s",
                          base::FormatCount(all), base::FormatCount(trained),
-                         100.0 * static_cast<double>(trained) / static_cast<double>(all));
+                         100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                         has_whole ? " and of whole layers" : "");
+}
+
+// Says what the model is if the data chose it; "": a name says it, or it is the network for
+// numbers.
+std::string DescribeDefault(const engine::RunConfig& config, const Measures& measures) {
+  if (measures.tokens == 0 || NameOfModel(config) != engine::kDefaultModel) return "";
+  const engine::NetworkSize size = NetworkSizeOf(config, 0);
+  return absl::StrCat("\n       a small GPT of ", Counted(size.layers, "block", "blocks"),
+                      " of width ", size.width, "; --model names another");
 }
 
 // Data, model and plan in a few lines and a table.
-std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures) {
-  const partition::Plan& plan = run.prepared.plan;
+std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingRun& run,
+                        const Measures& measures) {
+  const partition::Plan& plan = run.prepared.plan();
   const int blocks = plan.replication.gradient_blocks;
   const int64_t left_over = run.rows_left_over();
   return absl::StrCat(
@@ -147,8 +165,8 @@ std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures
                          left_over == 1 ? ", which makes no batch: another one each time"
                                         : ", which make no whole batch: others each time"),
       "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
-      DescribeParameters(run.prepared.profile.parameters), "\nplan   ", plan.schedule.name,
-      " over ", Counted(plan.num_stages(), "stage", "stages"),
+      DescribeParameters(run.prepared.profile.parameters), DescribeDefault(config, measures),
+      "\nplan   ", plan.schedule.name, " over ", Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
       plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
       plan.replication.reduction == partition::ReductionKind::kRing
@@ -162,8 +180,8 @@ std::string DescribeRun(const engine::TrainingRun& run, const Measures& measures
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
-      run.choice.empty() ? "" : absl::StrCat("\n       ", run.choice), "\n\n",
-      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
+      run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n\n",
+      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.compiled));
 }
 
 std::string DescribeStep(const Explanation& explanation) {
@@ -185,11 +203,32 @@ std::string DescribeStop(const engine::TrainingOutcome& outcome) {
 
 // Why a run has ended early.
 std::string DescribePatience(const engine::FitResult& fit) {
+  const bool rises = engine::MetricOf(fit.best_by).larger_is_better;
   const std::string bound =
-      fit.best_test_loss.has_value() ? absl::StrFormat(" below %.4f", *fit.best_test_loss) : "";
+      fit.best.has_value() ? absl::StrFormat(" %s %.4f", rises ? "above" : "below", *fit.best) : "";
   return absl::StrCat(
       "stopped early: ", Counted(fit.evaluations_since_best, "evaluation", "evaluations in a row"),
-      " did not lower the test loss", bound);
+      " did not ", rises ? "raise" : "lower", " the ", engine::DescribeMetric(fit.best_by), bound);
+}
+
+// A word of a command, as a shell reads it.
+std::string Quoted(const std::string& word) {
+  const bool is_plain = absl::c_all_of(word, [](unsigned char letter) {
+    return absl::ascii_isalnum(letter) || absl::StrContains("_-./+:,=@%", letter);
+  });
+  return is_plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+// The command that uses what was trained: those who trained it can copy it.
+std::string UseOf(const engine::RunConfig& config, const engine::DataEncoding& encoding,
+                  const Measures& measures) {
+  const std::string folder = Quoted(config.checkpoints);
+  const bool has_text = encoding.tokens_are_bytes || !encoding.tokenizer.empty();
+  if (!measures.has_perplexity || !has_text) {
+    return absl::StrCat("predict: stagecoach predict --checkpoint ", folder);
+  }
+  return absl::StrCat("generate: stagecoach generate --checkpoint ", folder,
+                      engine::HoldsChats(DataOf(config)) ? " --chat" : " --prompt", " \"...\"");
 }
 
 class TextReport final : public engine::TrainingObserver {
@@ -197,15 +236,17 @@ class TextReport final : public engine::TrainingObserver {
   TextReport(int epochs, const ReportOptions& options) : epochs_(epochs), options_(options) {}
   ~TextReport() override { RedrawLine(""); }  // An error would otherwise follow it.
 
-  absl::Status Start(const engine::RunConfig& /*config*/, const engine::TrainingRun& run) override {
+  absl::Status Start(const engine::RunConfig& config, const engine::TrainingRun& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
-    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(run, measures_)));
+    use_ = UseOf(config, run.data.encoding, measures_);
+    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(config, run, measures_)));
     if (options_.explains)
       absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
     const int columns = TerminalColumns();
     table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
-                   columns == 0 ? base::TextTable::kPageColumns : columns);
+                   columns == 0 ? base::TextTable::kPageColumns : columns,
+                   engine::EvaluatedMetrics(config));
     absl::PrintF("%s", table_->Header());
     RedrawLine("preparing the devices");
     std::fflush(stdout);
@@ -273,22 +314,26 @@ class TextReport final : public engine::TrainingObserver {
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
     RedrawLine("");
-    absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
+    absl::PrintF("\n%s\n", DeviceTable(run.prepared.compiled, outcome.devices));
     absl::PrintF("%s", AcceleratorTable(outcome.devices));
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
-    absl::PrintF(
-        "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
-        Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),
-        base::FormatDuration(outcome.elapsed));
+    absl::PrintF("%s %s (%s) in %s, of which evaluations took %s\n",
+                 outcome.fit.stopped ? "stopped by a signal after" : "trained",
+                 Counted(outcome.fit.epochs, "epoch", "epochs"),
+                 Counted(outcome.fit.steps, "step", "steps"), base::FormatDuration(outcome.elapsed),
+                 base::FormatDuration(outcome.fit.evaluation));
     if (outcome.fit.skipped_steps > 0) {
       absl::PrintF("skipped %s with numbers that are not finite\n",
                    Counted(outcome.fit.skipped_steps, "step", "steps"));
     }
     if (outcome.stop_when.has_value()) absl::PrintF("%s\n", DescribeStop(outcome));
     if (outcome.fit.out_of_patience) absl::PrintF("%s\n", DescribePatience(outcome.fit));
-    if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
     absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
     absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
+    if (!saved_.empty()) {
+      absl::PrintF("saved as %s (%s)\n%s\n", base::EscapeControls(saved_),
+                   base::FormatBytes(FolderBytes(saved_)), base::EscapeControls(use_));
+    }
     std::fflush(stdout);
   }
 
@@ -315,6 +360,7 @@ class TextReport final : public engine::TrainingObserver {
   Measures measures_;
   std::optional<EpochTable> table_;  // once it has started
   std::string saved_;                // the last checkpoint
+  std::string use_;                  // the command that uses it
   absl::Time drawn_ = absl::InfinitePast();
   ProgressPace pace_ = ProgressPace(absl::Now());
 };

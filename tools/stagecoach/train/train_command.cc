@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -126,8 +127,26 @@ absl::StatusOr<std::string> CompareWithSaved(const engine::Manifest& saved,
   return changes;
 }
 
-absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
-  TrainingOutput output;
+// The folder of the runs that are not told where to save themselves; "": they are not saved.
+std::string RunsFolder() {
+  const char* const folder = std::getenv("STAGECOACH_RUNS");
+  const std::string name = folder == nullptr || *folder == '\0' ? "runs" : folder;
+  return name == "none" ? "" : name;
+}
+
+// Programs, and launchers that may start processes on several hosts, say where to save.
+absl::StatusOr<bool> SavesUnasked(const OutputOptions& output_options) {
+  ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch, engine::FindLaunch());
+  return !output_options.json && (!launch.has_value() || launch->launcher == engine::kOwnLauncher);
+}
+
+absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options,
+                          const OutputOptions& output_options) {
+  ASSIGN_OR_RETURN(const bool saves_unasked, SavesUnasked(output_options));
+  if (!saves_unasked) options.runs.clear();
+  SaveOnSignal();
+  TrainingOutput output(output_options);
+  options.notices.on_notice = [&output](const std::string& line) { output.Notice(line); };
   std::optional<int> refused;
   const engine::TrainingHooks hooks = {
       .observer = &output,
@@ -144,6 +163,7 @@ absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
       .on_refused = [&](const absl::Status& error) { refused = Fail("train", error); }};
   const absl::StatusOr<engine::TrainingOutcome> outcome = engine::Train(options, hooks);
   if (refused.has_value()) return *refused;
+  if (!outcome.ok()) output.Fail(outcome.status());
   RETURN_IF_ERROR(outcome.status());
   if (!output.is_logged()) return kExitCannotWrite;
   return outcome->fit.stopped ? StatusOfStop(outcome->stop_reason) : kExitOk;
@@ -154,8 +174,10 @@ absl::StatusOr<int> Train(CLI::App& flags, engine::RunConfig& options) {
 Command AddTrainCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("train", "Train a model split over several devices");
   const auto options = std::make_shared<engine::RunConfig>();
-  AddTrainFlags(*flags, *options);
-  return {flags, [flags, options] { return Train(*flags, *options); }};
+  options->runs = RunsFolder();
+  const auto output = std::make_shared<OutputOptions>();
+  AddTrainFlags(*flags, *options, output.get());
+  return {flags, [flags, options, output] { return Train(*flags, *options, *output); }};
 }
 
 }  // namespace stagecoach::tools

@@ -18,9 +18,7 @@ absl::StatusOr<engine::StopCondition> ParseStopCondition(const std::string& text
         "\"", text, "\", expected a metric, one of > >= < <=, and a number: test_accuracy>0.9"));
   }
   engine::StopCondition condition = {.text = text};
-  ASSIGN_OR_RETURN(condition.metric,
-                   ParseChoice(text.substr(0, sign),
-                               {"train_loss", "test_loss", "train_accuracy", "test_accuracy"}));
+  ASSIGN_OR_RETURN(condition.metric, ParseChoice(text.substr(0, sign), engine::MetricNames()));
   const bool has_equal = sign + 1 < text.size() && text[sign + 1] == '=';
   if (text[sign] == '>') {
     condition.comparison = has_equal ? Comparison::kAtLeast : Comparison::kAbove;
@@ -28,7 +26,7 @@ absl::StatusOr<engine::StopCondition> ParseStopCondition(const std::string& text
     condition.comparison = has_equal ? Comparison::kAtMost : Comparison::kBelow;
   }
   constexpr double kMost = std::numeric_limits<double>::max();
-  const bool is_share = condition.is_accuracy();
+  const bool is_share = engine::MetricOf(condition.metric).is_share;
   ASSIGN_OR_RETURN(condition.bound,
                    ParseNumber(text.substr(sign + (has_equal ? 2 : 1)),
                                {.min = is_share ? 0.0 : -kMost, .max = is_share ? 1.0 : kMost}));

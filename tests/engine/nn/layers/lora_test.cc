@@ -26,12 +26,14 @@ TEST(ParseLora, ReadsItsOptions) {
   EXPECT_EQ(least, (LoraOptions{.rank = 4, .alpha = 8.0}));
   EXPECT_FLOAT_EQ(least.scale(), 2.0F);
   ASSERT_OK_AND_ASSIGN(const LoraOptions all,
-                       ParseLora("rank=9,alpha=6,dropout=0.25,rslora=1,targets=q_proj+v_proj"));
+                       ParseLora("rank=9,alpha=6,dropout=0.25,rslora=1,targets=q_proj+v_proj,"
+                                 "train=norms+embedding"));
   EXPECT_EQ(all, (LoraOptions{.rank = 9,
                               .alpha = 6.0,
                               .is_rank_stabilized = true,
                               .dropout = 0.25,
-                              .targets = {"q_proj", "v_proj"}}));
+                              .targets = {"q_proj", "v_proj"},
+                              .trained = {"embedding", "norms"}}));
   EXPECT_FLOAT_EQ(all.scale(), 2.0F);
   EXPECT_EQ(ParseLora("rank=1,targets=all").value().targets, std::vector<std::string>());
 }
@@ -49,16 +51,21 @@ TEST(ParseLora, RefusesOthers) {
       {"rank=4,dropout=-0.1", "dropout is -0.1"},
       {"rank=4,rslora=maybe", "rslora=maybe: expected 0 or 1"},
       {"rank=4,targets=", "a target has no name"},
+      {"rank=4,train=", "train: \"\" is not known, expected one of embedding, head, norms"},
+      {"rank=4,train=head+norm",
+       "\"norm\" is not known, expected one of embedding, head, norms; did "
+       "you mean \"norms\"?"},
       {"rank=4,rnak=4",
        "\"rnak\" is not known, expected one of rank, alpha, dropout, rslora, "
-       "targets; did you mean \"rank\"?"},
+       "targets, train; did you mean \"rank\"?"},
   };
   ExpectRefusals(ParseLora, refusals);
 }
 
 TEST(LoraTable, ComesBack) {
   for (const char* const text :
-       {"rank=4", "rank=9,alpha=6.5,dropout=0.25,rslora=1,targets=q_proj+v_proj"}) {
+       {"rank=4",
+        "rank=9,alpha=6.5,dropout=0.25,rslora=1,targets=q_proj+v_proj,train=embedding+head"}) {
     ASSERT_OK_AND_ASSIGN(const LoraOptions options, ParseLora(text));
     EXPECT_EQ(LoraOf(LoraTableOf(options)).value(), options);
     EXPECT_EQ(ParseLora(LoraTextOf(options)).value(), options);
@@ -73,7 +80,9 @@ TEST(LoraTable, RefusesOthers) {
       {"[lora]\nrank = 0", "$.lora.rank: must be from 1 to 4096, found 0"},
       {"[lora]\nrank = 1\nalpha = 0", "$.lora: alpha is 0"},
       {"[lora]\nrank = 1\ndropout = 1.5", "$.lora: dropout is 1.5"},
-      {"[lora]\nrank = 1\ntargets = [1]", "$.lora.targets: expected names of linear layers"},
+      {"[lora]\nrank = 1\ntargets = [1]", "$.lora.targets: expected names of layers"},
+      {"[lora]\nrank = 1\ntrain = [1]", "$.lora.train: expected names of layers"},
+      {"[lora]\nrank = 1\ntrain = [\"all\"]", "$.lora: train: \"all\" is not known"},
       {"[lora]\nrank = 1\ntarget = []",
        "$.lora: unknown key \"target\"; did you mean \"targets\"?"},
   };
@@ -134,7 +143,10 @@ TEST(LoraTargets, AreLinearLayersOfTheModel) {
        "layer[0].parts: has 2 names, which do not divide 5 outputs"},
       {"[[layer]]\ntype = \"linear\"\noutputs = 5\nparts = [1]", "layer[0].parts[0]"},
       {WithLora("targets = [\"q_proj\"]"),
-       "$.lora.targets: the model has no linear layer \"q_proj\"; it has linear"},
+       "$.lora: the model has no linear layer \"q_proj\"; it has linear"},
+      {WithLora("train = [\"norms\"]"), "$.lora: train: the model has no layer that is \"norms\""},
+      {"[[layer]]\ntype = \"layer_norm\"\n" + WithLora("train = [\"head\"]"),
+       "train: the model has no layer that is \"head\"; it has norms"},
       {"input = \"image\"\n[[layer]]\ntype = \"flatten\"\n" + WithLora(""),
        "is for models of tokens or of numbers, not of images"},
       {"[[layer]]\ntype = \"layer_norm\"\n[lora]\nrank = 1\n",

@@ -3,7 +3,7 @@
 
 // The emulator's version: it is found before the file of this name that nvcc sees, and has the same
 // contract.
-#include "tests/testing/cuda/block.h"
+#include "tests/testing/cuda/emulator/block.h"
 
 namespace stagecoach::kernels {
 

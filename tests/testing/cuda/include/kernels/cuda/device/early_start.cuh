@@ -3,7 +3,7 @@
 
 // The emulator's version: it is found before the file of this name that nvcc sees, and has the same
 // contract. Kernels run one after the other, but each that may start early must wait.
-#include "tests/testing/cuda/block.h"
+#include "tests/testing/cuda/emulator/block.h"
 
 namespace stagecoach::kernels {
 

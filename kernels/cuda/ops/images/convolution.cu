@@ -1,0 +1,135 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/images/convolution_kernels.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned BlocksOf(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+// A thread has this many neighbors (3 x 3) of a window, of one output and one input. The next
+// thread has the next input. So with channels last a warp moves whole lines; with channels first,
+// what one thread leaves of a line is in the cache for the next.
+constexpr int kWindowPart = 9;
+
+struct WindowPart {
+  int64_t output, input, first;
+  int count;
+};
+__device__ WindowPart PartOf(const WeightOrderArguments& args) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t parts = (args.window + kWindowPart - 1) / kWindowPart;
+  const int64_t row = thread / args.padded_inputs;
+  WindowPart part;
+  part.input = thread - row * args.padded_inputs;
+  part.output = row / parts;
+  part.first = (row - part.output * parts) * kWindowPart;
+  const int64_t left = part.output < args.padded_outputs ? args.window - part.first : 0;
+  part.count = static_cast<int>(left < kWindowPart ? left : kWindowPart);
+  return part;
+}
+
+int64_t PartsOf(const WeightOrderArguments& args) {
+  return args.padded_outputs * ((args.window + kWindowPart - 1) / kWindowPart) * args.padded_inputs;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ChannelsLastKernel(const WeightOrderArguments args, const T* first, T* last) {
+  const WindowPart part = PartOf(args);
+  const bool is_there = part.output < args.outputs && part.input < args.inputs;
+  const int64_t from = (part.output * args.inputs + part.input) * args.window + part.first;
+  const int64_t to = (part.output * args.window + part.first) * args.padded_inputs + part.input;
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k >= part.count) break;
+    last[to + k * args.padded_inputs] = is_there ? first[from + k] : FromFloat<T>(0.0F);
+  }
+}
+
+template <bool kAccumulate>
+__global__ void __launch_bounds__(kThreads)
+    ChannelsFirstKernel(const WeightOrderArguments args, const float* last, float* first) {
+  const WindowPart part = PartOf(args);
+  if (part.output >= args.outputs || part.input >= args.inputs) return;
+  const int64_t from = (part.output * args.window + part.first) * args.padded_inputs + part.input;
+  const int64_t to = (part.output * args.inputs + part.input) * args.window + part.first;
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k >= part.count) break;
+    const float value = last[from + k * args.padded_inputs];
+    first[to + k] = kAccumulate ? first[to + k] + value : value;
+  }
+}
+
+// A thread has N neighbors of `to`.
+template <typename From, typename To, int N>
+__global__ void __launch_bounds__(kThreads)
+    CopyColumnsKernel(const CopyColumnsArguments args, int64_t row_vectors) {
+  const int64_t vector = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = vector / row_vectors;
+  if (row >= args.rows) return;
+  const int64_t column = (vector - row * row_vectors) * N;
+  const From* const from = static_cast<const From*>(args.from) + row * args.from_columns + column;
+  float values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    values[i] = column + i < args.from_columns ? ToFloat(from[i]) : 0.0F;
+  }
+  Store(static_cast<To*>(args.to) + vector * N, values);
+}
+
+template <typename From, typename To>
+cudaError_t CopyColumns(cudaStream_t stream, const CopyColumnsArguments& args) {
+  const auto launch = [&](auto width) {
+    constexpr int N = decltype(width)::value;
+    const int64_t row_vectors = args.to_columns / N;
+    return Launch(CopyColumnsKernel<From, To, N>, dim3(BlocksOf(args.rows * row_vectors)),
+                  dim3(kThreads), 0, stream, args, row_vectors);
+  };
+  constexpr int kWidth = kVectorWidth<To>;
+  if (args.to_columns % kWidth == 0 && AlignedForVectors(args.to)) {
+    return launch(std::integral_constant<int, kWidth>());
+  }
+  return launch(std::integral_constant<int, 1>());
+}
+
+}  // namespace
+
+cudaError_t LaunchChannelsLast(cudaStream_t stream, ElementType type,
+                               const WeightOrderArguments& arguments, const void* first,
+                               void* last) {
+  const dim3 blocks(BlocksOf(PartsOf(arguments)));
+  const auto launch = [&](auto element) {
+    using T = decltype(element);
+    return Launch(ChannelsLastKernel<T>, blocks, dim3(kThreads), 0, stream, arguments,
+                  static_cast<const T*>(first), static_cast<T*>(last));
+  };
+  return type == ElementType::kFloat32 ? launch(float{}) : launch(__nv_bfloat16{});
+}
+
+cudaError_t LaunchChannelsFirst(cudaStream_t stream, const WeightOrderArguments& arguments,
+                                const float* last, float* first, bool accumulate) {
+  return Launch(accumulate ? ChannelsFirstKernel<true> : ChannelsFirstKernel<false>,
+                dim3(BlocksOf(PartsOf(arguments))), dim3(kThreads), 0, stream, arguments, last,
+                first);
+}
+
+cudaError_t LaunchCopyColumns(cudaStream_t stream, const CopyColumnsArguments& arguments) {
+  if (arguments.from_type == ElementType::kFloat32) {
+    return CopyColumns<float, float>(stream, arguments);
+  }
+  return arguments.to_type == ElementType::kFloat32
+             ? CopyColumns<__nv_bfloat16, float>(stream, arguments)
+             : CopyColumns<__nv_bfloat16, __nv_bfloat16>(stream, arguments);
+}
+
+}  // namespace stagecoach::kernels

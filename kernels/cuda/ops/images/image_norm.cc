@@ -1,0 +1,132 @@
+#include "kernels/ops/image_norm.h"
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/images/image_norm_kernels.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+class CudaImageNorm final : public ImageNormOp {
+ public:
+  CudaImageNorm(const ImageNormShape& shape, ElementType type) : shape_(shape), type_(type) {}
+
+  int64_t workspace_bytes() const override { return ImageNormWorkspaceBytes(type_, extents()); }
+
+  absl::Status Forward(Stream& stream, const ImageNormTensors& tensors, const ImageNormTail& tail,
+                       std::byte* workspace) override {
+    ImageNormArguments arguments = ArgumentsOf(tensors, tail);
+    arguments.workspace = reinterpret_cast<float*>(workspace);
+    RETURN_IF_ERROR(
+        CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
+                   "LaunchImageNormStatistics"));
+    return Apply(stream, tensors, tail);
+  }
+
+  absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
+                     const ImageNormTail& tail) override {
+    return CudaStatus(
+        LaunchImageNormApply(AsCuda(stream).compute(), type_, ArgumentsOf(tensors, tail)),
+        "LaunchImageNormApply");
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                             const ImageNormTailGradient& tail, const Tensor& dx,
+                             std::byte* workspace) override {
+    return Backward(stream, dy, tensors, tail, dx, {}, {}, false, workspace);
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                              const ImageNormTailGradient& tail, const Tensor& dgamma,
+                              const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
+    return Backward(stream, dy, tensors, {.has_relu = tail.has_relu, .y = tail.y}, {}, dgamma,
+                    dbeta, accumulate, workspace);
+  }
+
+  bool shares_backward() const override { return true; }
+
+  absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                        const ImageNormTailGradient& tail, const Tensor& dx, const Tensor& dgamma,
+                        const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
+    const ImageNormBackwardArguments arguments = {.extents = extents(),
+                                                  .epsilon = shape_.epsilon,
+                                                  .dy = dy.data,
+                                                  .x = tensors.x.data,
+                                                  .gamma = tensors.gamma.data,
+                                                  .beta = tensors.beta.data,
+                                                  .mean = tensors.mean.f32(),
+                                                  .variance = tensors.variance.f32(),
+                                                  .has_relu = tail.has_relu,
+                                                  .y = tail.y.data,
+                                                  .dz = tail.dz.data,
+                                                  .dx = dx.data,
+                                                  .dgamma = dgamma.f32(),
+                                                  .dbeta = dbeta.f32(),
+                                                  .accumulate = accumulate,
+                                                  .workspace = reinterpret_cast<float*>(workspace)};
+    return CudaStatus(LaunchImageNormBackward(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormBackward");
+  }
+
+  absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
+                       const Tensor& to_mean, const Tensor& to_variance, bool accumulate) override {
+    const auto size = static_cast<float>(shape_.set_size());
+    const ImageNormCollectArguments arguments = {.sets = shape_.sets(),
+                                                 .unbiased = size / (size - 1.0F),
+                                                 .mean = mean.f32(),
+                                                 .variance = variance.f32(),
+                                                 .to_mean = to_mean.f32(),
+                                                 .to_variance = to_variance.f32(),
+                                                 .accumulate = accumulate};
+    return CudaStatus(LaunchImageNormCollect(AsCuda(stream).compute(), arguments),
+                      "LaunchImageNormCollect");
+  }
+
+ private:
+  ImageNormExtents extents() const {
+    return {shape_.samples, shape_.channels, shape_.area, shape_.groups};
+  }
+
+  ImageNormArguments ArgumentsOf(const ImageNormTensors& tensors, const ImageNormTail& tail) const {
+    return {.extents = extents(),
+            .epsilon = shape_.epsilon,
+            .x = tensors.x.data,
+            .gamma = tensors.gamma.data,
+            .beta = tensors.beta.data,
+            .mean = tensors.mean.f32(),
+            .variance = tensors.variance.f32(),
+            .addend = tail.addend.data,
+            .has_relu = tail.has_relu,
+            .y = tensors.y.data};
+  }
+
+  const ImageNormShape shape_;
+  const ElementType type_;
+};
+
+// Checks also the products that count rows and sets.
+bool AreImageNormExtents(const ImageNormShape& shape) {
+  return IsCudaExtent(shape.samples) && IsCudaExtent(shape.channels) && IsCudaExtent(shape.area) &&
+         IsCudaExtent(shape.samples * shape.channels) && IsCudaExtent(shape.samples * shape.area) &&
+         shape.groups >= 0 && (shape.groups == 0 || shape.channels % shape.groups == 0) &&
+         shape.epsilon > 0.0F;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& shape,
+                                                          Device& device) {
+  if (!AreImageNormExtents(shape)) {
+    return ImageNormRefusal(shape, kMaxCudaExtent);
+  }
+  return std::unique_ptr<ImageNormOp>(
+      std::make_unique<CudaImageNorm>(shape, ElementTypeOf(device.activation_type())));
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,214 @@
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/device/activations.cuh"
+#include "kernels/cuda/device/early_start.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/tile.cuh"
+#include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/linear/few_rows_kernels.h"
+
+// Products of tensor_core.cuh with a = w^T and b = x^T, so that c has 16 columns of y and all of
+// its rows. The order of columns and inputs in a and b is free, as long as both agree. With g =
+// lane / 4 and m = lane % 4, a lane has kColumns / 8 neighboring columns, starting at g times that,
+// of the inputs 8 m to 8 m + 7 of each chunk: it loads both as they lie in memory.
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int kChunk = 32;  // inputs
+constexpr int kRows = static_cast<int>(kFewRows);
+
+template <int kColumns>
+struct Strip {
+  static constexpr int kOwn = kColumns / 8;  // columns of a lane
+  static constexpr int kPairs = kOwn / 2;
+  static constexpr int kChunks = 4 / kPairs;  // whose words are in flight at a time: 32 per lane
+
+  // Neighboring columns of an input, in pairs.
+  struct alignas(2 * kOwn) Words {
+    uint32_t pairs[kPairs];
+  };
+  struct Chunk {
+    Words w[8];
+    uint32_t x[4];
+  };
+
+  // Returns the place of a sum in the shared memory of its warp: lanes that store at once touch
+  // each bank once.
+  static __device__ int PlaceOf(int row, int column) {
+    const int m = row / 2;
+    const int exchange = kColumns == 64   ? 2 * m
+                         : kColumns == 32 ? 2 * (m % 2) + 16 * (m / 2)
+                                          : 8 * (m / 2);
+    return (row % 2 * (kRows / 2) + m) * kColumns + (column ^ exchange);
+  }
+};
+
+// The words that a lane reads.
+template <int kColumns>
+class Lane {
+ public:
+  using Chunk = typename Strip<kColumns>::Chunk;
+  using Words = typename Strip<kColumns>::Words;
+
+  __device__ explicit Lane(const FewRowsArguments& a)
+      : inputs_(static_cast<int>(a.inputs)), outputs_(a.outputs) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, m = lane % 4;
+    const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + g * (kColumns / 8);
+    first_ = 8 * m;
+    w_ = static_cast<const __nv_bfloat16*>(a.w) + column;
+    x_ = static_cast<const __nv_bfloat16*>(a.x) + g * a.inputs;
+    has_columns_ = column < a.outputs;
+    has_row_ = g < a.rows;
+  }
+
+  // One lane of each sector of 32 bytes prefetches it.
+  __device__ void BringWeightsToCache(int chunk) const {
+    const int input = chunk * kChunk + first_;
+    if (!has_columns_ || input >= inputs_ || reinterpret_cast<uintptr_t>(w_) % 32 != 0) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) BringToCache(w_ + (input + i) * outputs_);
+  }
+  __device__ void LoadWeights(int chunk, Chunk& to) const {
+    const int input = chunk * kChunk + first_;
+    const bool reads = has_columns_ && input < inputs_;
+    const __nv_bfloat16* from = w_ + input * outputs_;
+#pragma unroll
+    for (int i = 0; i < 8; ++i, from += outputs_) {
+      to.w[i] = reads ? *reinterpret_cast<const Words*>(from) : Words{};
+    }
+  }
+  __device__ void LoadRow(int chunk, Chunk& to) const {
+    const int input = chunk * kChunk + first_;
+    uint4 words = {0, 0, 0, 0};
+    if (has_row_ && input < inputs_) words = *reinterpret_cast<const uint4*>(x_ + input);
+    memcpy(to.x, &words, sizeof(words));
+  }
+
+ private:
+  const int inputs_;
+  const int64_t outputs_;
+  int first_;  // first input of a chunk
+  const __nv_bfloat16* w_;
+  const __nv_bfloat16* x_;
+  bool has_columns_, has_row_;
+};
+
+template <int kColumns>
+__device__ void Multiply(const typename Strip<kColumns>::Chunk& chunk,
+                         float (&sums)[Strip<kColumns>::kPairs][4]) {
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    const auto* const w = chunk.w + 4 * step;
+#pragma unroll
+    for (int pair = 0; pair < Strip<kColumns>::kPairs; ++pair) {
+      const uint32_t a[4] = {LowerHalves(w[0].pairs[pair], w[1].pairs[pair]),
+                             UpperHalves(w[0].pairs[pair], w[1].pairs[pair]),
+                             LowerHalves(w[2].pairs[pair], w[3].pairs[pair]),
+                             UpperHalves(w[2].pairs[pair], w[3].pairs[pair])};
+      MultiplyTiles(sums[pair], a, chunk.x[2 * step], chunk.x[2 * step + 1]);
+    }
+  }
+}
+
+// Each warp has `warp_chunks` chunks, one after the other; the last ones may have fewer, or none.
+template <int kColumns, int kMostWarps, typename Function>
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    FewRowsKernel(const FewRowsArguments a, int warp_chunks) {
+  using Own = Strip<kColumns>;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int warp = thread / kWarp, chunks = (static_cast<int>(a.inputs) + kChunk - 1) / kChunk;
+  const int begin = warp * warp_chunks, end = min(chunks, begin + warp_chunks);
+  const Lane<kColumns> lane(a);
+  LetNextKernelStart();
+  if (a.starts_early) {
+    for (int chunk = begin; chunk < end; ++chunk) lane.BringWeightsToCache(chunk);
+  }
+  WaitForEarlierKernels();
+  // Threads have a column of one row or several in the end. Its bias is loaded meanwhile.
+  const int column = thread % kColumns;
+  const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
+  const bool ends = thread < threads / kColumns * kColumns && output < a.outputs;
+  float bias = 0.0F;
+  if (ends && a.bias != nullptr) bias = ToFloat(static_cast<const __nv_bfloat16*>(a.bias)[output]);
+
+  float sums[Own::kPairs][4] = {};
+  for (int first = begin; first < end; first += Own::kChunks) {
+    typename Own::Chunk loaded[Own::kChunks];
+#pragma unroll
+    for (int i = 0; i < Own::kChunks; ++i) {
+      if (first + i < end) lane.LoadWeights(first + i, loaded[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < Own::kChunks; ++i) {
+      if (first + i < end) lane.LoadRow(first + i, loaded[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < Own::kChunks; ++i) {
+      if (first + i < end) Multiply<kColumns>(loaded[i], sums);
+    }
+  }
+
+  float* const of_warps = SharedMemory<float>();
+  float* const own = of_warps + warp * kRows * kColumns;
+  const int g = thread % kWarp / 4, m = thread % 4;
+#pragma unroll
+  for (int pair = 0; pair < Own::kPairs; ++pair) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      *reinterpret_cast<float2*>(own + Own::PlaceOf(2 * m + i, g * Own::kOwn + 2 * pair)) = {
+          sums[pair][i], sums[pair][2 + i]};
+    }
+  }
+  __syncthreads();
+  if (!ends) return;
+  for (int row = thread / kColumns; row < a.rows; row += threads / kColumns) {
+    const float* const of_row = of_warps + Own::PlaceOf(row, column);
+    float z = of_row[0];
+#pragma unroll 8
+    for (int other = 1; other < threads / kWarp; ++other) {
+      z += of_row[other * kRows * kColumns];
+    }
+    z += bias;
+    const int64_t place = row * a.outputs + output;
+    if (a.z != nullptr) static_cast<__nv_bfloat16*>(a.z)[place] = FromFloat<__nv_bfloat16>(z);
+    static_cast<__nv_bfloat16*>(a.y)[place] = FromFloat<__nv_bfloat16>(Function::Of(z));
+  }
+}
+
+template <int kColumns, int kMostWarps>
+cudaError_t LaunchTile(cudaStream_t stream, Activation activation, const FewRowsArguments& a) {
+  const auto quotient = [](int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; };
+  const int64_t chunks = quotient(a.inputs, kChunk), warp_chunks = quotient(chunks, kMostWarps);
+  // There is at least one thread for each column.
+  const int64_t warps = std::max<int64_t>(quotient(chunks, warp_chunks), kColumns / kWarp);
+  const auto grid = dim3(static_cast<unsigned>(quotient(a.outputs, kColumns)));
+  const size_t shared_bytes = static_cast<size_t>(warps * kRows * kColumns) * sizeof(float);
+  return WithActivation(activation, [&](auto function) {
+    return LaunchEarly(a.starts_early, FewRowsKernel<kColumns, kMostWarps, decltype(function)>,
+                       grid, dim3(static_cast<unsigned>(warps * kWarp)), shared_bytes, stream, a,
+                       static_cast<int>(warp_chunks));
+  });
+}
+
+template <int kColumns, int kMostWarps>
+constexpr FewRowsTile Entry() {
+  return {kColumns, kMostWarps, LaunchTile<kColumns, kMostWarps>};
+}
+
+// Narrow strips occupy more multiprocessors, wide ones read longer pieces of memory.
+constexpr FewRowsTile kTiles[] = {Entry<32, 24>(), Entry<16, 24>(), Entry<32, 12>(),
+                                  Entry<64, 12>(), Entry<64, 24>()};
+
+}  // namespace
+
+std::span<const FewRowsTile> FewRowsTiles() { return kTiles; }
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,105 @@
+#include "kernels/ops/elementwise.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/ops/op_harness.h"
+#include "tests/testing/random_tensor.h"
+
+namespace stagecoach::kernels::elementwise_test {
+namespace {
+
+using ::stagecoach::testing::HasTheBitsOf;
+using ::stagecoach::testing::OpBench;
+using ::stagecoach::testing::OpTest;
+using ::stagecoach::testing::OpValues;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::ToDouble;
+
+class Elementwise : public OpTest<int64_t> {
+ protected:
+  Shape vector() const { return {shape()}; }
+};
+
+// A sum is exact except for one rounding, so there is no bound.
+TEST_P(Elementwise, AddIsTheSumRoundedOnceAlsoInTheMemoryOfAnOperand) {
+  const std::vector<float> a = Rounded(RandomNormal(shape(), 1));
+  const std::vector<float> b = Rounded(RandomNormal(shape(), 2));
+  std::vector<float> sums;
+  for (size_t i = 0; i < a.size(); ++i) sums.push_back(a[i] + b[i]);
+  const OpValues expected = ToDouble(Rounded(sums));
+  const auto [y, in_a, in_b] = ResultsAtAnyAddress([&](OpBench& bench) {
+    const Tensor first = bench.Operand(vector(), a), second = bench.Operand(vector(), b);
+    const Tensor over_first = bench.Operand(vector(), a), over_second = bench.Operand(vector(), b);
+    const Tensor sum = bench.Result(vector());
+    bench.Run([&](Stream& stream) -> absl::Status {
+      ElementwiseOps& ops = bench.ops().elementwise();
+      RETURN_IF_ERROR(ops.Add(stream, first, second, sum));
+      RETURN_IF_ERROR(ops.Add(stream, over_first, second, over_first));
+      return ops.Add(stream, first, over_second, over_second);
+    });
+    return std::array{sum, over_first, over_second};
+  });
+  EXPECT_TRUE(y == expected);
+  EXPECT_THAT(in_a, HasTheBitsOf(y));
+  EXPECT_THAT(in_b, HasTheBitsOf(y));
+}
+
+TEST_P(Elementwise, CopyCopies) {
+  const std::vector<float> x = Rounded(RandomNormal(shape(), 1));
+  EXPECT_TRUE(
+      ResultsAtAnyAddress([&](OpBench& bench) {
+        const Tensor from = bench.Operand(vector(), x), to = bench.Result(vector());
+        bench.Run([&](Stream& stream) { return bench.ops().elementwise().Copy(stream, from, to); });
+        return to;
+      }) == ToDouble(x));
+}
+
+std::string NameOf(int64_t elements) { return absl::StrCat(elements); }
+
+// No element; sizes around those of vectors, of a block of threads, and of a CPU's tiles.
+INSTANTIATE_OP_TEST(Elementwise, NameOf, 0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 1000, 4095, 4096, 4097,
+                    8191, 8192, 8193, 32768, 32769, 100003);
+
+// Sums in float32, so that the order matters, into any of the addends. The longest take two
+// launches on a GPU.
+using SumTree = Elementwise;
+
+TEST_P(SumTree, AddsInABalancedTree) {
+  for (const size_t count : {1, 2, 4, 8, 128}) {
+    if (count > 8 && shape() > 2000) continue;
+    std::vector<std::vector<float>> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(RandomNormal(shape(), 10 + i));
+    std::vector<std::vector<float>> sums = values;
+    for (size_t width = count / 2; width > 0; width /= 2) {
+      for (size_t i = 0; i < width; ++i) {
+        for (size_t k = 0; k < sums[i].size(); ++k) {
+          sums[i][k] = sums[2 * i][k] + sums[2 * i + 1][k];
+        }
+      }
+    }
+    for (size_t into = 0; into < count; into += (count + 3) / 4) {
+      EXPECT_TRUE(Results([&](OpBench& bench) {
+                    std::vector<Tensor> addends;
+                    for (const auto& own : values) addends.push_back(bench.Floats(vector(), own));
+                    bench.Run([&](Stream& stream) {
+                      return bench.ops().elementwise().SumTree(stream, addends, addends[into]);
+                    });
+                    return addends[into];
+                  }) == ToDouble(sums.front()))
+          << into << " of " << count;
+    }
+  }
+}
+
+INSTANTIATE_OP_TEST(SumTree, NameOf, 0, 1, 17, 1025, 32769);
+
+}  // namespace
+}  // namespace stagecoach::kernels::elementwise_test
