@@ -129,13 +129,13 @@ absl::Status SetTokenizer(const std::string& folder, const std::string& named,
 }
 
 absl::Status SetContext(const HuggingFaceSource& source, Transformer& model) {
-  const int64_t whole = model.context;
+  const int64_t whole = model.context, longest = model.longest_context();
   const bool has_lists = model.rotary_scaling.kind == RotaryKind::kLongRope;
   model.context = source.context.value_or(
       has_lists ? std::min(whole, model.rotary_scaling.original_positions) : whole);
-  if (model.context > model.longest_context()) {
+  if (model.context > longest) {
     return base::UsageError(absl::StrCat("--context is ", model.context, ", but the model in ",
-                                         source.folder, " has ", whole, " positions"));
+                                         source.folder, " has ", longest, " positions"));
   }
   // A table of positions is read whole.
   if (!model.is_rotary() && model.positions == 0 && model.context < whole) model.positions = whole;

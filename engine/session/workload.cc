@@ -385,12 +385,18 @@ absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
       absl::StatusCode::kNotFound);
 }
 
+// Whether the data chose the model, which then begins with random parameters.
+bool IsDefault(const RunConfig& options) {
+  return options.model_text.empty() && NameOfModel(options) == kDefaultModel;
+}
+
 absl::StatusOr<std::string> WithQuantization(const RunConfig& options, std::string text) {
   if (!options.quantization.has_value()) return text;
   const auto refuse = [](const auto&... why) {
     return base::UsageError(absl::StrCat("--quantize: ", why...));
   };
-  if (text.empty()) return refuse("is for a model of --init or --model, not for the default one");
+  if (IsDefault(options))
+    return refuse("is for a model of --init or --model, not for the default one");
   const auto own = QuantizationOf(text);
   if (!own.ok() || *own == options.quantization) return text;  // ParseModel tells errors
   if (own->has_value()) {
@@ -409,7 +415,8 @@ absl::StatusOr<std::string> WithAdapters(const RunConfig& options, std::string t
   const auto refuse = [](const auto&... why) {
     return base::UsageError(absl::StrCat("--lora: ", why...));
   };
-  if (text.empty()) return refuse("is for a model of --init or --model, not for the default one");
+  if (IsDefault(options))
+    return refuse("is for a model of --init or --model, not for the default one");
   ASSIGN_OR_RETURN(const std::optional<LoraOptions> own, LoraOf(text));
   const bool is_folder = IsPeftFolder(options.lora);
   absl::StatusOr<LoraOptions> lora =

@@ -493,7 +493,8 @@ TEST(LoraAdapters, AreBesideLayersThatAreTrainedAsAWhole) {
     EXPECT_NE(trainer->Parameter("layer 1: gamma").value(), gains);
     hashes.push_back(trainer->ParametersHash().value());
     EXPECT_EQ(hashes.back(), hashes.front()) << schedule;
-    for (const DeviceReport& device : trainer->Devices().value()) {
+    const std::vector<DeviceReport> reports = trainer->Devices().value();
+    for (const DeviceReport& device : reports) {
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
     }
   }
