@@ -43,10 +43,11 @@ std::map<std::string, int64_t> LeftOut(const engine::PredictionTask& task) {
   return counts;
 }
 
-// "top5 0.9712, f1 0.8123 (mean of the classes), auc 0.9534"
-void PrintMetrics(const std::map<std::string, double>& metrics) {
+// "auc 0.9534, f1 0.8123, top5 0.9712". Among five classes or fewer, every one is in the top five.
+void PrintMetrics(const std::map<std::string, double>& metrics, size_t classes) {
   std::vector<std::string> texts;
   for (const auto& [metric, value] : metrics) {
+    if (metric == "test_top5" && classes <= 5) continue;
     texts.push_back(absl::StrFormat("%s %.4f", absl::StripPrefix(metric, "test_"), value));
   }
   absl::PrintF("%s\n", absl::StrJoin(texts, ", "));
@@ -109,7 +110,9 @@ class PredictionText final : public engine::PredictionObserver {
         absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
                      base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers));
       }
-      if (task.counts_classes()) PrintMetrics(prediction.metrics);
+      if (task.counts_classes()) {
+        PrintMetrics(prediction.metrics, prediction.confusion.of_class().size());
+      }
     }
     absl::PrintF("%s %s in %s: %s a second\n", is_scored ? "scored" : "predicted",
                  CountedAs(evaluation.rows, "row"), base::FormatDuration(prediction.elapsed),
