@@ -54,10 +54,11 @@ struct SequenceCase {
 
 std::string NameOf(const SequenceCase& test) {
   const CachedAttentionShape& shape = test.shape;
-  return absl::StrCat(
-      shape.rows, "of", shape.positions, "_", shape.heads, "of", shape.kv_heads, "x",
-      shape.head_size, shape.window == 0 ? "" : absl::StrCat("_window", shape.window),
-      shape.scale != 0.0F ? "_scale" : "", shape.score_cap != 0.0F ? "_capped" : "");
+  return absl::StrCat(shape.rows, "of", shape.positions, "_", shape.heads, "of", shape.kv_heads,
+                      "x", shape.head_size, shape.rotary_scaling.pairs != 0 ? "_scaled" : "",
+                      shape.window == 0 ? "" : absl::StrCat("_window", shape.window),
+                      shape.scale != 0.0F ? "_scale" : "",
+                      shape.score_cap != 0.0F ? "_capped" : "");
 }
 
 class CachedAttention : public OpTest<SequenceCase> {
