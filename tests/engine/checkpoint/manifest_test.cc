@@ -201,7 +201,7 @@ TEST(ManifestJson, NamesWhatIsWrong) {
       {With("'größe':[", "'breite':["), "breite"},
       {With(",0.0,1.0]", ",-0.5,1.0]"), "$.data.stddev[1]"},
       {With("['no','yes']", "['no','no']"), "$.data.classes[1]: \"no\" is there twice"},
-      {With("'columns':['x','größe']", "'columns':[]"), "expected 1"},
+      {With("'columns':['x','größe']", "'columns':[]"), "$.data.categories"},
   };
   ExpectRefusals(ParseManifest, refusals);
 }
