@@ -736,9 +736,10 @@ std::vector<RunFlag> CheckpointFlags() {
   const O defaults;
   return {
       Flag("--checkpoint", "DIR",
-           "Save checkpoints here, in the background [once, at the end, in runs/DATE-MODEL]",
+           "Save checkpoints here in the background [one at the end in runs/DATE-MODEL]",
            Reads(&O::checkpoints, ParseFolder), {.saving = FlagSaving::kNever}),
-      Flag("--no-checkpoint", "", "Do not save the run, as with --json and without --checkpoint",
+      Flag("--no-checkpoint", "",
+           "Do not save the run; --json without --checkpoint does not either",
            [](const std::string& /*text*/, O& options) {
              options.runs.clear();
              return absl::OkStatus();
