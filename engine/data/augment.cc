@@ -98,8 +98,8 @@ class AugmentedEpoch final : public AugmentedView {
 
 std::shared_ptr<const Dataset> AugmentedView::ForEpoch(uint64_t seed, int64_t epoch) const {
   std::shared_ptr<const Dataset> own = images_->ForEpoch(seed, epoch);
-  return std::make_shared<const AugmentedEpoch>(own == nullptr ? images_ : std::move(own),
-                                                augmentation_, seed, epoch);
+  if (own == nullptr) own = images_;
+  return std::make_shared<const AugmentedEpoch>(std::move(own), augmentation_, seed, epoch);
 }
 
 }  // namespace

@@ -221,8 +221,9 @@ absl::Status TrainingProcess::TakeOwnFolder(RunConfig& options, const ProcessGro
     absl::StatusOr<std::string> made =
         has_memory.ok() ? MakeRunFolder(options, SavedBytesOf(run_->prepared), absl::Now())
                         : has_memory;
-    if (made.ok()) own_folder_ = *std::move(made);
-    if (!made.ok()) {
+    if (made.ok()) {
+      own_folder_ = *std::move(made);
+    } else {
       options.notices.Tell(absl::StrCat("the run will not be saved: ", made.status().message()));
     }
   }

@@ -34,8 +34,8 @@ LineWeights WeightsOf(int64_t from, int64_t to) {
   std::vector<double> exact(static_cast<size_t>(line.most));
   for (int64_t i = 0; i < to; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
-    const int64_t first = std::max<int64_t>(0, static_cast<int64_t>(center - support + 0.5));
-    const int64_t end = std::min(from, static_cast<int64_t>(center + support + 0.5));
+    const int64_t first = std::max<int64_t>(0, std::lround(center - support));
+    const int64_t end = std::min<int64_t>(from, std::lround(center + support));
     const double shrink = 1.0 / support;
     double sum = 0.0;
     for (int64_t k = 0; k < end - first; ++k) {
@@ -47,7 +47,7 @@ LineWeights WeightsOf(int64_t from, int64_t to) {
       double weight = exact[static_cast<size_t>(k)];
       if (sum != 0.0) weight /= sum;
       line.weights[static_cast<size_t>(i * line.most + k)] =
-          static_cast<int32_t>(0.5 + weight * (1 << kWeightBits));
+          static_cast<int32_t>(std::lround(weight * (1 << kWeightBits)));
     }
     line.first.push_back(first);
     line.count.push_back(end - first);
