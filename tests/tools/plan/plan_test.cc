@@ -79,7 +79,7 @@ TEST(Plan, HoldsTheMemoryBudget) {
 
 // The process is stopped meanwhile, so that it takes long enough on any machine.
 TEST(Plan, SaysThatItMeasures) {
-  Child child({"plan", "--data", "synthetic:256x32x4", "--layers", "4", "--width", "1024",
+  Child child({"plan", "--data", "synthetic:256x32x4", "--layers", "4", "--width", "2048",
                "--stages", "2", "--micro-batches", "4", "--profile", "measured"});
   absl::SleepFor(absl::Milliseconds(200));
   child.Signal(SIGSTOP);
