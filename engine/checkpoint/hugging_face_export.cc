@@ -242,9 +242,7 @@ std::string IndexOf(absl::Span<const ExportedFile> files, const HuggingFaceModel
 // file says.
 absl::StatusOr<HuggingFaceModel> ModelOfCheckpoint(const Checkpoint& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();
-  const int64_t outputs =
-      manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
-  auto model = HuggingFaceModelOf(manifest.model_source, manifest.input, outputs);
+  auto model = HuggingFaceModelOf(manifest.model_source, manifest.input, manifest.outputs());
   if (model.ok()) {
     // Samples of fewer positions do not reduce those of a model that has no table of them.
     auto* const transformer = std::get_if<Transformer>(&*model);

@@ -97,6 +97,8 @@ struct Manifest {
 
   // Returns null if there is none of that name.
   const SavedFile* FindFile(absl::string_view name) const;
+  // Returns what the model tells apart, at each position if there are several.
+  int64_t outputs() const { return output.rank() == 0 ? 1 : output.dim(output.rank() - 1); }
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };

@@ -73,8 +73,15 @@ const std::vector<WholeModules>& AllWholeModules() {
   return all;
 }
 
+// What a configuration says. `ties`: the embedding and the head are trained as one
+// ("ensure_weight_tying").
+struct PeftConfig {
+  LoraOptions lora;
+  bool ties = false;
+};
+
 // Reads the key of such modules, each with the path to it or its end.
-absl::Status ReadWholeModules(const json& document, ObjectReader& reader, LoraOptions& options) {
+absl::Status ReadWholeModules(const json& document, ObjectReader& reader, PeftConfig& config) {
   constexpr char kKey[] = "modules_to_save";
   if (!reader.Has(kKey) || document[kKey].is_null()) return absl::OkStatus();
   std::set<absl::string_view> kinds;
@@ -92,13 +99,11 @@ absl::Status ReadWholeModules(const json& document, ObjectReader& reader, LoraOp
     }
     kinds.insert(found->kind);
   }
-  // With it, PEFT trains both as one.
-  ASSIGN_OR_RETURN(const bool ties, reader.OptionalBool("ensure_weight_tying", false));
-  if (ties && (kinds.contains("embedding") || kinds.contains("head"))) {
+  if (config.ties && (kinds.contains("embedding") || kinds.contains("head"))) {
     kinds.insert({"embedding", "head"});
   }
   for (const WholeModules& of : AllWholeModules()) {
-    if (kinds.contains(of.kind)) options.trained.emplace_back(of.kind);
+    if (kinds.contains(of.kind)) config.lora.trained.emplace_back(of.kind);
   }
   return absl::OkStatus();
 }
@@ -143,13 +148,13 @@ bool IsNothing(const json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
 }
 
-// `ties`: set to "ensure_weight_tying", if it is wanted.
-absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text, bool* ties = nullptr) {
+absl::StatusOr<PeftConfig> ParseConfig(absl::string_view text) {
   ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxConfigBytes}));
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("peft_type"));
   if (type != "LORA") return reader.Error("peft_type", "is not \"LORA\"");
-  LoraOptions options;
+  PeftConfig config;
+  LoraOptions& options = config.lora;
   ASSIGN_OR_RETURN(options.rank, reader.RequiredInt64("r", {.min = 1, .max = kMaxLoraRank}));
   ASSIGN_OR_RETURN(options.alpha, reader.RequiredDouble("lora_alpha", {.min = 1e-6, .max = 1e6}));
   ASSIGN_OR_RETURN(options.dropout,
@@ -157,10 +162,8 @@ absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text, bool* ties = nul
   ASSIGN_OR_RETURN(options.is_rank_stabilized, reader.OptionalBool("use_rslora", false));
   ASSIGN_OR_RETURN(const std::string bias, reader.OptionalString("bias", "none"));
   if (bias != "none") return reader.Error("bias", "is not \"none\": biases are not trained here");
-  RETURN_IF_ERROR(ReadWholeModules(document, reader, options));
-  if (ties != nullptr) {
-    ASSIGN_OR_RETURN(*ties, reader.OptionalBool("ensure_weight_tying", false));
-  }
+  ASSIGN_OR_RETURN(config.ties, reader.OptionalBool("ensure_weight_tying", false));
+  RETURN_IF_ERROR(ReadWholeModules(document, reader, config));
   if (!reader.Has("target_modules")) {
     return reader.Error("target_modules", "is missing: expected the names of linear layers");
   }
@@ -186,7 +189,7 @@ absl::StatusOr<LoraOptions> ParseConfig(absl::string_view text, bool* ties = nul
     if (is_known || IsNothing(document[key])) continue;
     return reader.Error(key, "is not supported");
   }
-  return options;
+  return config;
 }
 
 // Returns the checkpoint's transformer and its adapters.
@@ -201,9 +204,7 @@ absl::StatusOr<std::pair<Transformer, LoraOptions>> AdaptedModelOf(const Checkpo
   if (!lora.has_value()) return refuse("its model has no adapters");
   // With as many positions as the run's samples have.
   const Manifest& manifest = checkpoint.manifest();
-  const int64_t outputs =
-      manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
-  const auto model = HuggingFaceModelOf(text, manifest.input, outputs);
+  const auto model = HuggingFaceModelOf(text, manifest.input, manifest.outputs());
   if (!model.ok()) return refuse(model.status().message());
   const auto* const transformer = std::get_if<Transformer>(&*model);
   if (transformer == nullptr) return refuse("its model is no transformer");
@@ -248,18 +249,19 @@ bool IsPeftFolder(const std::string& folder) { return base::Exists(PathIn(folder
 
 namespace {
 
-absl::StatusOr<LoraOptions> ReadConfig(const std::string& folder, bool* ties) {
+absl::StatusOr<PeftConfig> ReadConfig(const std::string& folder) {
   const std::string path = PathIn(folder, kConfig);
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
-  absl::StatusOr<LoraOptions> options = ParseConfig(text, ties);
-  if (!options.ok()) return base::InFile(base::WithJsonPlace(options.status(), text), path);
-  return options;
+  absl::StatusOr<PeftConfig> config = ParseConfig(text);
+  if (!config.ok()) return base::InFile(base::WithJsonPlace(config.status(), text), path);
+  return config;
 }
 
 }  // namespace
 
 absl::StatusOr<LoraOptions> ReadPeftConfig(const std::string& folder) {
-  return ReadConfig(folder, nullptr);
+  ASSIGN_OR_RETURN(PeftConfig config, ReadConfig(folder));
+  return std::move(config.lora);
 }
 
 struct PeftFolder::Contents {
@@ -275,9 +277,9 @@ struct PeftFolder::Contents {
 };
 
 absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Transformer& model) {
-  bool ties = false;
-  ASSIGN_OR_RETURN(LoraOptions lora, ReadConfig(folder, &ties));
-  if (model.is_tied && !ties && (lora.trains("embedding") || lora.trains("head"))) {
+  ASSIGN_OR_RETURN(PeftConfig config, ReadConfig(folder));
+  LoraOptions& lora = config.lora;
+  if (model.is_tied && !config.ties && (lora.trains("embedding") || lora.trains("head"))) {
     return base::DataError(
         absl::StrCat(PathIn(folder, kConfig),
                      ": $.modules_to_save: the head's weight is the embedding's table, of which "

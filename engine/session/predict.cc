@@ -33,17 +33,11 @@
 namespace stagecoach::engine {
 namespace {
 
-// What the model tells apart, at each position if there are several.
-int64_t ClassesOf(const Manifest& manifest) {
-  const Shape& output = manifest.output;
-  return output.rank() == 0 ? 1 : output.dim(output.rank() - 1);
-}
-
 absl::Status CheckFitsModel(const std::string& name, const Dataset& data,
                             const Manifest& manifest) {
   RETURN_IF_ERROR(base::Annotate(
       CheckFits(data.spec(), manifest.input, {}, manifest.encoding.vocabulary), name));
-  const int64_t classes = ClassesOf(manifest);
+  const int64_t classes = manifest.outputs();
   if (data.classes() <= classes) return absl::OkStatus();
   return base::DataError(
       absl::StrCat(name, ": the data has ", data.classes(), " classes; the model takes ", classes));
@@ -126,7 +120,7 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
     task.lines = std::move(samples.lines);
     task.encoding = manifest.encoding;
   } else {
-    ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, ClassesOf(manifest)));
+    ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, manifest.outputs()));
     task.encoding = manifest.encoding;
   }
   RETURN_IF_ERROR(CheckFitsModel(DataOf(options.run), *task.data, manifest));
@@ -293,7 +287,7 @@ absl::StatusOr<Prediction> PredictOnDevices(const PredictConfig& config, const P
                    MakeModel(config.run, config.run.model_text,
                              {.input = manifest.input,
                               .vocabulary = manifest.encoding.vocabulary,
-                              .classes = ClassesOf(manifest),
+                              .classes = manifest.outputs(),
                               .has_numbers = manifest.encoding.labels_are_numbers()}));
   const int64_t rows = task.data->rows();
   ASSIGN_OR_RETURN(
