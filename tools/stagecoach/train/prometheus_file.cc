@@ -1,12 +1,14 @@
 #include "tools/stagecoach/train/prometheus_file.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "tools/stagecoach/terminal/messages.h"
+#include "tools/stagecoach/train/run_events.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -44,47 +46,27 @@ std::string NumberText(double value) {
 }  // namespace
 
 void PrometheusFile::Step(const engine::FitProgress& progress) {
-  Set("epoch", progress.epoch);
-  Set("step", static_cast<double>(progress.run_step));
-  Set("loss", progress.loss);
-  Set("learning_rate", static_cast<double>(progress.step_result.learning_rate));
-  Set("remaining_seconds", absl::ToDoubleSeconds(progress.remaining));
-  SetSpeed(progress.samples_per_second);
+  SetNumbers(StepEvent(progress, measures_));
+  values_["loss"] = progress.loss;
+  values_["remaining_seconds"] = absl::ToDoubleSeconds(progress.remaining);
   if (absl::Now() - written_ >= kInterval) Write();
 }
 
 void PrometheusFile::Epoch(const engine::EpochResult& result) {
-  Set("epoch", result.epoch);
-  Set("step", static_cast<double>(result.step));
-  Set("loss", result.loss);
-  Set("test_loss", result.test_loss);
-  if (measures_.has_rmse()) {
-    Set("test_rmse", measures_.Rmse(result.test_loss));
-  } else {
-    Set("train_accuracy", result.train_accuracy);
-    Set("test_accuracy", result.test_accuracy);
-  }
-  if (measures_.has_perplexity) Set("test_perplexity", std::exp(result.test_loss));
-  for (const auto& [name, value] : result.more) Set(name, value);
-  SetSpeed(result.samples_per_second);
+  SetNumbers(EvaluationEvent("epoch", result, measures_));
   Write();
 }
 
-void PrometheusFile::Set(absl::string_view name, double value) {
-  values_[std::string(name)] = value;
-}
-
-void PrometheusFile::SetSpeed(double samples_per_second) {
-  Set("samples_per_second", samples_per_second);
-  if (measures_.tokens > 0) {
-    Set("tokens_per_second", samples_per_second * static_cast<double>(measures_.tokens));
+void PrometheusFile::SetNumbers(const nlohmann::ordered_json& event) {
+  for (const auto& [name, value] : event.items()) {
+    if (value.is_number()) values_[name] = value.get<double>();
   }
 }
 
 void PrometheusFile::Write() {
   if (!status_.ok()) return;
   written_ = absl::Now();
-  Set("time_seconds", absl::ToDoubleSeconds(written_ - absl::UnixEpoch()));
+  values_["time_seconds"] = absl::ToDoubleSeconds(written_ - absl::UnixEpoch());
   std::string text;
   for (const auto& [name, value] : values_) {
     absl::StrAppend(&text, "# HELP stagecoach_", name, " ", HelpOf(name), "\n# TYPE stagecoach_",

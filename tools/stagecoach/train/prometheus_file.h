@@ -2,6 +2,7 @@
 #define STAGECOACH_TOOLS_STAGECOACH_TRAIN_PROMETHEUS_FILE_H_
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,8 +27,7 @@ class PrometheusFile final : public RunLog {
   const absl::Status& status() const override { return status_; }
 
  private:
-  void Set(absl::string_view name, double value);
-  void SetSpeed(double samples_per_second);
+  void SetNumbers(const nlohmann::ordered_json& event);
   void Write();
 
   const std::string path_;
