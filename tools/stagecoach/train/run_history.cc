@@ -34,14 +34,9 @@ void RunHistory::Add(const nlohmann::ordered_json& event) {
   if (kind == event.end() || !std::isfinite(step)) return;
   last_step_ = std::max(last_step_, static_cast<int64_t>(step));
   if (*kind == "step") {
-    const double loss = NumberIn(event, "loss");  // none if the step was skipped
     const double tokens = NumberIn(event, "tokens_per_second");
-    AddStep({.steps = 1,
-             .losses = std::isfinite(loss) ? 1 : 0,
-             .step = step,
-             .loss = std::isfinite(loss) ? loss : 0.0,
-             .learning_rate = NumberIn(event, "learning_rate"),
-             .speed = std::isfinite(tokens) ? tokens : NumberIn(event, "samples_per_second")});
+    AddStep(static_cast<int64_t>(step), NumberIn(event, "loss"), NumberIn(event, "learning_rate"),
+            std::isfinite(tokens) ? tokens : NumberIn(event, "samples_per_second"));
   } else if (*kind == "epoch" || *kind == "evaluation") {
     std::vector<std::pair<std::string, double>> values;
     for (const auto& [name, value] : event.items()) {
@@ -51,8 +46,19 @@ void RunHistory::Add(const nlohmann::ordered_json& event) {
   }
 }
 
-void RunHistory::AddStep(const Steps& step) {
-  if (!steps_.empty() && steps_.back().steps < steps_each_) return steps_.back().Add(step);
+void RunHistory::AddStep(int64_t step, double loss, double learning_rate, double speed) {
+  last_step_ = std::max(last_step_, step);
+  const bool has_loss = std::isfinite(loss);
+  AddSteps({.steps = 1,
+            .losses = has_loss ? 1 : 0,
+            .step = static_cast<double>(step),
+            .loss = has_loss ? loss : 0.0,
+            .learning_rate = learning_rate,
+            .speed = speed});
+}
+
+void RunHistory::AddSteps(const Steps& steps) {
+  if (!steps_.empty() && steps_.back().steps < steps_each_) return steps_.back().Add(steps);
   if (steps_.size() == kMostPoints) {
     for (size_t i = 0; i < kMostPoints / 2; ++i) {
       steps_[i] = steps_[2 * i];
@@ -61,7 +67,7 @@ void RunHistory::AddStep(const Steps& step) {
     steps_.resize(kMostPoints / 2);
     steps_each_ *= 2;
   }
-  steps_.push_back(step);
+  steps_.push_back(steps);
 }
 
 absl::Status RunHistory::Read(const std::string& path) {

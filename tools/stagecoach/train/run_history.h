@@ -17,6 +17,8 @@ class RunHistory {
  public:
   using Points = std::vector<std::pair<double, double>>;  // by step of the run, ascending
 
+  // Adds a step. `loss`: NaN if it was skipped; `speed`: in tokens, or else samples, a second.
+  void AddStep(int64_t step, double loss, double learning_rate, double speed);
   // Adds an event; others than those of steps and evaluations are passed over.
   void Add(const nlohmann::ordered_json& event);
   // Adds the events in a file of metrics.
@@ -26,7 +28,7 @@ class RunHistory {
   // each other.
   Points losses() const;
   Points learning_rates() const;
-  Points speeds() const;  // in tokens, or else samples, a second
+  Points speeds() const;
 
   // Returns a value of each evaluation that has it, such as "test_loss".
   Points Evaluated(const std::string& name) const;
@@ -39,7 +41,7 @@ class RunHistory {
     double step = 0.0, loss = 0.0, learning_rate = 0.0, speed = 0.0;  // sums
     void Add(const Steps& other);
   };
-  void AddStep(const Steps& step);
+  void AddSteps(const Steps& steps);
   Points MeanOf(double Steps::*sum) const;
 
   std::vector<Steps> steps_;

@@ -27,7 +27,7 @@ using schedule::EscapeMarkup;
 using schedule::PlotLine;
 
 constexpr absl::Duration kLeastInterval = absl::Seconds(5);
-constexpr int kMostShareOfTime = 50;  // a write takes at most one part of so many
+constexpr int kMostShareOfTime = 50;  // writing takes at most 1/50 of the time
 
 constexpr char kRunStyle[] = R"css(
 .plots{display:grid;gap:18px;grid-template-columns:repeat(auto-fit,minmax(min(330px,100%),1fr))}
@@ -113,10 +113,15 @@ RunPage::RunPage(Options options, const engine::RunConfig& config, const engine:
 }
 
 void RunPage::Step(const engine::FitProgress& progress) {
-  history_.Add(StepEvent(progress, options_.measures));
-  if (!progress.step_result.skipped_for.empty()) {
-    Note(absl::StrCat("step ", Count(progress.run_step),
-                      " is skipped: ", progress.step_result.skipped_for));
+  const engine::StepResult& result = progress.step_result;
+  const bool is_skipped = !result.skipped_for.empty();
+  const double per_sample =
+      options_.measures.tokens > 0 ? static_cast<double>(options_.measures.tokens) : 1.0;
+  history_.AddStep(progress.run_step, is_skipped ? std::nan("") : result.loss,
+                   static_cast<double>(result.learning_rate),
+                   progress.samples_per_second * per_sample);
+  if (is_skipped) {
+    Note(absl::StrCat("step ", Count(progress.run_step), " is skipped: ", result.skipped_for));
   }
   if (absl::Now() - written_ >= std::max(kLeastInterval, kMostShareOfTime * took_)) Write();
 }
