@@ -18,7 +18,7 @@ struct Augmentation {
   bool any() const { return flips || shifts || cuts_boxes; }
 };
 
-// As is usual for CIFAR-10: a crop of an image that is padded by so many pixels on each side.
+// As is usual for CIFAR-10: a crop of an image that is padded by N pixels on each side.
 inline constexpr int64_t kMostShift = 4;
 
 // Returns a view of images whose epochs (Dataset::ForEpoch) are flipped and shifted.

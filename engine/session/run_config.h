@@ -223,10 +223,10 @@ absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
 inline constexpr char kDefaultModel[] = "default";
 std::string NameOfModel(const RunConfig& options);
 
-// The size of the default network, for samples of so many features: the given one, or what is left
-// of it as the data need: 4 layers of width 64 for a few features, up to 20 layers of width 2304
-// for those of 28 x 28 pixels or more. For tokens (features of 0) it is that of a GPT: blocks, and
-// the width of an embedding.
+// The size of the default network, for samples of that many features: the given one, or what is
+// left of it as the data need: 4 layers of width 64 for a few features, up to 20 layers of width
+// 2304 for those of 28 x 28 pixels or more. For tokens (features of 0) it is that of a GPT: blocks,
+// and the width of an embedding.
 struct NetworkSize {
   int layers = 0;
   int64_t width = 0;
@@ -241,7 +241,7 @@ int64_t NetworkFeaturesOf(const Dataset& data);
 schedule::ResultsPlace ResultsOf(const RunConfig& options,
                                  const partition::Replication& replication);
 
-// Returns the learning rates of a run of `steps` steps over data of so many features
+// Returns the learning rates of a run of `steps` steps over data of that many features
 // (NetworkFeaturesOf). Defaults: the rate, or its peak, is 0.01 for sgd, and for adamw 0.09 /
 // width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves an
 // activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.

@@ -53,7 +53,7 @@ absl::StatusOr<std::optional<Checkpoint>> FindResumePoint(const RunConfig& confi
 std::string DescribeOtherData(const Manifest& manifest, const RunConfig& options,
                               const TrainingRun& run);
 
-// Decides when a run is saved besides every so many steps: when a process is asked to, and, if the
+// Decides when a run is saved besides after every N steps: when a process is asked to, and, if the
 // interval is not given, as often as it pays.
 class AutomaticSaves {
  public:

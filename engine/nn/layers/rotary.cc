@@ -34,7 +34,7 @@ double KeptByTurns(const RotaryScaling& scaling, double frequency) {
 double KeptByPair(const RotaryScaling& scaling, double base, int64_t rotated, int64_t pair) {
   const auto R = static_cast<double>(rotated);
   const auto original = static_cast<double>(scaling.original_positions);
-  // The pair, as a real number, that makes so many turns in the original positions.
+  // The pair, as a real number, that makes that many turns in the original positions.
   const auto pair_of = [&](double turns) {
     return R * std::log(original / (turns * kTwoPi)) / (2.0 * std::log(base));
   };
