@@ -35,8 +35,9 @@ else()
 endif()
 
 if(STAGECOACH_HAS_CUDA)
-  # What users install runs on every GPU from the A100 on, those to come included; other builds are for sm_90 and later.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  # What users install runs on every GPU from the A100 on, those to come included; other builds are for sm_90 and later. Each
+  # architecture costs as much compilation as the first: CUDAARCHS=native builds for the GPUs that are here alone.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     if(CMAKE_BUILD_TYPE STREQUAL Release)
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
       if(CUDAToolkit_VERSION VERSION_LESS 12.8)  # which does not know 100

@@ -26,6 +26,7 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "engine/stagecoach.h"
+#include "engine/train/measure/device_timer.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/embedding.h"
@@ -34,7 +35,6 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/ops.h"
-#include "tools/stagecoach/bench/device_timer.h"
 
 namespace stagecoach::bench {
 namespace {
@@ -190,7 +190,7 @@ double ProductSeconds(const Settings& settings, Precision precision) {
   constexpr int kSets = 6;  // sets of operands: together they do not fit a cache
   const int64_t rows = settings.sizes.batch, width = settings.sizes.width;
   const auto device = Value(engine::MakeDevice(OnGpu(settings, precision), 0));
-  auto timer = Value(tools::DeviceTimer::Create(*device));
+  auto timer = Value(engine::DeviceTimer::Create(*device));
   const DType type = device->activation_type();
   std::vector<Tensor> x, w, y, dw;
   for (int set = 0; set < kSets; ++set) {
@@ -259,7 +259,7 @@ double Gigabytes(int64_t bytes, double seconds) {
 }
 
 // Returns bytes per second, counting each byte read and each byte written.
-double BenchCopy(const Settings& settings, tools::DeviceTimer& timer) {
+double BenchCopy(const Settings& settings, engine::DeviceTimer& timer) {
   const int64_t bytes = settings.sizes.copy_bytes;
   const Tensor from = Value(timer.Random(Shape{bytes / 4}, DType::kFloat32));
   const Tensor to = Value(timer.Random(Shape{bytes / 4}, DType::kFloat32));
@@ -285,7 +285,7 @@ void ReportMoved(const Settings& settings, double copy_rate, const Moved& moved)
 }
 
 // Measures AdamW for all parameters of the default network in one group, in bfloat16 training.
-void BenchAdamW(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
+void BenchAdamW(const Settings& settings, double copy_rate, engine::DeviceTimer& timer) {
   const Sizes& sizes = settings.sizes;
   std::vector<kernels::ParameterTensors> parameters;
   int64_t elements = 0;
@@ -319,7 +319,7 @@ void BenchAdamW(const Settings& settings, double copy_rate, tools::DeviceTimer& 
               {"adamw", "AdamW of all parameters", elements * kBytes, seconds});
 }
 
-void BenchLayerNorm(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
+void BenchLayerNorm(const Settings& settings, double copy_rate, engine::DeviceTimer& timer) {
   const int64_t rows = settings.sizes.norm_rows, width = settings.sizes.width;
   kernels::Device& device = timer.device();
   const auto matrix = [&] {
@@ -362,7 +362,7 @@ void BenchLayerNorm(const Settings& settings, double copy_rate, tools::DeviceTim
 // Measures GELU's gradient and the sums over its columns: a layer's whole backward pass except for
 // its product, which has few inputs and is timed separately.
 void BenchActivationGradient(const Settings& settings, double copy_rate,
-                             tools::DeviceTimer& timer) {
+                             engine::DeviceTimer& timer) {
   constexpr int64_t kInputs = 8;
   const int64_t rows = settings.sizes.norm_rows, width = settings.sizes.width;
   kernels::Device& device = timer.device();
@@ -394,7 +394,7 @@ void BenchActivationGradient(const Settings& settings, double copy_rate,
 
 void BenchKernels(const Settings& settings) {
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-  auto timer = Value(tools::DeviceTimer::Create(*device));
+  auto timer = Value(engine::DeviceTimer::Create(*device));
   const double copy_rate = BenchCopy(settings, timer);
   BenchAdamW(settings, copy_rate, timer);
   BenchLayerNorm(settings, copy_rate, timer);
@@ -405,7 +405,7 @@ void BenchKernels(const Settings& settings) {
 
 // Returns a copy of `count` values on the device.
 template <typename T>
-T* Upload(tools::DeviceTimer& timer, const T* values, int64_t count) {
+T* Upload(engine::DeviceTimer& timer, const T* values, int64_t count) {
   const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
   kernels::Device& device = timer.device();
   const kernels::HostBuffer host = Value(device.AllocateHost(bytes));
@@ -420,7 +420,7 @@ T* Upload(tools::DeviceTimer& timer, const T* values, int64_t count) {
 }
 
 // Returns ids of which a few are frequent, as words are: their logarithms are uniform.
-Tensor Words(tools::DeviceTimer& timer, int64_t count, int64_t vocabulary) {
+Tensor Words(engine::DeviceTimer& timer, int64_t count, int64_t vocabulary) {
   std::vector<int32_t> ids(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const double uniform = static_cast<double>(i * 7919 % count) / static_cast<double>(count);
@@ -432,7 +432,7 @@ Tensor Words(tools::DeviceTimer& timer, int64_t count, int64_t vocabulary) {
 
 void BenchHead(const Settings& settings, int64_t rows, int64_t classes) {
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-  auto timer = Value(tools::DeviceTimer::Create(*device));
+  auto timer = Value(engine::DeviceTimer::Create(*device));
   const int64_t features = settings.sizes.token_width;
   const kernels::HeadShape shape{.rows = rows, .features = features, .classes = classes};
   const auto op = Value(device->ops().Create(shape));
@@ -467,7 +467,7 @@ void BenchHead(const Settings& settings, int64_t rows, int64_t classes) {
 }
 
 // Measures what the head does with logits, in place.
-void BenchCrossEntropy(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
+void BenchCrossEntropy(const Settings& settings, double copy_rate, engine::DeviceTimer& timer) {
   const int64_t rows = settings.sizes.head_rows.front();
   const int64_t classes = settings.sizes.vocabularies.back();
   kernels::Device& device = timer.device();
@@ -485,7 +485,7 @@ void BenchCrossEntropy(const Settings& settings, double copy_rate, tools::Device
                }))});
 }
 
-void BenchEmbedding(const Settings& settings, tools::DeviceTimer& timer) {
+void BenchEmbedding(const Settings& settings, engine::DeviceTimer& timer) {
   const Sizes& sizes = settings.sizes;
   const int64_t vocabulary = sizes.vocabularies.front();
   kernels::Device& device = timer.device();
@@ -509,7 +509,7 @@ void BenchEmbedding(const Settings& settings, tools::DeviceTimer& timer) {
 
 // Measures the last position of a long sequence, whose cache is read once: several in turn, because
 // a GPU has a cache of its own.
-void BenchCachedAttention(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
+void BenchCachedAttention(const Settings& settings, double copy_rate, engine::DeviceTimer& timer) {
   constexpr int kCaches = 4;
   const int64_t positions = settings.sizes.positions;
   kernels::Device& device = timer.device();
@@ -545,7 +545,7 @@ void BenchTokens(const Settings& settings) {
     for (const int64_t classes : settings.sizes.vocabularies) BenchHead(settings, rows, classes);
   }
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-  auto timer = Value(tools::DeviceTimer::Create(*device));
+  auto timer = Value(engine::DeviceTimer::Create(*device));
   const double copy_rate = BenchCopy(settings, timer);
   BenchCrossEntropy(settings, copy_rate, timer);
   BenchEmbedding(settings, timer);
@@ -556,7 +556,7 @@ void BenchTokens(const Settings& settings) {
 
 class GeneratingBlocks {
  public:
-  GeneratingBlocks(const Settings& settings, tools::DeviceTimer& timer)
+  GeneratingBlocks(const Settings& settings, engine::DeviceTimer& timer)
       : settings_(settings), timer_(timer) {
     kernels::Ops& ops = timer.device().ops();
     const auto linear = [&](int64_t inputs, int64_t outputs, kernels::Activation activation) {
@@ -660,7 +660,7 @@ class GeneratingBlocks {
   }
 
   const Settings& settings_;
-  tools::DeviceTimer& timer_;
+  engine::DeviceTimer& timer_;
   const int64_t width_ = settings_.sizes.token_width;
   const int64_t head_size_ = std::min<int64_t>(64, width_);
   std::unique_ptr<kernels::LayerNormOp> norm_;
@@ -677,7 +677,7 @@ class GeneratingBlocks {
 
 void BenchGenerate(const Settings& settings) {
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-  auto timer = Value(tools::DeviceTimer::Create(*device));
+  auto timer = Value(engine::DeviceTimer::Create(*device));
   GeneratingBlocks(settings, timer).Run();
   if (settings.json) return;
   for (const std::string& choice : device->choices()) std::printf("%s\n", choice.c_str());
@@ -686,7 +686,7 @@ void BenchGenerate(const Settings& settings) {
 // ---- Causal attention, counting the operations of the nonzero weights only.
 
 void BenchAttentionOf(const Settings& settings, const kernels::AttentionShape& shape,
-                      tools::DeviceTimer& timer) {
+                      engine::DeviceTimer& timer) {
   kernels::Device& device = timer.device();
   const auto op = Value(device.ops().Create(shape));
   const int64_t rows = shape.samples * shape.positions, width = shape.heads * shape.head_size;
@@ -722,7 +722,7 @@ void BenchAttentionOf(const Settings& settings, const kernels::AttentionShape& s
 void BenchAttention(const Settings& settings) {
   for (const kernels::AttentionShape& shape : settings.sizes.attention) {
     const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-    auto timer = Value(tools::DeviceTimer::Create(*device));
+    auto timer = Value(engine::DeviceTimer::Create(*device));
     BenchAttentionOf(settings, shape, timer);
     for (const std::string& choice : device->choices()) {
       if (!absl::StartsWith(choice, "attention ")) continue;

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/session/machine.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda_backend.h"
 
@@ -130,6 +131,16 @@ absl::Status CheckCpuPrecision(const DeviceChoice& choice) {
   return base::Annotate(kernels::CheckBfloat16OnCpu(), needed);
 }
 
+// More threads than cores only take turns.
+void TellOfFewCores(const DeviceChoice& choice, const Notices& notices) {
+  const int cores = InspectMachine().processors;
+  if (choice.threads <= cores) return;
+  notices.Tell(
+      absl::StrCat("--threads-per-device ", choice.threads, ": there are only ", cores,
+                   cores == 1 ? " core" : " cores",
+                   " here, so the threads of each device take turns, and steps are slower"));
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices,
@@ -138,6 +149,7 @@ absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices,
   const DeviceSpec cpu = {.threads = choice.threads, .precision = PrecisionOf(choice.precision)};
   if (choice.kind == "cpu") {
     RETURN_IF_ERROR(CheckCpuPrecision(choice));
+    TellOfFewCores(choice, notices);
     return cpu;
   }
   DeviceSpec cuda = {
@@ -148,6 +160,7 @@ absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices,
     return cuda;
   }
   RETURN_IF_ERROR(FallBackToCpu(choice, status, notices));
+  TellOfFewCores(choice, notices);
   return cpu;
 }
 

@@ -153,9 +153,10 @@ struct RunConfig {
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
 
-  // Files to write traces of the last step to; "": none.
-  std::string trace;            // as it was measured
-  std::string simulated_trace;  // as a simulation at the measured times of actions has it
+  // Files to write traces of one step to; "": none.
+  std::string trace;                   // as it was measured
+  std::string simulated_trace;         // as a simulation at the measured times of actions has it
+  std::optional<int64_t> traced_step;  // of the run, counts from 1; unset: the last one
 
   Notices notices;
   // Why the caller wants work to stop soon, such as a signal; 0: it does not. Null: it never does.

@@ -339,6 +339,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                                       ": ", save.path.status().message()));
   };
   if (sampler_ != nullptr) sampler_->ForgetFrozen();
+  absl::Status traced;
   const absl::Time begin = absl::Now();
   TrainingOutcome outcome = {.stop_when = options.stop_when};
   absl::StatusOr<FitResult> fit =
@@ -361,6 +362,9 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
            .on_step =
                [&](const FitProgress& progress) {
                  observer_->Step(progress);
+                 if (options.traced_step == progress.run_step) {
+                   traced = WriteTraces(options, *trainer_);
+                 }
                  const bool is_asked = options.wants_save != nullptr &&
                                        options.checkpoints.empty() && options.wants_save();
                  if (!is_asked) return;
@@ -396,7 +400,12 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
   ASSIGN_OR_RETURN(outcome.devices, trainer_->Devices());
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer_->ParametersHash());
   observer_->End(*run_, outcome);
-  RETURN_IF_ERROR(WriteTraces(options, *trainer_));
+  if (!options.traced_step.has_value()) traced = WriteTraces(options, *trainer_);
+  if (options.traced_step.value_or(0) > trainer_->steps()) {
+    options.notices.Tell(absl::StrCat("no trace was written: the run ended after step ",
+                                      trainer_->steps(), ", before step ", *options.traced_step));
+  }
+  RETURN_IF_ERROR(traced);
   RETURN_IF_ERROR(outcome.fit.last_save);
   return outcome;
 }

@@ -233,6 +233,7 @@ class TrainingLoop {
     ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateTestData(row));
     evaluation_seconds_ = watch.Seconds();
     all_evaluations_seconds_ += evaluation_seconds_;
+    row.evaluation = absl::Seconds(evaluation_seconds_);
     result_.stopped = evaluation.rows < data_.test->rows();
     row.step = trainer_.steps();
     row.test_accuracy = evaluation.accuracy();

@@ -41,6 +41,7 @@ struct EpochResult {
   std::map<std::string, double> more;  // Metrics
   // Training time in this run, excluding evaluations and what was trained before it.
   absl::Duration training;
+  absl::Duration evaluation;  // its time
   double samples_per_second = 0.0;
 
   Metrics metrics() const { return {loss, train_accuracy, test_loss, test_accuracy, more}; }

@@ -27,7 +27,9 @@ nlohmann::json AnswerOf(const Finished& run) {
   nlohmann::json answer = nlohmann::json::array();
   for (nlohmann::json event : run.Events()) {
     if (event["event"] == "epoch") {
-      for (const char* const varying : {"samples_per_second", "time"}) event.erase(varying);
+      for (const char* const varying : {"samples_per_second", "evaluation_seconds", "time"}) {
+        event.erase(varying);
+      }
       answer.push_back(std::move(event));
     } else if (event["event"] == "end") {
       for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {

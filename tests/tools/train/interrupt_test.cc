@@ -70,13 +70,13 @@ TEST(Interrupt, BeforeTheFirstStepGivesASummary) {
 TEST(Terminate, StopsWithASummary) { ExpectSummaryAfter(SIGTERM, kTerminated); }
 TEST(HangUp, StopsWithASummary) { ExpectSummaryAfter(SIGHUP, kHungUp); }
 
-TEST(InterruptedTerminal, GetsTheTableOfDevices) {
+TEST(InterruptedTerminal, GetsWhatTheRunDid) {
   Child child(LongRun({}), Child::Output::kTerminal);
   ASSERT_TRUE(child.WaitForOutput("samples/s  "));
   child.Signal(SIGINT);
   const Finished run = child.Wait();
   EXPECT_EQ(run.exit_status, 130);
-  EXPECT_THAT(run.out, HasSubstr("peak  predicted"));
+  EXPECT_THAT(run.out, HasSubstr("memory as predicted: at most"));
   EXPECT_THAT(run.out, HasSubstr("stopped by a signal after"));
 }
 

@@ -112,12 +112,25 @@ Arguments Logged(const Arguments& more) {
       more);
 }
 
+// 900 lines for each tenfold of a run, so that those of a long one cost nothing.
+TEST(RunLogOptions, RecordFewerStepsOfALongRun) {
+  const RunLog::Options all = {.every_steps = 0};
+  int64_t recorded = 0;
+  for (int64_t step = 1; step <= 100'000; ++step) recorded += all.Records(step) ? 1 : 0;
+  EXPECT_EQ(recorded, 1000 + 900 + 900);
+  for (const int64_t step : {1, 999, 1000, 1010, 10'000, 10'100}) EXPECT_TRUE(all.Records(step));
+  for (const int64_t step : {1001, 1015, 9999, 10'010}) EXPECT_FALSE(all.Records(step));
+  EXPECT_TRUE(RunLog::Options{.every_steps = 3}.Records(10'002));
+  EXPECT_FALSE(RunLog::Options{.every_steps = 3}.Records(10'003));
+}
+
 TEST_F(Metrics, OfAResumedRunAreThoseOfOneThatWasNot) {
   const auto metrics = [&] {
     std::vector<nlohmann::json> lines = Lines();
     for (nlohmann::json& line : lines) {
-      line.erase("samples_per_second");
-      line.erase("time");
+      for (const char* varying : {"samples_per_second", "evaluation_seconds", "time"}) {
+        line.erase(varying);
+      }
     }
     return lines;
   };

@@ -158,7 +158,7 @@ TEST_F(ResumedRun, KeepsOthersOutOfItsFolderWhileItIsThere) {
 // The address space has no room for the stacks of that many threads. Sanitizers take more than any
 // limit leaves.
 #if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
-TEST_F(ResumedRun, OfMoreThreadsThanThereMayBeEndsWithOneLineAndGoesOnWithFewer) {
+TEST_F(ResumedRun, OfMoreThreadsThanThereMayBeEndsAndContinuesWithFewer) {
   const Finished whole = Train(Whole({"--checkpoint", Folder(), "--checkpoint-every", "3"}));
   std::filesystem::remove_all(absl::StrCat(Folder(), "/step-00000020"));
   rlimit limit = {};
@@ -169,7 +169,8 @@ TEST_F(ResumedRun, OfMoreThreadsThanThereMayBeEndsWithOneLineAndGoesOnWithFewer)
   const Finished run = Train(Joined(resume, {"--stages", "3", "--threads-per-device", "256"}));
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
   EXPECT_EQ(run.exit_status, kStatusBadConfiguration) << run.err;
-  EXPECT_THAT(run.err, AllOf(HasSubstr("the system refused 256 threads: "),
+  EXPECT_THAT(run.err, AllOf(HasSubstr("--threads-per-device 256: there are only "),
+                             HasSubstr("the system refused 256 threads: "),
                              HasSubstr("give it fewer (--threads-per-device)")));
   EXPECT_EQ(Hashes(Train(resume)), Hashes(whole));
 }

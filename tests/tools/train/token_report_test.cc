@@ -86,7 +86,7 @@ TEST(TokenReport, TextHasPerplexityAndTokens) {
       Reported(TableRun(), *MakeTextReport(1, {}), {.loss = 2.0, .test_loss = 1.5});
   EXPECT_THAT(
       text, AllOf(HasSubstr("data   8 rows of 4 tokens to train on, 8 to test; a vocabulary of 7"),
-                  HasSubstr("  perplexity     time    tokens/s\n"),
+                  HasSubstr("  perplexity     time     eval    tokens/s\n"),
                   ContainsRegex("%        4\\.48 .* 4,000\n")));
 }
 

@@ -15,12 +15,12 @@
 #include "engine/data/random_samples.h"
 #include "engine/session/plan_choice.h"
 #include "engine/session/training.h"
+#include "engine/train/measure/matrix_peak.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
 #include "partition/search/evaluate_plan.h"
 #include "schedule/io/schedule_file.h"
 #include "schedule/traces/trace_diff.h"
-#include "tools/stagecoach/bench/matrix_peak.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/other_load.h"
 #include "tools/stagecoach/terminal/stop_signal.h"
@@ -212,7 +212,7 @@ absl::StatusOr<double> BenchRunner::PeakFor(const BenchCase& what,
   ASSIGN_OR_RETURN(
       const double* const peak, MeasuredOnce(peaks_, {what.precision, what.threads, devices}, [&] {
         Tell(absl::StrCat("measures the peak of ", partition::Counted(devices, "device")));
-        return MatrixPeakFlops(prepared.device, devices);
+        return engine::MatrixPeakFlops(prepared.device, devices);
       }));
   return *peak;
 }

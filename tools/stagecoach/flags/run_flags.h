@@ -20,6 +20,7 @@ namespace stagecoach::tools {
 // What a command prints and writes of a run, which is nothing to the run.
 struct OutputOptions {
   bool json = false;
+  bool verbose = false;  // also print the plan and what each device did
   bool explain = false;  // print the shapes of a step first
   // The file and the folder for the metrics of steps and evaluations; "": none.
   std::string metrics, tensorboard;

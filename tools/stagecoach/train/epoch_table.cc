@@ -11,7 +11,7 @@
 namespace stagecoach::tools {
 namespace {
 
-constexpr int kLeastBarColumns = 8;
+constexpr int kLeastBarColumns = 8;  // a narrower bar says nothing
 constexpr int kMostBarColumns = 24;
 constexpr int kEpochColumns = 5;
 constexpr int kLossColumns = 7;
@@ -68,23 +68,28 @@ EpochTable::EpochTable(const Measures& measures, double loss_of_guessing, int co
                         return row.samples_per_second > 0 ? base::FormatDuration(row.training)
                                                           : "-";
                       }});
+  columns_.push_back(
+      {"eval", 7, [](const Result& row) { return base::FormatDuration(row.evaluation); }});
   if (measures.tokens > 0) {
     const auto tokens = static_cast<double>(measures.tokens);
     columns_.push_back({"tokens/s", 10, [tokens](const Result& row) { return Rate(row, tokens); }});
   } else {
     columns_.push_back({"samples/s", 9, [](const Result& row) { return Rate(row, 1); }});
   }
-  int taken = kEpochColumns + 2 + kLossColumns + 2;
+  int taken = kEpochColumns + 2 + kLossColumns;
   for (const Column& column : columns_) taken += 2 + column.width;
-  bar_columns_ = std::clamp(columns - taken, kLeastBarColumns, kMostBarColumns);
+  const int left = columns - taken - 2;
+  bar_columns_ = left < kLeastBarColumns ? 0 : std::min(left, kMostBarColumns);
 }
 
 std::string EpochTable::Header() const {
-  // The ends of the bar stand above it.
-  std::string names =
-      absl::StrFormat("epoch     loss  0%*.2f", bar_columns_ - 1, loss_of_guessing_);
-  std::string rule =
-      absl::StrCat("-----  -------  ", std::string(static_cast<size_t>(bar_columns_), '-'));
+  std::string names = "epoch     loss";
+  std::string rule = "-----  -------";
+  if (bar_columns_ > 0) {
+    // Its ends stand above it.
+    absl::StrAppendFormat(&names, "  0%*.2f", bar_columns_ - 1, loss_of_guessing_);
+    absl::StrAppend(&rule, "  ", std::string(static_cast<size_t>(bar_columns_), '-'));
+  }
   for (const Column& column : columns_) {
     absl::StrAppend(&names, Cell(column.name, column.width));
     absl::StrAppend(&rule, "  ", std::string(static_cast<size_t>(column.width), '-'));
@@ -93,9 +98,10 @@ std::string EpochTable::Header() const {
 }
 
 std::string EpochTable::Row(const std::string& epochs, const engine::EpochResult& result) const {
-  std::string row =
-      absl::StrFormat("%*s  %*.4f  %s", kEpochColumns, epochs, kLossColumns, result.loss,
-                      Bar(result.loss / loss_of_guessing_, bar_columns_));
+  std::string row = absl::StrFormat("%*s  %*.4f", kEpochColumns, epochs, kLossColumns, result.loss);
+  if (bar_columns_ > 0) {
+    absl::StrAppend(&row, "  ", Bar(result.loss / loss_of_guessing_, bar_columns_));
+  }
   for (const Column& column : columns_) {
     absl::StrAppend(&row, Cell(column.cell(result), column.width));
   }

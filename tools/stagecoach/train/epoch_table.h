@@ -12,11 +12,12 @@ namespace stagecoach::tools {
 
 // The table of a run's evaluations, row by row:
 //
-//   epoch     loss  0     2.30  train acc.  test acc.  test loss     time  samples/s
+//   epoch     loss  0      2.30  train acc.  test acc.  test loss     time     eval  samples/s
 //
 // Numbers have an RMSE instead of an accuracy and of the test loss; tokens have a perplexity
 // instead of the test loss, and tokens instead of samples. The bar shows the loss; a full one is no
-// better than guessing. It takes the columns that the others leave, 8 to 24.
+// better than guessing. It takes the columns that the others leave, up to 24; if these are fewer
+// than 8, there is none. `time` is that of training, `eval` that of the evaluation.
 class EpochTable {
  public:
   // `loss_of_guessing` is positive. `columns` is the width that the table may take. `metrics`: of

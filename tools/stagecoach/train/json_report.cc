@@ -131,7 +131,8 @@ class JsonReport final : public engine::TrainingObserver {
  public:
   explicit JsonReport(const ReportOptions& options) : options_(options) {}
 
-  absl::Status Start(const engine::RunConfig& /*config*/, const engine::TrainingRun& run) override {
+  absl::Status Start(const engine::RunConfig& config, const engine::TrainingRun& run) override {
+    is_one_process_ = !config.is_process();
     ordered_json event = {{"event", "plan"}};
     event["rows"] = {{"train", run.data.train->rows()},
                      {"left_over", run.rows_left_over()},
@@ -154,9 +155,11 @@ class JsonReport final : public engine::TrainingObserver {
   }
 
   void Epoch(const engine::EpochResult& result) override {
+    if (result.samples_per_second > 0) samples_per_second_ = result.samples_per_second;
     Print(EvaluationEvent("epoch", result, measures_));
   }
   void Evaluation(const engine::EpochResult& result) override {
+    if (result.samples_per_second > 0) samples_per_second_ = result.samples_per_second;
     Print(EvaluationEvent("evaluation", result, measures_));
   }
 
@@ -210,6 +213,9 @@ class JsonReport final : public engine::TrainingObserver {
     if (outcome.fit.out_of_patience) event["out_of_patience"] = true;
     if (outcome.fit.best.has_value()) event["best_" + outcome.fit.best_by] = *outcome.fit.best;
     event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
+    const Speed speed = Speed::Of(run, samples_per_second_, options_.is_verbose && is_one_process_);
+    if (speed.flops_per_second > 0) event["flops_per_second"] = speed.flops_per_second;
+    if (speed.mfu > 0) event["mfu"] = speed.mfu;
     event["devices"] = std::move(devices);
     Print(event);
   }
@@ -219,6 +225,8 @@ class JsonReport final : public engine::TrainingObserver {
 
   const ReportOptions options_;
   Measures measures_;
+  double samples_per_second_ = 0;  // of the last epoch
+  bool is_one_process_ = false;
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<RunLog>> MetricsFile::Open(const std::string& pat
 }
 
 void MetricsFile::Step(const engine::FitProgress& progress) {
-  if (progress.run_step % options_.every_steps != 0) return;
+  if (!options_.Records(progress.run_step)) return;
   Add(StepEvent(progress, options_.measures));
 }
 

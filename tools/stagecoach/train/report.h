@@ -27,7 +27,22 @@ struct Measures {
   double Rmse(double loss) const { return std::sqrt(loss) * label_stddev; }
 };
 
+// How fast devices trained a model.
+struct Speed {
+  // `samples_per_second`: over all devices. `finds_peak`: of the devices, for `mfu`, which takes a
+  // moment; a run of one process can.
+  static Speed Of(const engine::TrainingRun& run, double samples_per_second, bool finds_peak);
+
+  int devices = 1;              // of all replicas
+  double flops_per_second = 0;  // of forward and backward passes, nothing repeated; 0: unknown
+  // Model FLOPs utilization: the share of what matrix products can reach on these devices
+  // (MatrixPeakFlops); 0: unknown.
+  double mfu = 0;
+};
+
 struct ReportOptions {
+  // Also tells of each device: its stages, memory and time; and how far they are from their peak.
+  bool is_verbose = false;
   bool explains = false;        // also starts with ExplainStep
   int64_t log_every_steps = 0;  // interval of the steps that are reported; 0: none
 

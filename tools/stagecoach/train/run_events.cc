@@ -49,6 +49,7 @@ nlohmann::ordered_json EvaluationEvent(const char* name, const engine::EpochResu
     event["test_accuracy"] = result.test_accuracy;
   }
   event["test_loss"] = result.test_loss;
+  event["evaluation_seconds"] = absl::ToDoubleSeconds(result.evaluation);
   for (const auto& [metric, value] : result.more) event[metric] = value;
   if (measures.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
   AddSpeed(result.samples_per_second, measures, event);

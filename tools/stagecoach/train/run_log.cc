@@ -6,6 +6,13 @@
 
 namespace stagecoach::tools {
 
+bool RunLog::Options::Records(int64_t step) const {
+  if (every_steps > 0) return step % every_steps == 0;
+  int64_t interval = 1;
+  while (step > 1000 * interval) interval *= 10;
+  return step % interval == 0;
+}
+
 absl::StatusOr<LogFile> LogFile::Open(const std::string& path, bool anew, const char* flag) {
   File file(std::fopen(path.c_str(), anew ? "we" : "ae"));
   if (file == nullptr) return base::WriteError("write", path);

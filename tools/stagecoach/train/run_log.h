@@ -21,8 +21,12 @@ namespace stagecoach::tools {
 class RunLog {
  public:
   struct Options {
-    int64_t every_steps = 1;  // interval of the steps that are recorded; evaluations all are
+    // Interval of the steps that are recorded; evaluations all are. 0: ever fewer as the run gets
+    // longer, up to 900 for each tenfold of its steps: all up to 1,000, every tenth up to 10,000...
+    int64_t every_steps = 1;
     Measures measures;
+
+    bool Records(int64_t step) const;
   };
   // The point at which a run resumes.
   struct Start {

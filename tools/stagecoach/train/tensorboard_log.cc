@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<RunLog>> TensorBoardLog::Open(const std::string& 
 }
 
 void TensorBoardLog::Step(const engine::FitProgress& progress) {
-  if (progress.run_step % options_.every_steps != 0) return;
+  if (!options_.Records(progress.run_step)) return;
   Scalars scalars = {{"step/learning_rate", progress.step_result.learning_rate},
                      {"step/samples_per_second", progress.samples_per_second}};
   if (progress.step_result.skipped_for.empty())

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iterator>
@@ -67,6 +68,19 @@ std::string DeviceTable(const partition::CompiledPlan& plan,
   return table.ToString(base::TextTable::kPageColumns);
 }
 
+// Returns a line with the most memory that a device used; "": one used another amount than
+// predicted, or none did any work.
+std::string MemoryAsPredicted(const std::vector<engine::DeviceReport>& devices) {
+  int64_t most = 0;
+  for (const engine::DeviceReport& device : devices) {
+    if (device.measured_peak_bytes != device.predicted_peak_bytes) return "";
+    most = std::max(most, device.measured_peak_bytes);
+  }
+  if (most == 0) return "";
+  return absl::StrCat("memory as predicted: ", devices.size() > 1 ? "at most " : "",
+                      base::FormatBytes(most), devices.size() > 1 ? " per device\n" : "\n");
+}
+
 // Returns how much of the GPUs is in use, with a blank line; "" if there are none.
 std::string AcceleratorTable(const std::vector<engine::DeviceReport>& devices) {
   base::TextTable table({{"memory of the GPU", Align::kLeft},
@@ -83,6 +97,23 @@ std::string AcceleratorTable(const std::vector<engine::DeviceReport>& devices) {
                   base::FormatBytes(memory.library_bytes)});
   }
   return has_rows ? table.ToString(base::TextTable::kPageColumns) + "\n" : "";
+}
+
+// Returns a line with the speed of the last epoch; "": it is not known.
+std::string DescribeSpeed(const engine::TrainingRun& run, double samples_per_second,
+                          bool finds_peak) {
+  if (samples_per_second <= 0) return "";
+  const Speed speed = Speed::Of(run, samples_per_second, finds_peak);
+  std::string line = absl::StrFormat("speed: %.4g samples/s per device",
+                                     samples_per_second / static_cast<double>(speed.devices));
+  if (speed.flops_per_second > 0) {
+    absl::StrAppendFormat(&line, ", %.4g GFLOP/s in all", speed.flops_per_second * 1e-9);
+  }
+  if (speed.mfu > 0) {
+    absl::StrAppend(&line, ", ", base::FormatPercent(speed.mfu),
+                    " of the most that matrix products reach here (MFU)");
+  }
+  return absl::StrCat(line, "\n");
 }
 
 // Returns a line for each device that did not issue all work as graphs; "" if there is none.
@@ -151,12 +182,24 @@ std::string DescribeDefault(const engine::RunConfig& config, const Measures& mea
                       " of width ", size.width, "; --model names another");
 }
 
-// Data, model and plan in a few lines and a table.
+// The plan of each device in a table, after a blank line.
+std::string DescribeDevices(const engine::TrainingRun& run) {
+  const bool has_replicas = run.prepared.plan().replication.is_needed();
+  return absl::StrCat(has_replicas ? "\nEach replica:\n" : "\n", PlanTable(run.prepared.compiled));
+}
+
+int64_t MostMemory(const partition::CompiledPlan& plan) {
+  int64_t most = 0;
+  for (const partition::RankReport& rank : plan.ranks) most = std::max(most, rank.peak_bytes());
+  return most;
+}
+
+// Data, model and plan in a few lines.
 std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingRun& run,
-                        const Measures& measures) {
+                        const Measures& measures, bool is_verbose) {
   const partition::Plan& plan = run.prepared.plan();
   const int blocks = plan.replication.gradient_blocks;
-  const int64_t left_over = run.rows_left_over();
+  const int64_t left_over = is_verbose ? run.rows_left_over() : 0;
   return absl::StrCat(
       "data   ", DescribeData(run.data, measures),
       left_over == 0
@@ -173,15 +216,16 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
           ? " that sum in a ring (the results depend on their number)"
           : "",
       "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
-      Counted(plan.micro_batch_rows, "row", "rows"),
+      Counted(plan.micro_batch_rows, "row", "rows"), "; at most ",
+      base::FormatBytes(MostMemory(run.prepared.compiled)), " per device",
       blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "",
       plan.recomputed.empty() ? ""
                               : absl::StrCat("; ",
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
-      run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n\n",
-      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.compiled));
+      run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n",
+      is_verbose ? DescribeDevices(run) : "");
 }
 
 std::string DescribeStep(const Explanation& explanation) {
@@ -239,8 +283,10 @@ class TextReport final : public engine::TrainingObserver {
   absl::Status Start(const engine::RunConfig& config, const engine::TrainingRun& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
+    finds_peak_ = !config.is_process();
     use_ = UseOf(config, run.data.encoding, measures_);
-    absl::PrintF("%s\n", base::EscapeControls(DescribeRun(config, run, measures_)));
+    absl::PrintF("%s\n",
+                 base::EscapeControls(DescribeRun(config, run, measures_, options_.is_verbose)));
     if (options_.explains)
       absl::PrintF("%s\n", base::EscapeControls(DescribeStep(ExplainStep(run.prepared))));
     const int columns = TerminalColumns();
@@ -314,8 +360,15 @@ class TextReport final : public engine::TrainingObserver {
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
     RedrawLine("");
-    absl::PrintF("\n%s\n", DeviceTable(run.prepared.compiled, outcome.devices));
-    absl::PrintF("%s", AcceleratorTable(outcome.devices));
+    const std::string memory = options_.is_verbose ? "" : MemoryAsPredicted(outcome.devices);
+    if (memory.empty()) {
+      absl::PrintF("\n%s", DeviceTable(run.prepared.compiled, outcome.devices));
+    }
+    absl::PrintF("\n%s", memory);
+    if (options_.is_verbose) {
+      absl::PrintF("%s", AcceleratorTable(outcome.devices));
+      absl::PrintF("%s", DescribeSpeed(run, samples_per_second_, finds_peak_));
+    }
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
     absl::PrintF("%s %s (%s) in %s, of which evaluations took %s\n",
                  outcome.fit.stopped ? "stopped by a signal after" : "trained",
@@ -349,7 +402,8 @@ class TextReport final : public engine::TrainingObserver {
     std::fflush(stdout);
   }
 
-  void PrintRow(const std::string& epochs, const engine::EpochResult& result) const {
+  void PrintRow(const std::string& epochs, const engine::EpochResult& result) {
+    if (result.samples_per_second > 0) samples_per_second_ = result.samples_per_second;
     RedrawLine("");
     absl::PrintF("%s", table_->Row(epochs, result));
     std::fflush(stdout);
@@ -361,6 +415,8 @@ class TextReport final : public engine::TrainingObserver {
   std::optional<EpochTable> table_;  // once it has started
   std::string saved_;                // the last checkpoint
   std::string use_;                  // the command that uses it
+  double samples_per_second_ = 0;    // of the last epoch
+  bool finds_peak_ = false;          // of the devices: all are in this process
   absl::Time drawn_ = absl::InfinitePast();
   ProgressPace pace_ = ProgressPace(absl::Now());
 };

@@ -26,7 +26,8 @@ std::unique_ptr<engine::TrainingObserver> ReportFor(const OutputOptions& output,
                                                     const engine::RunConfig& config,
                                                     const engine::TrainingRun& run) {
   if (!config.is_first_rank()) return std::make_unique<engine::TrainingObserver>();
-  const ReportOptions report = {.explains = output.explain,
+  const ReportOptions report = {.is_verbose = output.verbose,
+                                .explains = output.explain,
                                 .log_every_steps = config.log_every_steps};
   return output.json ? MakeJsonReport(report) : MakeTextReport(EpochsOf(config, run), report);
 }
@@ -84,7 +85,9 @@ absl::Status TrainingOutput::Ready(const engine::RunConfig& config, const engine
   std::optional<RunLog::Start> from;
   if (start.step > 0) from = {.step = start.step, .is_evaluated = start.is_evaluated};
   if (const std::string metrics = MetricsOf(options_, config); !metrics.empty()) {
-    ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(metrics, log, from));
+    RunLog::Options kept = log;
+    if (options_.metrics.empty()) kept.every_steps = config.log_every_steps;
+    ASSIGN_OR_RETURN(logs_.emplace_back(), MetricsFile::Open(metrics, kept, from));
     if (!options_.metrics.empty()) asked_.push_back(logs_.back().get());
   }
   if (!options_.prometheus.empty()) {

@@ -1,4 +1,4 @@
-#include "tools/stagecoach/bench/device_timer.h"
+#include "engine/train/measure/device_timer.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "kernels/bfloat16.h"
 
-namespace stagecoach::tools {
+namespace stagecoach::engine {
 namespace {
 
 constexpr int kRounds = 5;
@@ -89,4 +89,4 @@ absl::StatusOr<std::byte*> DeviceTimer::Workspace(int64_t bytes) {
   return memory_.back().data();
 }
 
-}  // namespace stagecoach::tools
+}  // namespace stagecoach::engine

@@ -1,10 +1,10 @@
-#ifndef STAGECOACH_TOOLS_STAGECOACH_BENCH_MATRIX_PEAK_H_
-#define STAGECOACH_TOOLS_STAGECOACH_BENCH_MATRIX_PEAK_H_
+#ifndef STAGECOACH_ENGINE_TRAIN_MEASURE_MATRIX_PEAK_H_
+#define STAGECOACH_ENGINE_TRAIN_MEASURE_MATRIX_PEAK_H_
 
 #include "absl/status/statusor.h"
 #include "engine/runtime/device/device_spec.h"
 
-namespace stagecoach::tools {
+namespace stagecoach::engine {
 
 // Returns the most floating-point operations per second that matrix products can approach on
 // `devices` devices at once, a multiply-add counting 2; measured now, in the precision of the spec.
@@ -12,8 +12,8 @@ namespace stagecoach::tools {
 // known). GPUs: what the first reaches in a product of three square matrices large enough to fill
 // it, times the number of GPUs. Errors: those of MakeDevice, and ResourceExhausted if the product
 // has no room.
-absl::StatusOr<double> MatrixPeakFlops(const engine::DeviceSpec& spec, int devices);
+absl::StatusOr<double> MatrixPeakFlops(const DeviceSpec& spec, int devices);
 
-}  // namespace stagecoach::tools
+}  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_TOOLS_STAGECOACH_BENCH_MATRIX_PEAK_H_
+#endif  // STAGECOACH_ENGINE_TRAIN_MEASURE_MATRIX_PEAK_H_

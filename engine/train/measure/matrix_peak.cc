@@ -1,4 +1,4 @@
-#include "tools/stagecoach/bench/matrix_peak.h"
+#include "engine/train/measure/matrix_peak.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,12 +9,12 @@
 #include "absl/status/status.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
+#include "engine/train/measure/device_timer.h"
 #include "kernels/cpu/runtime/register_peak.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
-#include "tools/stagecoach/bench/device_timer.h"
 
-namespace stagecoach::tools {
+namespace stagecoach::engine {
 namespace {
 
 using kernels::Shape;
@@ -43,9 +43,9 @@ absl::StatusOr<double> ProductSeconds(int64_t size, kernels::Device& device) {
   });
 }
 
-absl::StatusOr<double> GpuPeakFlops(engine::DeviceSpec spec) {
+absl::StatusOr<double> GpuPeakFlops(DeviceSpec spec) {
   spec.memory_bytes = 0;
-  ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device, engine::MakeDevice(spec, 0));
+  ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device, MakeDevice(spec, 0));
   double best = 0;
   for (int64_t size = kSmallest; size <= kLargest; size *= 2) {
     ASSIGN_OR_RETURN(const double seconds, ProductSeconds(size, *device));
@@ -58,8 +58,8 @@ absl::StatusOr<double> GpuPeakFlops(engine::DeviceSpec spec) {
 
 }  // namespace
 
-absl::StatusOr<double> MatrixPeakFlops(const engine::DeviceSpec& spec, int devices) {
-  if (spec.kind == engine::DeviceKind::kCpu) {
+absl::StatusOr<double> MatrixPeakFlops(const DeviceSpec& spec, int devices) {
+  if (spec.kind == DeviceKind::kCpu) {
     const int threads = std::min(devices * spec.threads, base::AvailableCpus());
     return kernels::RegisterPeakFlops(threads, spec.precision);
   }
@@ -69,4 +69,4 @@ absl::StatusOr<double> MatrixPeakFlops(const engine::DeviceSpec& spec, int devic
   return flops * static_cast<double>(gpus.size());
 }
 
-}  // namespace stagecoach::tools
+}  // namespace stagecoach::engine

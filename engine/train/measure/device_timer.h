@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_TOOLS_STAGECOACH_BENCH_DEVICE_TIMER_H_
-#define STAGECOACH_TOOLS_STAGECOACH_BENCH_DEVICE_TIMER_H_
+#ifndef STAGECOACH_ENGINE_TRAIN_MEASURE_DEVICE_TIMER_H_
+#define STAGECOACH_ENGINE_TRAIN_MEASURE_DEVICE_TIMER_H_
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
-namespace stagecoach::tools {
+namespace stagecoach::engine {
 
 // Times work of one device by the device's own clock, so that the host's time to issue it does not
 // count while the device is busy. Errors are those of the device. Not thread-safe.
@@ -42,6 +42,6 @@ class DeviceTimer {
   uint64_t filled_ = 0;
 };
 
-}  // namespace stagecoach::tools
+}  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_TOOLS_STAGECOACH_BENCH_DEVICE_TIMER_H_
+#endif  // STAGECOACH_ENGINE_TRAIN_MEASURE_DEVICE_TIMER_H_
