@@ -210,7 +210,7 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   return UsageError(app,
                     "a command is needed: train, predict, generate, prepare, plan, profile, "
                     "simulate, bench, trace, checkpoint, "
-                    "replay, launch, chaos, devices or help");
+                    "replay, launch, sweep, chaos, devices or help");
 }
 
 // The arguments, with present names for flags that have another one than in the last release.
@@ -260,7 +260,8 @@ int RunProgram(int argc, char** argv) {
       AddPrepareCommand(app),    AddPlanCommand(app),    AddProfileCommand(app),
       AddSimulateCommand(app),   AddBenchCommand(app),   AddTraceCommand(app),
       AddCheckpointCommand(app), AddReplayCommand(app),  AddLaunchCommand(app),
-      AddChaosCommand(app),      AddDevicesCommand(app), AddHelpCommand(app)};
+      AddSweepCommand(app),      AddChaosCommand(app),   AddDevicesCommand(app),
+      AddHelpCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
   app.footer(absl::StrCat("If a flag is repeated, the last value wins.\n\n", kExitStatusHelp));
 

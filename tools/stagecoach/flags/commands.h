@@ -48,6 +48,9 @@ Command AddReplayCommand(CLI::App& app);
 // Adds "stagecoach launch": starts a command in several processes on this machine, as launchers do.
 Command AddLaunchCommand(CLI::App& app);
 
+// Adds "stagecoach sweep": trains with each combination of some flags' values, and compares.
+Command AddSweepCommand(CLI::App& app);
+
 // Adds "stagecoach chaos": trains in processes that are killed and stopped at random, and shows
 // that the result has the bits of an undisturbed run.
 Command AddChaosCommand(CLI::App& app);
