@@ -2,13 +2,16 @@
 #include <cstdio>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -151,6 +154,17 @@ std::string DescribeDefault(const engine::RunConfig& config, const Measures& mea
                       " of width ", size.width, "; --model names another");
 }
 
+// Returns " on fast.0, fast.1, slow.0" of devices that are described.
+std::string DescribeDevices(const engine::PreparedRun& run) {
+  constexpr int kMostNamed = 8;
+  if (run.device.are_alike()) return "";
+  const partition::Cluster cluster = run.device.ClusterOf(run.plan().num_devices());
+  std::vector<std::string> names;
+  for (const partition::ClusterDevice& device : cluster.devices) names.push_back(device.name);
+  if (cluster.size() > kMostNamed) return absl::StrCat(" on ", names.front(), " to ", names.back());
+  return absl::StrCat(" on ", absl::StrJoin(names, ", "));
+}
+
 // Data, model and plan in a few lines and a table.
 std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingRun& run,
                         const Measures& measures) {
@@ -172,7 +186,8 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
       plan.replication.reduction == partition::ReductionKind::kRing
           ? " that sum in a ring (the results depend on their number)"
           : "",
-      "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
+      DescribeDevices(run.prepared), "; a batch is ",
+      Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
       Counted(plan.micro_batch_rows, "row", "rows"),
       blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "",
       plan.recomputed.empty() ? ""
