@@ -7,6 +7,7 @@
 #include "engine/comm/launch.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/data/formats/load.h"
+#include "engine/data/stream_dataset.h"
 #include "engine/generate/generator.h"
 #include "engine/generate/token_choice.h"
 #include "engine/models/model.h"

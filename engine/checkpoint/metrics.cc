@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/check.h"
 
 namespace stagecoach::engine {
 
@@ -45,8 +43,9 @@ const MetricType& MetricOf(absl::string_view name) {
   const std::vector<MetricType>& types = MetricTypes();
   const auto found = std::find_if(types.begin(), types.end(),
                                   [&](const MetricType& type) { return type.name == name; });
-  STAGECOACH_CHECK(found != types.end(), absl::StrCat("there is no metric ", name));
-  return *found;
+  static constexpr MetricType kOwn = {
+      .name = "own", .is_of_classes = false, .is_share = false, .larger_is_better = true};
+  return found != types.end() ? *found : kOwn;
 }
 
 bool IsBetter(absl::string_view metric, double value, double than) {

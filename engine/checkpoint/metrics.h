@@ -17,7 +17,7 @@ struct Metrics {
   double train_accuracy = std::numeric_limits<double>::quiet_NaN();
   double test_loss = 0.0;
   double test_accuracy = std::numeric_limits<double>::quiet_NaN();
-  std::map<std::string, double> more;  // of MetricTypes, those that were asked for
+  std::map<std::string, double> more;  // those that were asked for: of MetricTypes, or a caller's
 
   // Returns the value of a metric; NaN if it is not known.
   double ValueOf(absl::string_view name) const;
@@ -36,7 +36,8 @@ struct MetricType {
 // Returns all of them.
 const std::vector<MetricType>& MetricTypes();
 std::vector<std::string> MetricNames();
-// Pre-condition: there is one of this name.
+// Returns the one of this name; for any other name, a metric of the caller's own
+// (engine/train/fit.h), whose larger values are better.
 const MetricType& MetricOf(absl::string_view name);
 
 // Returns whether the value of a metric is better than another one. NaN is not better than

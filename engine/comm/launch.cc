@@ -2,11 +2,15 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
@@ -20,6 +24,8 @@ constexpr int kMostRestarts = 1'000'000'000;
 // The first of Slurm's numbers for what is not a step of srun: the shell of salloc, a batch script,
 // and the like.
 constexpr int64_t kFirstSpecialSlurmStep = 0xfffffff0;
+
+constexpr char kDevicesVariable[] = "STAGECOACH_DEVICES";
 
 struct Number {
   const char* variable;
@@ -221,15 +227,42 @@ absl::StatusOr<std::optional<Launch>> FindLaunch(Environment get) {
   if (local_rank.has_value()) launch.local_rank = local_rank->value;
   ASSIGN_OR_RETURN(launch.restarts, FindRestarts(variables, found->launcher));
   launch.is_replacement = variables.Has("STAGECOACH_REPLACEMENT");
+  ASSIGN_OR_RETURN(launch.devices, FindDevicesLeft(get));
+  if (!launch.devices.empty() && std::ssize(launch.devices) != launch.ranks) {
+    return Bad(kDevicesVariable, absl::StrJoin(launch.devices, ","),
+               absl::StrCat("must be one for each of ", launch.ranks, " ranks"));
+  }
   return launch;
 }
 
-absl::StatusOr<std::optional<Launch>> FindLaunch() {
-  return FindLaunch([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    if (value == nullptr) return std::nullopt;
-    return value;
-  });
+namespace {
+
+std::optional<std::string> OfThisProcess(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
 }
+
+}  // namespace
+
+absl::StatusOr<std::optional<Launch>> FindLaunch() { return FindLaunch(OfThisProcess); }
+
+absl::StatusOr<std::vector<int>> FindDevicesLeft(Environment get) {
+  const std::optional<std::string> text = Variables(get).Text(kDevicesVariable);
+  std::vector<int> devices;
+  if (!text.has_value()) return devices;
+  for (const absl::string_view part : absl::StrSplit(*text, ',')) {
+    int device = 0;
+    const bool is_next = absl::SimpleAtoi(part, &device) && device >= 0 && device < kMaxRanks &&
+                         (devices.empty() || device > devices.back());
+    if (!is_next) {
+      return Bad(kDevicesVariable, *text, "must be ascending numbers with commas between them");
+    }
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+absl::StatusOr<std::vector<int>> FindDevicesLeft() { return FindDevicesLeft(OfThisProcess); }
 
 }  // namespace stagecoach::engine

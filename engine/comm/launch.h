@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,9 @@ struct Launch {
   int restarts = 0;
   // True if the process replaces one that was lost; the others live on (supervisor.h).
   bool is_replacement = false;
+  // Of a run that has lost devices: those that are left, of the first start; the process of rank r
+  // has devices[r]. Empty: none has been lost, or the launcher does not tell.
+  std::vector<int> devices = {};
 };
 
 // Returns the value of an environment variable, if it is set. An empty value counts as not set.
@@ -47,7 +51,8 @@ using Environment = absl::FunctionRef<std::optional<std::string>(const char* nam
 //                                         or SLURM_NTASKS
 //
 // Restarts are STAGECOACH_RESTARTS, TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, the id
-// of the user's launches is STAGECOACH_LAUNCH, and a replacement has STAGECOACH_REPLACEMENT.
+// of the user's launches is STAGECOACH_LAUNCH, a replacement has STAGECOACH_REPLACEMENT, and the
+// devices that are left are STAGECOACH_DEVICES ("0,2,3").
 //
 // torchrun's names are common ones, so they count only together with TORCHELASTIC_RUN_ID or
 // MASTER_ADDR. Slurm's count only within a step that srun has started (SLURM_STEP_ID): a batch
@@ -69,6 +74,11 @@ absl::StatusOr<std::optional<Launch>> FindLaunch(Environment get);
 // Does the same for the environment of this process. Not to be called while another thread changes
 // it.
 absl::StatusOr<std::optional<Launch>> FindLaunch();
+
+// Returns Launch::devices, also for the last process that is left of a run, which alone is no
+// launch.
+absl::StatusOr<std::vector<int>> FindDevicesLeft(Environment get);
+absl::StatusOr<std::vector<int>> FindDevicesLeft();
 
 }  // namespace stagecoach::engine
 

@@ -26,6 +26,9 @@ class Dataset {
   virtual ~Dataset();
 
   virtual int64_t rows() const = 0;  // >= 1
+  // True if rows are made on demand and never end: rows() is then kEndlessRows, and they are
+  // trained on in their order (engine/data/stream_dataset.h).
+  virtual bool is_endless() const { return false; }
   const SampleSpec& spec() const { return spec_; }
   // Returns how many of TargetSpec::answers() a row has: not all of them if some of its labels are
   // kernels::kNoLabel, but at least one.
@@ -77,6 +80,8 @@ class Dataset {
 
   const SampleSpec spec_;
 };
+
+inline constexpr int64_t kEndlessRows = int64_t{1} << 53;
 
 // Returns the number of answers that rows have in all.
 int64_t CountAnswers(const Dataset& data, absl::Span<const int64_t> rows);

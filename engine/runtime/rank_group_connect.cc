@@ -65,6 +65,7 @@ absl::StatusOr<std::string> NewCommunicatorId() {
 
 absl::Status CheckRankGroup(const RankGroupOptions& options) {
   const DeviceSpec& device = options.device;
+  RETURN_IF_ERROR(CheckClusterOf(device, options.devices()));
   if (!device.gpus.empty() && static_cast<int>(device.gpus.size()) < options.devices()) {
     return absl::InvalidArgumentError(absl::StrCat(device.gpus.size(), " GPUs are named for ",
                                                    options.devices(),
@@ -123,9 +124,8 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOpt
 absl::Status RankGroup::MakeDevices() {
   members_.resize(Index(mesh_.num_devices()));
   // The work of the second device is light, and takes no memory.
-  DeviceSpec beside = options_.device;
+  DeviceSpec beside = options_.device.Unlimited();
   beside.threads = 1;
-  beside.memory_bytes = 0;
   beside.tuning_file.clear();
   for (int index = 0; index < mesh_.num_devices(); ++index) {
     if (options_.rendezvous != nullptr && options_.rendezvous->rank() != index) continue;

@@ -206,15 +206,18 @@ absl::Status CheckGpuMemory(const DeviceSpec& spec, absl::Span<const int64_t> by
   const kernels::CudaSystem system = backend->Inspect();
   RETURN_IF_ERROR(system.usable);
   std::vector<int64_t> needed_bytes(system.gpus.size());
-  for (size_t device = 0; device < bytes.size(); ++device) {
-    const auto gpu = static_cast<size_t>(spec.gpu_of(static_cast<int>(device)));
-    if (gpu < needed_bytes.size()) needed_bytes[gpu] += bytes[device];
+  std::vector<bool> has_budget(system.gpus.size(), true);
+  for (int device = 0; device < static_cast<int>(bytes.size()); ++device) {
+    const auto gpu = static_cast<size_t>(spec.gpu_of(device));
+    if (gpu >= needed_bytes.size()) continue;
+    needed_bytes[gpu] += bytes[static_cast<size_t>(device)];
+    if (spec.memory_bytes_of(device) == 0) has_budget[gpu] = false;
   }
   for (size_t gpu = 0; gpu < needed_bytes.size(); ++gpu) {
     if (needed_bytes[gpu] == 0) continue;
     ASSIGN_OR_RETURN(const int64_t free_bytes, backend->FreeBytes(static_cast<int>(gpu)));
     const int64_t available_bytes =
-        spec.memory_bytes > 0 ? free_bytes : kernels::DefaultBudgetBytes(free_bytes);
+        has_budget[gpu] ? free_bytes : kernels::DefaultBudgetBytes(free_bytes);
     if (needed_bytes[gpu] <= available_bytes) continue;
     return absl::UnavailableError(absl::StrCat(
         base::FormatBytes(needed_bytes[gpu]), " are needed on GPU ", gpu, ", which has ",

@@ -1,6 +1,7 @@
 #include "engine/session/plan_choice.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/units.h"
 #include "engine/runtime/stage/profile.h"
 #include "engine/session/asked_schedule.h"
+#include "engine/session/machine.h"
 #include "engine/session/training.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
@@ -26,11 +28,23 @@
 namespace stagecoach::engine {
 namespace {
 
+// Devices of each replica, if neither a plan nor a schedule decides.
+absl::StatusOr<int> DevicesOf(const RunConfig& options) {
+  if (options.stages.has_value()) return *options.stages;
+  if (!options.cluster.has_value()) return kDefaultStages;
+  const int devices = options.cluster->size();
+  if (devices % options.replicas == 0) return devices / options.replicas;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ", devices, " devices of ", NameOfCluster(options), " cannot be divided among ",
+      options.replicas, " replicas: say with --devices how many each takes"));
+}
+
 // How the plan is to be found.
 absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
   const int blocks = options.gradient_blocks.value_or(options.replicas);
+  ASSIGN_OR_RETURN(const int devices, DevicesOf(options));
   PlanOptions plan = {
-      .devices = options.stages.value_or(kDefaultStages),
+      .devices = devices,
       .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
       .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
       .chunks = options.chunks,
@@ -51,19 +65,11 @@ absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
   return plan;
 }
 
-absl::Status CheckBudget(const partition::CompiledPlan& plan, int64_t device_memory_bytes) {
-  if (device_memory_bytes == 0) return absl::OkStatus();
-  const std::vector<partition::RankReport>& ranks = plan.ranks;
-  // The one that needs most: a budget that suffices for it suffices for all.
-  const auto largest = std::max_element(
-      ranks.begin(), ranks.end(),
-      [](const auto& a, const auto& b) { return a.peak_bytes() < b.peak_bytes(); });
-  if (largest->peak_bytes() <= device_memory_bytes) return absl::OkStatus();
+absl::Status CheckBudgets(const PreparedRun& run) {
+  const absl::Status fits = CheckFits(run.compiled, run.device.ClusterOf(run.plan().num_devices()));
+  if (fits.ok()) return fits;
   return absl::ResourceExhaustedError(
-      absl::StrCat("the plan does not fit: ",
-                   partition::Excess(absl::StrCat(largest - ranks.begin()), largest->peak_bytes(),
-                                     device_memory_bytes),
-                   "\n", PlanTable(plan)));
+      absl::StrCat("the plan does not fit: ", fits.message(), "\n", PlanTable(run.compiled)));
 }
 
 bool HasPlan(const RunConfig& options) {
@@ -121,7 +127,7 @@ absl::StatusOr<PreparedRun> UsePlan(const RunConfig& options, const Model& model
                                  .device = given.device,
                                  .exchange = ExchangeOf(options.device, given.device)});
   ASSIGN_OR_RETURN(PreparedRun run, OnDevices(given.device, PrepareRun(model, given)));
-  RETURN_IF_ERROR(CheckBudget(run.compiled, options.device_memory_bytes));
+  RETURN_IF_ERROR(CheckBudgets(run));
   return run;
 }
 
@@ -131,36 +137,55 @@ constexpr double kLeastGain = 0.02;
 
 absl::StatusOr<double> PredictedStepNs(const PreparedRun& run, const PlanOptions& options) {
   const int devices = run.plan().num_devices();
-  ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
-                   EvaluatePlan(run.plan(), JoinProfiles("", {run.profile}),
-                                partition::UniformCluster(devices)));
+  ASSIGN_OR_RETURN(
+      const partition::PlanEvaluation evaluation,
+      EvaluatePlan(run.plan(), JoinProfiles("", {run.profile}), run.device.ClusterOf(devices)));
   return StepNsOnCores(evaluation, options.cores > 0 ? options.cores : devices);
+}
+
+bool LimitsMemory(const DeviceSpec& device) {
+  return device.memory_bytes > 0 || device.cluster.limits_memory();
+}
+
+std::string NameOfSchedule(const PreparedRun& run) {
+  const std::string& name = run.plan().schedule.name;
+  return name == partition::kAnySchedule ? "an order of its own" : name;
 }
 
 // The usual schedule, unless any schedule has a plan that is faster by kLeastGain, and fits.
 absl::StatusOr<PreparedRun> ChooseRun(const RunConfig& options, const Model& model,
                                       const ModelProfile& profile, const PlanOptions& plan) {
-  ASSIGN_OR_RETURN(PreparedRun usual, PrepareRun(model, profile, plan));
+  absl::StatusOr<PreparedRun> usual = PrepareRun(model, profile, plan);
   const int64_t passes = int64_t{plan.devices} * plan.micro_batches;
-  // With a budget, the usual one needs least, and the search may take long.
   const bool is_open = plan.devices > 1 && passes <= kMostPassesToChoose && plan.chunks == 0 &&
-                       plan.device.memory_bytes == 0 && options.recompute == Recompute::kPlanned;
-  if (!is_open) return usual;
+                       options.recompute == Recompute::kPlanned;
+  // With a budget, the usual one needs least, and the search may take long: it is for devices that
+  // are described, on which the usual one does not fit without repeating passes.
+  const bool searches = usual.ok() ? !LimitsMemory(plan.device)
+                                   : !plan.device.are_alike() && IsLackOfMemory(usual.status());
+  if (!is_open || !searches) return usual;
   PlanOptions any = plan;
   any.schedule = partition::kAnySchedule;
   absl::StatusOr<PreparedRun> fastest = PrepareRun(model, profile, any);
   if (!fastest.ok() ||
       !CheckHasRoom(options, *fastest, {.saves = !options.checkpoints.empty()}).ok())
     return usual;
-  ASSIGN_OR_RETURN(const double usual_ns, PredictedStepNs(usual, plan));
+  if (!usual.ok()) {
+    const auto recomputed = std::ssize(fastest->plan().recomputed);
+    fastest->choice = absl::StrCat(
+        NameOfSchedule(*fastest),
+        recomputed > 0
+            ? absl::StrCat(", with ", partition::Counted(recomputed, "layer"), " recomputed")
+            : "",
+        ", since ", kUsualSchedule, " does not fit the devices without recomputation");
+    return fastest;
+  }
+  ASSIGN_OR_RETURN(const double usual_ns, PredictedStepNs(*usual, plan));
   ASSIGN_OR_RETURN(const double fastest_ns, PredictedStepNs(*fastest, plan));
   const double gain = usual_ns / fastest_ns - 1;
   if (gain < kLeastGain) return usual;
-  const bool is_searched = fastest->plan().schedule.name == partition::kAnySchedule;
-  fastest->choice =
-      absl::StrFormat("%s, predicted to be %.0f %% faster than %s",
-                      is_searched ? "an order of its own" : fastest->plan().schedule.name,
-                      100 * gain, kUsualSchedule);
+  fastest->choice = absl::StrFormat("%s, predicted to be %.0f %% faster than %s",
+                                    NameOfSchedule(*fastest), 100 * gain, kUsualSchedule);
   const int devices = plan.devices * plan.replication.replicas;
   if (plan.cores > 0 && plan.cores < devices) {
     absl::StrAppendFormat(&fastest->choice, " where %d devices share %.3g cores", devices,
@@ -210,9 +235,9 @@ absl::StatusOr<PreparedRun> CutOverDevicesLeft(const RunConfig& options,
       plan.optimizer = planned.optimizer;
       shape.schedule = plan.schedule;  // one is as good as another to compare shapes by
       ASSIGN_OR_RETURN(PreparedRun run, CutModel(shape, planned.model, plan));
-      ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
-                       EvaluatePlan(run.plan(), JoinProfiles("", {run.profile}),
-                                    partition::UniformCluster(devices, device.memory_bytes)));
+      ASSIGN_OR_RETURN(
+          const partition::PlanEvaluation evaluation,
+          EvaluatePlan(run.plan(), JoinProfiles("", {run.profile}), device.ClusterOf(devices)));
       if (best.has_value() && best_ns <= evaluation.objective_ns) return absl::OkStatus();
       best = std::move(run);
       best_ns = evaluation.objective_ns;
@@ -250,13 +275,35 @@ RunConfig InPlaceOf(const partition::Plan& plan, RunConfig options) {
   return options;
 }
 
+// Keeps those devices of a cluster, which a plan has; all, if it names none.
+absl::Status KeepNamed(const std::vector<std::string>& names, RunConfig& options) {
+  if (names.empty() || !options.cluster.has_value()) return absl::OkStatus();
+  const std::vector<partition::ClusterDevice>& devices = options.cluster->devices;
+  std::vector<int> kept;
+  for (const std::string& name : names) {
+    const auto found =
+        std::find_if(devices.begin(), devices.end(),
+                     [&](const partition::ClusterDevice& device) { return device.name == name; });
+    if (found == devices.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(options.plan_file, " is for device ", name,
+                                                     ", which ", NameOfCluster(options),
+                                                     " does not have: plan for these devices"));
+    }
+    kept.push_back(static_cast<int>(found - devices.begin()));
+  }
+  options.cluster = options.cluster->Keep(kept);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PreparedRun> TakeGivenPlan(const RunConfig& options, ModelSource model) {
   ASSIGN_OR_RETURN(const partition::PlanFile file, TakePlan(options));
   const partition::Plan& plan = file.plan;
   if (options.devices_left.value_or(plan.num_devices()) != plan.num_devices()) {
     return ChooseForDevicesLeft(InPlaceOf(plan, options), model);
   }
-  ASSIGN_OR_RETURN(const DeviceSpec device, ChooseDevices(options, plan.num_devices()));
+  RunConfig on_named = options;
+  RETURN_IF_ERROR(KeepNamed(file.devices, on_named));
+  ASSIGN_OR_RETURN(const DeviceSpec device, ChooseDevices(on_named, plan.num_devices()));
   ASSIGN_OR_RETURN(const PlannedModel planned, model(plan.batch_rows()));
   ASSIGN_OR_RETURN(PreparedRun run,
                    UsePlan(options, planned.model,
@@ -268,12 +315,35 @@ absl::StatusOr<PreparedRun> TakeGivenPlan(const RunConfig& options, ModelSource 
 // Takes fewer devices than usual if the model has fewer layers, and none were asked for.
 void LimitDevices(const RunConfig& options, const Model& model, PlanOptions& plan) {
   if (options.stages.has_value() || plan.given.has_value() || options.is_process()) return;
-  plan.devices = std::min(plan.devices, std::max(1, model.num_layers() / std::max(1, plan.chunks)));
+  const int most = std::max(1, model.num_layers() / std::max(1, plan.chunks));
+  if (plan.devices <= most) return;
+  plan.devices = most;
+  if (!options.cluster.has_value()) return;
+  options.notices.Tell(
+      absl::StrCat("the model has ", partition::Counted(model.num_layers(), "layer"),
+                   ": only the first ", most * plan.replication.replicas, " of the ",
+                   options.cluster->size(), " devices of ", NameOfCluster(options), " are used"));
+}
+
+// Reads the cluster, if there is one, so that it is in the configuration from then on.
+absl::StatusOr<RunConfig> WithCluster(RunConfig options) {
+  ASSIGN_OR_RETURN(options.cluster, ReadCluster(options));
+  return options;
 }
 
 }  // namespace
 
-absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& options, ModelSource model) {
+absl::StatusOr<std::optional<partition::Cluster>> PlannedCluster(const RunConfig& options) {
+  ASSIGN_OR_RETURN(RunConfig own, WithCluster(options));
+  if (own.cluster.has_value() && HasPlan(options)) {
+    ASSIGN_OR_RETURN(const partition::PlanFile file, TakePlan(options));
+    RETURN_IF_ERROR(KeepNamed(file.devices, own));
+  }
+  return std::move(own.cluster);
+}
+
+absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model) {
+  ASSIGN_OR_RETURN(const RunConfig options, WithCluster(given));
   if (HasPlan(options)) return TakeGivenPlan(options, model);
   if (options.devices_left.has_value()) {
     if (!schedule::IsScheduleFile(options.schedule)) return ChooseForDevicesLeft(options, model);
@@ -297,7 +367,8 @@ absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& options, ModelSource mod
   return CutModel(options, planned.model, plan);
 }
 
-absl::Status CheckPlanFlags(const RunConfig& options) {
+absl::Status CheckPlanFlags(const RunConfig& given) {
+  ASSIGN_OR_RETURN(const RunConfig options, WithCluster(given));
   return HasPlan(options) ? TakePlan(options).status() : PlanOptionsOf(options).status();
 }
 

@@ -2,12 +2,14 @@
 #define STAGECOACH_ENGINE_SESSION_PLAN_CHOICE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/session/run_config.h"
 #include "engine/train/prepared_run.h"
+#include "partition/cost/cluster.h"
 
 namespace stagecoach::engine {
 
@@ -20,6 +22,10 @@ using ModelSource = absl::FunctionRef<absl::StatusOr<PlannedModel>(int64_t batch
 // usual schedule or the fastest (RunConfig::schedule). Other devices than those that the
 // configuration names are not tried (WithFallBack).
 absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& options, ModelSource model);
+
+// Returns the devices of the cluster that the configuration names; those that its plan names, if
+// that is for some of them only. Nothing: it names none.
+absl::StatusOr<std::optional<partition::Cluster>> PlannedCluster(const RunConfig& options);
 
 // Returns the errors of ChoosePlan that configuration and files alone show, before data are read or
 // devices asked for.

@@ -15,6 +15,7 @@
 #include "base/error_class.h"
 #include "base/status_macros.h"
 #include "engine/session/machine.h"
+#include "engine/session/plan_choice.h"
 #include "kernels/cuda_backend.h"
 #include "schedule/io/schedule_file.h"
 
@@ -109,6 +110,18 @@ absl::Status CheckProcesses(const Launch& launch, int devices, absl::string_view
       is_own ? absl::StrCat(": --processes ", devices) : ""));
 }
 
+absl::Status KeepDevicesLeft(const std::vector<int>& devices, RunConfig& options) {
+  ASSIGN_OR_RETURN(options.cluster, PlannedCluster(options));
+  if (!options.cluster.has_value() || devices.empty()) return absl::OkStatus();
+  if (devices.back() >= options.cluster->size()) {
+    return base::UsageError(absl::StrCat("STAGECOACH_DEVICES names device ", devices.back(),
+                                         ", but ", NameOfCluster(options), " has ",
+                                         options.cluster->size()));
+  }
+  options.cluster = options.cluster->Keep(devices);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RunConfig> OptionsOfRank(const Launch& launch, RunConfig options) {
   if (options.device.kind == "auto") {
     return base::UsageError(
@@ -129,12 +142,23 @@ absl::StatusOr<RunConfig> OptionsOfRank(const Launch& launch, RunConfig options)
         "each process would measure for itself: plan with --profile measured once, and train "
         "--plan");
   }
+  RETURN_IF_ERROR(KeepDevicesLeft(launch.devices, options));
+  if (options.cluster.has_value() && !options.stages.has_value() && options.plan_file.empty()) {
+    RETURN_IF_ERROR(CheckProcesses(launch, options.cluster->size(), NameOfCluster(options)));
+  }
   if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / options.replicas);
   const int devices = *options.stages * options.replicas;
   const bool has_own_plan =
       !options.plan_file.empty() || schedule::IsScheduleFile(options.schedule);
   if (launch.restarts > 0 && (devices != launch.ranks || has_own_plan)) {
     options.devices_left = launch.ranks;
+    const bool is_told = launch.launcher == kOwnLauncher || !launch.devices.empty();
+    if (!is_told && options.cluster.has_value() && options.cluster->size() > launch.ranks) {
+      return base::UsageError(
+          absl::StrCat(DescribeLaunch(launch), " processes, and does not tell which of the ",
+                       options.cluster->size(), " devices of ", NameOfCluster(options),
+                       " they have: name a cluster of those that are left"));
+    }
   } else if (options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(
         launch, devices,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -23,6 +24,10 @@ std::string DescribeLaunch(const Launch& launch);
 // Returns InvalidArgument unless there are as many processes as devices. `of` is what the devices
 // come from, such as "--stages 4" or a plan.
 absl::Status CheckProcesses(const Launch& launch, int devices, absl::string_view of);
+
+// Of the cluster, if there is one, keeps the devices that the plan names, and of these the given
+// ones (Launch::devices), unless none have been lost.
+absl::Status KeepDevicesLeft(const std::vector<int>& devices, RunConfig& options);
 
 // Returns the configuration of this process, except for its GPU. InvalidArgument: an option that
 // does not work with processes, or another number of them than of devices (stages of all replicas),

@@ -16,6 +16,8 @@
 #include "engine/session/machine.h"
 #include "engine/session/plan_choice.h"
 #include "engine/session/training.h"
+#include "partition/io/cluster_file.h"
+#include "partition/plan/plan_evaluation.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -68,7 +70,10 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
 
 double CoresFor(const DeviceSpec& device) {
   if (device.kind != DeviceKind::kCpu) return std::numeric_limits<double>::infinity();
-  return base::AvailableCpus() / static_cast<double>(device.threads);
+  if (device.are_alike()) return base::AvailableCpus() / static_cast<double>(device.threads);
+  int threads = 0;
+  for (int i = 0; i < device.cluster.size(); ++i) threads += device.threads_of(i);
+  return base::AvailableCpus() * static_cast<double>(device.cluster.size()) / threads;
 }
 
 std::string DescribeMeasuring(absl::Span<const int64_t> micro_batch_rows) {
@@ -107,9 +112,42 @@ schedule::ResultsPlace ResultsOf(const RunConfig& options,
 }
 
 absl::StatusOr<DeviceSpec> ChooseDevices(const RunConfig& options, int devices) {
+  ASSIGN_OR_RETURN(const std::optional<partition::Cluster> cluster, ReadCluster(options));
+  if (cluster.has_value()) {
+    DeviceSpec any;  // what is wrong with the cluster comes first
+    RETURN_IF_ERROR(SetCluster(options, *cluster, devices, any));
+  }
   ASSIGN_OR_RETURN(DeviceSpec device, Resolve(options.device, devices, options.notices));
   device.memory_bytes = options.device_memory_bytes;
+  if (cluster.has_value()) RETURN_IF_ERROR(SetCluster(options, *cluster, devices, device));
   return device;
+}
+
+absl::Status SetCluster(const RunConfig& options, const partition::Cluster& cluster, int devices,
+                        DeviceSpec& device) {
+  const std::string name = NameOfCluster(options);
+  if (cluster.size() < devices) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " has ", partition::Counted(cluster.size(), "device"), ", and the run takes ",
+        devices, ": name fewer with --devices, or describe more"));
+  }
+  const bool names_threads =
+      absl::c_any_of(cluster.devices, [](const auto& own) { return own.threads > 0; });
+  if (names_threads && options.device.threads != DeviceChoice().threads) {
+    return base::UsageError(absl::StrCat("--threads-per-device is ", options.device.threads,
+                                         ", but ", name, " says the threads of its devices"));
+  }
+  device.cluster = cluster;
+  return base::Annotate(CheckClusterOf(device, devices), name);
+}
+
+absl::StatusOr<std::optional<partition::Cluster>> ReadCluster(const RunConfig& options) {
+  if (options.cluster.has_value() || options.cluster_file.empty()) return options.cluster;
+  return partition::ReadClusterFile(options.cluster_file);
+}
+
+std::string NameOfCluster(const RunConfig& options) {
+  return options.cluster_file.empty() ? "the cluster" : options.cluster_file;
 }
 
 // Before anything is created on GPUs: other programs may use their memory, too.

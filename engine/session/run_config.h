@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,10 @@
 #include "engine/session/device_choice.h"
 #include "engine/session/notices.h"
 #include "engine/session/stop_condition.h"
+#include "engine/train/fit.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
+#include "partition/cost/cluster.h"
 #include "partition/cost/layer_cost.h"
 #include "partition/plan/plan.h"
 
@@ -105,7 +108,11 @@ struct RunConfig {
   // The devices that are left of a run. Unless the given plan or schedule is for that number, the
   // run takes the fastest plan over them, with any stages and replicas.
   std::optional<int> devices_left;
-  int64_t device_memory_bytes = 0;  // 0: no limit
+  int64_t device_memory_bytes = 0;  // of devices without a limit of their own; 0: no limit
+  // Devices that differ are read from this file (partition/io/cluster_file.h) rather than given;
+  // DeviceSpec::cluster. `stages` is then all of them, if it is not set.
+  std::string cluster_file;                   // "": none
+  std::optional<partition::Cluster> cluster;  // replaces the file's
   std::string profile = "analytic";
   // The plan is read from this file rather than made; `stages` to `batch` and `profile` are not
   // used.
@@ -144,7 +151,8 @@ struct RunConfig {
   std::string best_by = "test_loss";  // FitOptions, and so is the next
   int64_t patience = 0;
   std::vector<std::string> evaluation_metrics;  // of MetricTypes, besides loss and accuracy
-  int64_t sampled_answers = 0;                  // of the model (AnswerSampler), at each evaluation
+  std::vector<std::shared_ptr<EvaluationMetric>> own_metrics;
+  int64_t sampled_answers = 0;  // of the model (AnswerSampler), at each evaluation
   int64_t log_every_steps = 0;  // between lines of steps; 0: none, but in a file of metrics all
   std::optional<float> learning_rate;  // unset: LearningRateOf decides, and so for the next two
   std::string learning_rate_schedule = "warmup-cosine";
@@ -253,7 +261,19 @@ schedule::ResultsPlace ResultsOf(const RunConfig& options,
 absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t features,
                                             int64_t steps);
 
-// Returns what each of the devices is.
+// Returns the devices that the configuration describes, read from its file if they are in one;
+// nothing: they are all alike.
+absl::StatusOr<std::optional<partition::Cluster>> ReadCluster(const RunConfig& options);
+// Returns what messages call them.
+std::string NameOfCluster(const RunConfig& options);
+
+// Sets the cluster of such devices. InvalidArgument: it has fewer, or what is said of them
+// contradicts other options.
+absl::Status SetCluster(const RunConfig& options, const partition::Cluster& cluster, int devices,
+                        DeviceSpec& device);
+
+// Returns what the first `devices` of the run's devices are. Errors: those of Resolve and
+// SetCluster.
 absl::StatusOr<DeviceSpec> ChooseDevices(const RunConfig& options, int devices);
 
 // Reads the model from `text` or, if that is "", makes the default network for numbers.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/file_lock.h"
@@ -52,6 +53,9 @@ absl::StatusOr<TrainingOutcome> Train(RunConfig config, const TrainingHooks& hoo
                           lock.ok() ? *std::move(lock) : std::nullopt, supervisor.get());
   if (!launch.has_value()) {
     RETURN_IF_ERROR(resumes.status());
+    ASSIGN_OR_RETURN(const std::vector<int> left, FindDevicesLeft());
+    RETURN_IF_ERROR(KeepDevicesLeft(left, config));
+    if (!left.empty() && config.cluster.has_value()) config.devices_left = config.cluster->size();
     return process.Train(config, {});
   }
   absl::StatusOr<TrainingOutcome> outcome = absl::UnknownError("");

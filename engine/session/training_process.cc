@@ -383,6 +383,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                  return options.stop_when.has_value() && options.stop_when->IsMet(metrics);
                },
            .metrics = EvaluatedMetrics(options),
+           .own_metrics = options.own_metrics,
            .best_by = options.best_by,
            .patience = options.patience,
            .on_step =

@@ -6,11 +6,15 @@
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
@@ -37,6 +41,28 @@ std::string HashOf(const std::string& before, double loss) {
   hasher.UpdateValue(loss);
   return hasher.HexDigest();
 }
+
+// The order in which an epoch visits the rows of its data.
+class RowOrder {
+ public:
+  RowOrder(uint64_t seed, int epoch, const Dataset& data, int64_t batch) : batch_(batch) {
+    if (!data.is_endless()) shuffled_ = EpochOrder(seed, epoch, data.rows());
+  }
+  // Returns a batch of them.
+  std::vector<int64_t> From(int64_t first) const {
+    std::vector<int64_t> rows(static_cast<size_t>(batch_));
+    if (shuffled_.empty()) {
+      std::iota(rows.begin(), rows.end(), first);
+    } else {
+      std::copy_n(shuffled_.begin() + first, batch_, rows.begin());
+    }
+    return rows;
+  }
+
+ private:
+  const int64_t batch_;
+  std::vector<int64_t> shuffled_;  // empty: they are as they come
+};
 
 // Advances the position after a step of a run.
 void Advance(const StepResult& taken, const TargetSpec& target, DataPosition& position) {
@@ -95,6 +121,21 @@ class TrainingLoop {
     if (steps_per_epoch_ == 0) {
       return absl::InvalidArgumentError(absl::StrCat("the training data has ", data_.train->rows(),
                                                      " rows, less than one batch of ", batch_));
+    }
+    if (data_.train->is_endless() && !options_.steps.has_value()) {
+      return absl::InvalidArgumentError(
+          "the training data have no end: say how many steps to train (FitOptions::steps)");
+    }
+    if (data_.test->is_endless()) {
+      return absl::InvalidArgumentError("the test data have no end, and are evaluated as a whole");
+    }
+    RETURN_IF_ERROR(CheckOwnMetrics(options_.own_metrics));
+    std::vector<std::string> names = MetricNames();
+    for (const auto& own : options_.own_metrics) names.push_back(own->name());
+    if (!absl::c_linear_search(names, options_.best_by)) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no metric ", options_.best_by,
+                                                     " to compare by: expected one of ",
+                                                     absl::StrJoin(names, ", ")));
     }
     result_.epochs = position_.epoch - 1;
     Show();
@@ -169,30 +210,31 @@ class TrainingLoop {
     const int epoch = position_.epoch;
     const std::shared_ptr<const Dataset> own = data_.train->ForEpoch(options_.seed, epoch);
     const Dataset& train = own == nullptr ? *data_.train : *own;
-    const std::vector<int64_t> order = EpochOrder(options_.seed, epoch, train.rows());
     const Stopwatch watch;
     const double evaluated_before = all_evaluations_seconds_;
     const int64_t first_row = position_.rows;
-    const int64_t steps = std::min((std::ssize(order) - first_row) / batch_, StepsLeft());
+    const int64_t steps = std::min((train.rows() - first_row) / batch_, StepsLeft());
     const int64_t end = first_row + steps * batch_;
+    const RowOrder order(options_.seed, epoch, train, batch_);
     const auto rows_from = [&](int64_t first) {
-      return first < end ? absl::MakeConstSpan(order).subspan(static_cast<size_t>(first),
-                                                              static_cast<size_t>(batch_))
-                         : absl::Span<const int64_t>();
+      return first < end ? order.From(first) : std::vector<int64_t>();
     };
     Describe(row);
     // The position at which the run resumes may not have been evaluated yet.
     if (first_row < end && IsEvaluationDue()) RETURN_IF_ERROR(EvaluateWithin(row));
     if (IsOver()) return absl::OkStatus();
+    std::vector<int64_t> rows = rows_from(position_.rows);
     while (position_.rows < end) {
       RETURN_IF_ERROR(StopIfAsked());
       if (result_.stopped) return absl::OkStatus();
-      ASSIGN_OR_RETURN(const StepResult taken,
-                       trainer_.Step(train, rows_from(position_.rows),
-                                     // Prepared samples do not outlive an evaluation.
-                                     IsEvaluatedAfter(trainer_.steps() + 1)
-                                         ? absl::Span<const int64_t>()
-                                         : rows_from(position_.rows + batch_)));
+      std::vector<int64_t> next = rows_from(position_.rows + batch_);
+      ASSIGN_OR_RETURN(
+          const StepResult taken,
+          trainer_.Step(train, rows,
+                        // Prepared samples do not outlive an evaluation.
+                        IsEvaluatedAfter(trainer_.steps() + 1) ? absl::Span<const int64_t>()
+                                                               : absl::MakeConstSpan(next)));
+      rows = std::move(next);  // where the trainer knows them
       Advance(taken, target(), position_);
       Show();
       Describe(row);
@@ -243,19 +285,27 @@ class TrainingLoop {
   }
 
   absl::StatusOr<Evaluation> EvaluateTestData(EpochResult& row) {
-    if (options_.metrics.empty()) return trainer_.Evaluate(*data_.test, options_.stop);
+    const bool has_own = !options_.own_metrics.empty();
+    if (options_.metrics.empty() && !has_own) {
+      return trainer_.Evaluate(*data_.test, options_.stop);
+    }
     const int64_t classes = trainer_.run().profile.output.elements();
     ClassMetrics metrics(options_.metrics, classes);
-    ASSIGN_OR_RETURN(const Evaluation evaluation,
-                     trainer_.Predict(*data_.test, [&](const Outputs& outputs) {
-                       for (int64_t i = 0; i < outputs.rows; ++i) {
-                         metrics.Add(outputs.values.subspan(static_cast<size_t>(i * classes),
-                                                            static_cast<size_t>(classes)),
-                                     data_.test->label(outputs.first_row + i));
-                       }
-                       return absl::OkStatus();
-                     }));
+    for (const auto& own : options_.own_metrics) own->Begin();
+    const auto take = [&](const Outputs& outputs) -> absl::Status {
+      for (int64_t i = 0; !options_.metrics.empty() && i < outputs.rows; ++i) {
+        metrics.Add(
+            outputs.values.subspan(static_cast<size_t>(i * classes), static_cast<size_t>(classes)),
+            data_.test->label(outputs.first_row + i));
+      }
+      for (const auto& own : options_.own_metrics) {
+        RETURN_IF_ERROR(base::Annotate(own->Add(*data_.test, outputs), own->name()));
+      }
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Predict(*data_.test, take));
     row.more = metrics.Results();
+    for (const auto& own : options_.own_metrics) row.more[own->name()] = own->Value();
     return evaluation;
   }
 
@@ -371,6 +421,26 @@ class TrainingLoop {
 };
 
 }  // namespace
+
+absl::Status CheckOwnMetrics(absl::Span<const std::shared_ptr<EvaluationMetric>> metrics) {
+  std::vector<std::string> names = MetricNames();
+  for (const std::shared_ptr<EvaluationMetric>& metric : metrics) {
+    const std::string name = metric->name();
+    const bool is_name = !name.empty() && absl::c_all_of(name, [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+    });
+    if (!is_name) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", name, "\" is no name of a metric: expected letters, digits and underscores"));
+    }
+    if (absl::c_linear_search(names, name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is another metric ", name, ": give it a name of its own"));
+    }
+    names.push_back(name);
+  }
+  return absl::OkStatus();
+}
 
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan) {
   return train.rows() / plan.batch_rows();

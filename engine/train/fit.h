@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/data/dataset.h"
 #include "engine/train/trainer.h"
 
@@ -54,6 +56,23 @@ struct SaveReport {
   absl::Duration blocked;            // time for which steps had to wait
 };
 
+// A metric of the caller's own, computed in evaluations from the outputs of the model. Larger
+// values are better: of an error, it returns the negative. The same for all processes of a run.
+class EvaluationMetric {
+ public:
+  virtual ~EvaluationMetric() = default;
+  // Returns the name in reports, events and checkpoints, and for FitOptions::best_by: letters,
+  // digits and underscores, as test_errors; none of MetricTypes.
+  virtual std::string name() const = 0;
+  // An evaluation begins.
+  virtual void Begin() {}
+  // Takes the outputs for consecutive rows of the test data, whose targets that has: all rows, in
+  // order, a batch at a time. An error ends the run.
+  virtual absl::Status Add(const Dataset& data, const Outputs& outputs) = 0;
+  // Returns the value over all that was added since Begin.
+  virtual double Value() const = 0;
+};
+
 // When and how a run is saved: as below; also after the evaluation that ends an epoch; at its end;
 // and when it is stopped. What is saved after a step that is evaluated has the metrics, by which
 // the best checkpoint is chosen (Retention).
@@ -87,9 +106,10 @@ struct FitOptions {
   // Asked after each evaluation, and about the position at which the run resumes; ends the run
   // there if it says so. Metrics are the same in all processes, so they end at the same step.
   std::function<bool(const Metrics&)> stop_when;
-  // Metrics that evaluations compute besides loss and accuracy (MetricTypes, ClassMetrics). With
-  // some, `stop` does not end an evaluation.
+  // Metrics that evaluations compute besides loss and accuracy (MetricTypes, ClassMetrics), and
+  // those of the caller's own. With some, `stop` does not end an evaluation.
   std::vector<std::string> metrics;
+  std::vector<std::shared_ptr<EvaluationMetric>> own_metrics;
   // The metric by which evaluations, and the checkpoints that are kept, are compared.
   std::string best_by = "test_loss";
   // Ends the run after as many evaluations in a row that have not improved it; 0: never.
@@ -119,14 +139,18 @@ struct FitResult {
   absl::Status last_save;  // error of the last checkpoint, if it could not be saved
 };
 
+// Returns InvalidArgument unless each has a name of its own (EvaluationMetric::name).
+absl::Status CheckOwnMetrics(absl::Span<const std::shared_ptr<EvaluationMetric>> metrics);
+
 // Returns the number of steps in an epoch: the samples are shuffled anew for every epoch, those of
 // a text also cut anew (Dataset::ForEpoch), by seed and epoch alone, and those left over after the
 // last whole batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
 
 // Trains, from options.start on, until `epochs` passes over data.train are done, each followed by
-// an evaluation of data.test, or until `steps` are done. InvalidArgument: there are fewer samples
-// than one batch.
+// an evaluation of data.test, or until `steps` are done. Data without an end (StreamOf) have one
+// epoch. InvalidArgument: there are fewer samples than one batch, or they have no end and `steps`
+// is not set, CheckOwnMetrics.
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);
 
 }  // namespace stagecoach::engine

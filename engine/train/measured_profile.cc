@@ -155,18 +155,20 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
   ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
   if (measure.updates_apart) profile.updates_in_backward = false;
   const int devices = std::min(measure.devices, model.num_layers());
+  DeviceSpec device = options.device;
+  device.cluster = {};  // the speeds of its devices are relative to this one
   ASSIGN_OR_RETURN(const PreparedRun cut,
                    PrepareRun(model, profile,
                               PlanOptions{.devices = devices,
                                           .micro_batches = kMicroBatchesPerDevice * devices,
                                           .micro_batch_rows = options.micro_batch_rows,
                                           .optimizer = options.optimizer,
-                                          .device = options.device}));
+                                          .device = device}));
   ASSIGN_OR_RETURN(PreparedRun fine,
                    PrepareRun(model, profile,
                               GivenPlan{.plan = StagePerLayer(cut.plan(), profile.layers),
                                         .optimizer = options.optimizer,
-                                        .device = options.device,
+                                        .device = device,
                                         .transfers = cut.compiled.lowered->transfers}));
   ASSIGN_OR_RETURN(TracedSteps steps,
                    TraceSteps(std::move(fine), measure.repeats, measure.is_stopped));
@@ -208,7 +210,7 @@ absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::strin
 
 absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas) {
   STAGECOACH_CHECK(replicas >= 2, "one replica exchanges nothing");
-  device.memory_bytes = 0;
+  device = device.Unlimited();
   constexpr int64_t kFeatures = 1024, kWidth = 2048;  // 2 * 1024 * 2048 + 2048^2 parameters
   ASSIGN_OR_RETURN(const Model model, DefaultNetwork(kFeatures, kFeatures, 3, kWidth));
   ASSIGN_OR_RETURN(

@@ -104,6 +104,12 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
       if (plan().stage_of(layer) == index)
         options.recomputed.push_back(layer - plan().first(index));
     }
+    if (!options_.device.are_alike()) {
+      for (int layer = plan().first(index); layer <= plan().last(index); ++layer) {
+        const partition::LayerCost& cost = run_.profile.layers[static_cast<size_t>(layer)];
+        options.workspace_bytes.push_back(cost.memory.workspace_bytes);
+      }
+    }
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(device), run_.model,
                                                                  run_.profile.parameters, options));
     STAGECOACH_CHECK(stage->memory() == run_.compiled.of(id).memory,

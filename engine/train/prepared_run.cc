@@ -64,8 +64,7 @@ absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& p
                                                      const PlanOptions& options) {
   partition::PlannerRequest request;
   request.profile = profile;
-  request.cluster = partition::UniformCluster(options.devices * options.replication.replicas,
-                                              options.device.memory_bytes);
+  request.cluster = options.device.ClusterOf(options.devices * options.replication.replicas);
   request.cluster.transfers = TransfersFor(options);
   request.batch_rows = options.micro_batches * options.micro_batch_rows;
   request.micro_batches = options.micro_batches;
@@ -80,16 +79,17 @@ absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& p
 
 absl::StatusOr<partition::CompiledPlan> PlanForSchedule(const ModelProfile& profile,
                                                         const PlanOptions& options) {
-  const schedule::Transfers transfers = TransfersFor(options);
+  partition::Cluster cluster =
+      options.device.ClusterOf(options.devices * options.replication.replicas);
+  cluster.transfers = TransfersFor(options);
+  const partition::Replication replication = WithPartsFor(cluster.transfers, options.replication);
   return partition::BalanceStages({.layers = profile.layers,
                                    .ends = profile.ends(OwnMicroBatches(options)),
-                                   .devices = options.devices,
-                                   .replication = WithPartsFor(transfers, options.replication),
+                                   .cluster = std::move(cluster),
+                                   .replication = replication,
                                    .schedule = MakerOf(options),
                                    .predicts = options.predicts,
                                    .micro_batch_rows = options.micro_batch_rows,
-                                   .device_memory_bytes = options.device.memory_bytes,
-                                   .transfers = transfers,
                                    .collectives = profile.collectives});
 }
 
@@ -111,7 +111,7 @@ absl::StatusOr<partition::CompiledPlan> FastestPlan(const ModelProfile& profile,
     absl::StatusOr<partition::CompiledPlan> plan = PlanForSchedule(profile, named);
     if (!plan.ok()) continue;  // not for this shape, or it does not fit
     ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
-                     EvaluatePlan(plan->plan, joined, partition::UniformCluster(devices)));
+                     EvaluatePlan(plan->plan, joined, options.device.ClusterOf(devices)));
     const double step_ns = StepNsOnCores(evaluation, options.cores);
     if (step_ns >= best_ns) continue;
     best_ns = step_ns;
@@ -123,6 +123,7 @@ absl::StatusOr<partition::CompiledPlan> FastestPlan(const ModelProfile& profile,
 absl::StatusOr<partition::CompiledPlan> PlanWithStages(const ModelProfile& profile,
                                                        const PlanOptions& options) {
   RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
+  RETURN_IF_ERROR(CheckClusterOf(options.device, options.devices * options.replication.replicas));
   const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
   return is_open && !options.predicts ? FastestPlan(profile, options)
                                       : PlanForSchedule(profile, options);

@@ -25,7 +25,7 @@ struct PreparedRun {
   partition::CompiledPlan compiled;
   Model model;
   Optimizer optimizer;
-  DeviceSpec device;  // for each rank
+  DeviceSpec device;
   ModelProfile profile;
   std::string choice = {};  // why its schedule was chosen, if it was
 
@@ -76,7 +76,7 @@ struct PlanOptions {
   int micro_batches = 1;  // over all replicas
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;  // its state takes memory
-  DeviceSpec device;    // for each rank
+  DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
   Recompute recompute = Recompute::kPlanned;
@@ -86,9 +86,10 @@ struct PlanOptions {
 ProfileOptions ProfileOptionsOf(const PlanOptions& options);
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
-// model; under kAnySchedule, into those of the fastest plan that partition::FindPlan finds or, if
-// devices share cores, of the fastest of that and those of all named schedules. Errors: those of
-// AnalyzeModel, CheckReplication, and partition::BalanceStages or FindPlan.
+// model, at the speeds of the devices and within the memory of each; under kAnySchedule, into those
+// of the fastest plan that partition::FindPlan finds or, if devices share cores, of the fastest of
+// that and those of all named schedules. Errors: those of AnalyzeModel, CheckReplication, and
+// partition::BalanceStages or FindPlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
 // Does the same for a model whose profile, with these options, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,

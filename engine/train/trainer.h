@@ -54,7 +54,7 @@ struct TrainerOptions {
   // anything else. They are 0 until then, which saves the time of drawing them.
   bool draws_parameters = true;
   OnNonFinite on_nonfinite = OnNonFinite::kStop;
-  DeviceSpec device;  // for each rank
+  DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
   // With one process per device, this process has device rendezvous->rank() of the plan, and every
   // process makes a trainer of the same model, plan and options and makes the same calls. It

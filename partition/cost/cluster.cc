@@ -25,6 +25,10 @@ absl::Status CheckDevice(const ClusterDevice& device) {
     return absl::InvalidArgumentError(
         absl::StrCat("host is ", device.host, ", expected 0 or more"));
   }
+  if (device.threads < 0 || device.threads > kMaxDeviceThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", device.threads, ", expected 0 to ", kMaxDeviceThreads));
+  }
   return absl::OkStatus();
 }
 
@@ -75,6 +79,23 @@ schedule::Link Cluster::LinkBetween(int from, int to) const {
 bool Cluster::limits_memory() const {
   return std::any_of(devices.begin(), devices.end(),
                      [](const ClusterDevice& device) { return device.memory_bytes > 0; });
+}
+
+Cluster Cluster::Keep(absl::Span<const int> kept) const {
+  Cluster smaller = *this;
+  smaller.devices.clear();
+  smaller.exceptions.clear();
+  std::vector<int> place(devices.size(), -1);
+  for (const int device : kept) {
+    place[static_cast<size_t>(device)] = smaller.size();
+    smaller.devices.push_back(devices[static_cast<size_t>(device)]);
+  }
+  for (ClusterLink exception : exceptions) {
+    exception.from = place[static_cast<size_t>(exception.from)];
+    exception.to = place[static_cast<size_t>(exception.to)];
+    if (exception.from >= 0 && exception.to >= 0) smaller.exceptions.push_back(exception);
+  }
+  return smaller;
 }
 
 Cluster UniformCluster(int devices, int64_t memory_bytes) {

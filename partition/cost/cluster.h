@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "schedule/ir/schedule.h"
 #include "schedule/simulate/costs.h"
 
@@ -16,6 +17,7 @@ struct ClusterDevice {
   double speed = 1.0;        // relative to the profiled device; times are divided by it
   int64_t memory_bytes = 0;  // 0: no limit
   int host = 0;
+  int threads = 0;  // of a CPU device; 0: not said, as for other devices
 
   friend bool operator==(const ClusterDevice&, const ClusterDevice&) = default;
 };
@@ -46,11 +48,15 @@ struct Cluster {
   int size() const { return static_cast<int>(devices.size()); }
   schedule::Link LinkBetween(int from, int to) const;
   bool limits_memory() const;
+  // Returns those devices alone, in that order, with the links between them. Pre-condition: they
+  // are different devices of the cluster.
+  Cluster Keep(absl::Span<const int> kept) const;
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
 inline constexpr int kMaxDevices = 4096;
 inline constexpr double kMaxSpeedRatio = 1e6;
+inline constexpr int kMaxDeviceThreads = 256;
 inline constexpr int64_t kMaxDeviceBytes = int64_t{1} << 50;
 
 // Returns equal devices "0", "1", ... on one host, whose links take no time.
@@ -58,8 +64,9 @@ Cluster UniformCluster(int devices, int64_t memory_bytes = 0);
 
 // Returns InvalidArgument, naming the device or link and the allowed range: no device or more than
 // kMaxDevices, a duplicate or empty name, a speed outside [1 / kMaxSpeedRatio, kMaxSpeedRatio], a
-// size or time that is negative or above its limit (kMaxDeviceBytes, schedule::kMaxTimeNs), a link
-// to itself or to a nonexistent device, or a duplicate link.
+// size, time or number of threads that is negative or above its limit (kMaxDeviceBytes,
+// schedule::kMaxTimeNs, kMaxDeviceThreads), a link to itself or to a nonexistent device, or a
+// duplicate link.
 absl::Status CheckCluster(const Cluster& cluster);
 
 }  // namespace stagecoach::partition

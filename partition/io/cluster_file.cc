@@ -73,9 +73,14 @@ absl::Status ReadGroup(ObjectReader reader, size_t index, Cluster& cluster) {
   const auto [hosts, per_host] = shape;
   ASSIGN_OR_RETURN(const bool same_host, reader.OptionalBool("same_host", false));
   ClusterDevice device;
-  ASSIGN_OR_RETURN(
-      device.speed,
-      reader.OptionalDouble("speed", 1.0, {.min = 1 / kMaxSpeedRatio, .max = kMaxSpeedRatio}));
+  if (reader.Has("threads")) {
+    ASSIGN_OR_RETURN(const int64_t threads,
+                     reader.RequiredInt64("threads", {.min = 1, .max = kMaxDeviceThreads}));
+    device.threads = static_cast<int>(threads);
+  }
+  ASSIGN_OR_RETURN(device.speed,
+                   reader.OptionalDouble("speed", std::max(device.threads, 1),
+                                         {.min = 1 / kMaxSpeedRatio, .max = kMaxSpeedRatio}));
   ASSIGN_OR_RETURN(device.memory_bytes, ReadMemory(reader));
   RETURN_IF_ERROR(reader.Finish());
   if (same_host && (hosts > 1 || cluster.devices.empty())) {

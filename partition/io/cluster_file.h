@@ -17,8 +17,9 @@ namespace stagecoach::partition {
 //   name = "a100"              # default: "group0", "group1", ...; its devices: "a100.0", ...
 //   devices = 8                # on one host; or hosts = 2 and devices_per_host = 8
 //   same_host = false          # true: on the host of the device before, not on one of its own
-//   speed = 1.0                # relative to the profiled device
+//   speed = 1.0                # relative to the profiled device; default: threads, or 1
 //   memory = "80GB"            # of each device; default: no limit
+//   threads = 1                # of each device, if it is CPU cores; the profiled device has one
 //
 //   [links]                    # all optional; without it links take no time
 //   within_host = {latency_us = 5, gigabytes_per_second = 300}

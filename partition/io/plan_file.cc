@@ -1,5 +1,6 @@
 #include "partition/io/plan_file.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -233,6 +234,18 @@ absl::Status ReadOrder(const ArrayReader& array, Plan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status ReadDevices(const ArrayReader& array, PlanFile& file) {
+  for (size_t i = 0; i < array.size(); ++i) {
+    ASSIGN_OR_RETURN(file.devices.emplace_back(), array.String(i));
+    if (std::count(file.devices.begin(), file.devices.end(), file.devices.back()) == 1) continue;
+    return array.Error(i, "appears twice");
+  }
+  if (static_cast<int>(array.size()) == file.plan.num_devices()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(array.path(), ": must be the names of the ",
+                                                 file.plan.num_devices(),
+                                                 " devices of the plan, found ", array.size()));
+}
+
 absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   RETURN_IF_ERROR(ReadPlanHeader(reader));
   PlanFile file;
@@ -257,6 +270,8 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   };
   RETURN_IF_ERROR(read_if_there("recomputed_layers", ReadRecomputed));
   RETURN_IF_ERROR(read_if_there("order", ReadOrder));
+  ASSIGN_OR_RETURN(const std::optional<ArrayReader> devices, reader.OptionalArray("devices"));
+  if (devices.has_value()) RETURN_IF_ERROR(ReadDevices(*devices, file));
   RETURN_IF_ERROR(reader.Finish());
   absl::Status proof = CheckTrains(plan.schedule);
   if (proof.ok()) proof = CheckPerformable(plan);
@@ -340,6 +355,14 @@ std::string ToPlanJson(const PlanFile& file) {
   }
   AppendList("recomputed_layers", plan.recomputed, text);
   AppendList("order", plan.order, text);
+  if (!file.devices.empty()) {
+    absl::StrAppend(&text, ",\n  \"devices\": [",
+                    absl::StrJoin(file.devices, ", ",
+                                  [](std::string* out, const std::string& name) {
+                                    absl::StrAppend(out, Quoted(name));
+                                  }),
+                    "]");
+  }
   if (chunks == 0) {
     std::string schedule = schedule::ToScheduleJson(plan.schedule);
     schedule.pop_back();  // the newline at its end

@@ -50,14 +50,14 @@ double StepNsOnCores(const PlanEvaluation& evaluation, double cores) {
   return SharedCoresStepNs(evaluation.plan().schedule, costs, cores / evaluation.plan().replicas());
 }
 
-absl::Status CheckFits(const PlanEvaluation& evaluation) {
+absl::Status CheckFits(const CompiledPlan& compiled, const Cluster& cluster) {
   int64_t most_excess_bytes = 0;
   absl::Status status;
-  for (Rank rank(0); rank.value() < evaluation.plan().num_ranks(); ++rank) {
-    const int64_t peak_bytes = evaluation.compiled.of(rank).peak_bytes();
-    const int first = evaluation.plan().first_device_of(rank);
-    for (int i = 0; i < evaluation.plan().replicas(); ++i) {
-      const ClusterDevice& device = evaluation.cluster.devices[static_cast<size_t>(first + i)];
+  for (Rank rank(0); rank.value() < compiled.plan.num_ranks(); ++rank) {
+    const int64_t peak_bytes = compiled.of(rank).peak_bytes();
+    const int first = compiled.plan.first_device_of(rank);
+    for (int i = 0; i < compiled.plan.replicas(); ++i) {
+      const ClusterDevice& device = cluster.devices[static_cast<size_t>(first + i)];
       const int64_t excess_bytes = peak_bytes - device.memory_bytes;
       if (device.memory_bytes == 0 || excess_bytes <= most_excess_bytes) continue;
       most_excess_bytes = excess_bytes;
@@ -65,6 +65,10 @@ absl::Status CheckFits(const PlanEvaluation& evaluation) {
     }
   }
   return status;
+}
+
+absl::Status CheckFits(const PlanEvaluation& evaluation) {
+  return CheckFits(evaluation.compiled, evaluation.cluster);
 }
 
 }  // namespace stagecoach::partition

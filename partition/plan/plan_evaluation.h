@@ -106,7 +106,8 @@ bool SharesCores(const PlanEvaluation& evaluation, double cores);
 double StepNsOnCores(const PlanEvaluation& evaluation, double cores);
 
 // Returns OK, or ResourceExhausted with the device that exceeds its memory most, its need and
-// limit.
+// limit. Pre-condition: the cluster has the devices of the plan.
+absl::Status CheckFits(const CompiledPlan& compiled, const Cluster& cluster);
 absl::Status CheckFits(const PlanEvaluation& evaluation);
 
 // Returns "device gpu2 needs 3.1 GB, 1.1 GB more than its memory of 2.0 GB".

@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "partition/cost/cluster.h"
+#include "partition/plan/plan_evaluation.h"
 #include "partition/plan/split_plan.h"
 #include "partition/search/cut_evaluator.h"
 #include "partition/search/cut_search.h"
@@ -26,15 +26,15 @@ namespace {
 
 absl::Status CheckRequest(const BalanceRequest& request) {
   STAGECOACH_CHECK(request.schedule != nullptr, "a request needs a schedule");
-  if (request.devices < 1 || request.micro_batch_rows < 1) {
+  if (request.micro_batch_rows < 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "cannot plan %d devices and micro-batches of %d rows: expected at least 1 of each",
-        request.devices, request.micro_batch_rows));
+        "cannot plan micro-batches of %d rows: expected at least 1", request.micro_batch_rows));
   }
-  if (request.device_memory_bytes < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("device memory is %d bytes: expected a size, or 0 for no limit",
-                        request.device_memory_bytes));
+  RETURN_IF_ERROR(CheckCluster(request.cluster));
+  const int replicas = request.replication.replicas;
+  if (replicas < 1 || request.cluster.size() % replicas != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d devices cannot be divided among %d replicas", request.cluster.size(), replicas));
   }
   return CheckLayers(request.layers);
 }
@@ -47,9 +47,10 @@ std::vector<LayerCost> WithForwardAlone(std::vector<LayerCost> layers) {
   return layers;
 }
 
-// A pipeline of equal devices. Its own number of devices is not read from the request.
-absl::StatusOr<CutEvaluator> EvaluatorOver(const BalanceRequest& request, int devices) {
-  ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
+// A pipeline over the devices of a cluster, in place of those of the request.
+absl::StatusOr<CutEvaluator> EvaluatorOver(const BalanceRequest& request, const Cluster& cluster) {
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule,
+                   request.schedule(cluster.size() / request.replication.replicas));
   if (!request.predicts) RETURN_IF_ERROR(CheckTrains(schedule));
   const auto layers = std::make_shared<const LayerTable>(
       request.predicts ? WithForwardAlone(request.layers) : request.layers, request.ends,
@@ -57,8 +58,6 @@ absl::StatusOr<CutEvaluator> EvaluatorOver(const BalanceRequest& request, int de
   const Replication& replication = request.replication;
   RETURN_IF_ERROR(
       CheckReplication(replication, int64_t{schedule.num_micro_batches} * replication.replicas));
-  Cluster cluster = UniformCluster(devices * replication.replicas, request.device_memory_bytes);
-  cluster.transfers = request.transfers;
   return CutEvaluator::Create({.micro_batch_rows = request.micro_batch_rows,
                                .schedule = schedule,
                                .replication = replication},
@@ -76,21 +75,27 @@ absl::StatusOr<std::optional<CompiledPlan>> Divided(const BalanceRequest& reques
   Plan divided = SplitForReduction(plan, request.layers);
   if (divided.num_stages() == plan.num_stages()) return std::optional<CompiledPlan>();
   ASSIGN_OR_RETURN(CompiledPlan compiled,
-                   CompilePlan(std::move(divided), request.layers, request.ends, request.transfers,
-                               request.collectives));
-  for (const RankReport& rank : compiled.ranks) {
-    const bool fits =
-        request.device_memory_bytes == 0 || rank.peak_bytes() <= request.device_memory_bytes;
-    if (!fits) return std::optional<CompiledPlan>();
-  }
+                   CompilePlan(std::move(divided), request.layers, request.ends,
+                               request.cluster.transfers, request.collectives));
+  if (!CheckFits(compiled, request.cluster).ok()) return std::optional<CompiledPlan>();
   return std::optional<CompiledPlan>(std::move(compiled));
 }
 
-// 0 if no number of devices fits. More devices need not need less: they also keep more
+bool AreAlike(const std::vector<ClusterDevice>& devices) {
+  return std::all_of(devices.begin(), devices.end(), [&](const ClusterDevice& device) {
+    return device.memory_bytes == devices.front().memory_bytes &&
+           device.speed == devices.front().speed;
+  });
+}
+
+// Of equal devices; 0 if no number fits. More devices need not need less: they also keep more
 // micro-batches in flight. So all numbers are tried.
 absl::StatusOr<int> SmallestFit(const BalanceRequest& request) {
   for (int devices = 1; devices <= static_cast<int>(request.layers.size()); ++devices) {
-    absl::StatusOr<CutEvaluator> pipeline = EvaluatorOver(request, devices);
+    Cluster cluster = UniformCluster(devices * request.replication.replicas,
+                                     request.cluster.devices.front().memory_bytes);
+    cluster.transfers = request.cluster.transfers;
+    absl::StatusOr<CutEvaluator> pipeline = EvaluatorOver(request, cluster);
     if (absl::IsInvalidArgument(pipeline.status())) continue;  // the schedule refuses this shape
     RETURN_IF_ERROR(pipeline.status());
     const absl::Status found = FindCut(*pipeline).status();
@@ -117,32 +122,45 @@ std::string Describe(const CompiledPlan& plan, schedule::Rank rank, bool has_one
   return absl::StrCat("device ", rank.value(), " (stages ", ids, " with layers ", layers, ")");
 }
 
+// What else would fit.
+absl::StatusOr<std::string> AdviceFor(const BalanceRequest& request, const char* unit) {
+  constexpr char kUse[] = "use smaller micro-batches or more memory";
+  if (!AreAlike(request.cluster.devices)) return std::string(kUse);
+  ASSIGN_OR_RETURN(const int smallest, SmallestFit(request));
+  return smallest > 0 ? absl::StrCat("the smallest number of ", unit, " that fits is ", smallest)
+                      : absl::StrCat("no number of ", unit, " fits: ", kUse);
+}
+
 absl::Status DoesNotFit(const BalanceRequest& request, CutEvaluator& pipeline) {
   SearchBudget none;
   ASSIGN_OR_RETURN(const CutEvaluator::Cut cut,
                    CutSearch(pipeline, /*may_recompute=*/false, none).Roomiest());
   ASSIGN_OR_RETURN(const CompiledPlan plan, pipeline.Compile(cut));
-  const auto largest = std::max_element(
-      plan.ranks.begin(), plan.ranks.end(),
-      [](const RankReport& a, const RankReport& b) { return a.peak_bytes() < b.peak_bytes(); });
-  const int64_t peak_bytes = largest->peak_bytes();
+  schedule::Rank fullest(0);
+  const auto excess_bytes = [&](schedule::Rank rank) {
+    return plan.of(rank).peak_bytes() - pipeline.devices_of(rank.value()).memory_bytes;
+  };
+  for (schedule::Rank rank(1); rank.value() < pipeline.num_ranks(); ++rank) {
+    if (excess_bytes(rank) > excess_bytes(fullest)) fullest = rank;
+  }
+  const int64_t peak_bytes = plan.of(fullest).peak_bytes();
+  const int64_t memory_bytes = pipeline.devices_of(fullest.value()).memory_bytes;
   std::string needed = base::FormatBytes(peak_bytes);
-  std::string available = base::FormatBytes(request.device_memory_bytes);
+  std::string available = base::FormatBytes(memory_bytes);
   if (needed == available) {  // rounding hides what is missing
     needed = absl::StrCat(base::FormatCount(peak_bytes), " bytes");
-    available = absl::StrCat(base::FormatCount(request.device_memory_bytes), " bytes");
+    available = absl::StrCat(base::FormatCount(memory_bytes), " bytes");
   }
-  ASSIGN_OR_RETURN(const int smallest, SmallestFit(request));
-  const char* const unit = pipeline.has_one_stage_per_rank() ? "stages" : "devices";
-  const std::string advice =
-      smallest > 0
-          ? absl::StrCat("the smallest number of ", unit, " that fits is ", smallest)
-          : absl::StrCat("no number of ", unit, " fits: use smaller micro-batches or more memory");
-  const schedule::Rank rank(static_cast<int32_t>(largest - plan.ranks.begin()));
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("the model does not fit: %s needs %s, device memory is %s; %s\n%s",
-                      Describe(plan, rank, pipeline.has_one_stage_per_rank()), needed, available,
-                      advice, PlanTable(plan)));
+  const bool is_alone = pipeline.has_one_stage_per_rank();
+  ASSIGN_OR_RETURN(const std::string advice, AdviceFor(request, is_alone ? "stages" : "devices"));
+  const auto first = static_cast<size_t>(pipeline.devices_of(fullest.value()).devices.front());
+  const std::string whose =
+      AreAlike(request.cluster.devices)
+          ? "device memory"
+          : absl::StrCat("the memory of device ", request.cluster.devices[first].name);
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "the model does not fit: %s needs %s, %s is %s; %s\n%s", Describe(plan, fullest, is_alone),
+      needed, whose, available, advice, PlanTable(plan)));
 }
 
 }  // namespace
@@ -168,7 +186,7 @@ ScheduleMaker ForwardSchedule(int micro_batches) {
 
 absl::StatusOr<CompiledPlan> BalanceStages(const BalanceRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(CutEvaluator pipeline, EvaluatorOver(request, request.devices));
+  ASSIGN_OR_RETURN(CutEvaluator pipeline, EvaluatorOver(request, request.cluster));
   const absl::StatusOr<CutEvaluator::Cut> cut = FindCut(pipeline);
   if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
   RETURN_IF_ERROR(cut.status());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "partition/cost/cluster.h"
 #include "partition/cost/layer_cost.h"
 #include "partition/cost/stage_memory.h"
 #include "partition/plan/compiled_plan.h"
@@ -27,27 +28,31 @@ ScheduleMaker ForwardSchedule(int micro_batches);
 struct BalanceRequest {
   std::vector<LayerCost> layers;
   EndMemory ends;
-  int devices = 1;  // of each replica
+  // The devices of each rank in a row, one per replica, as in Plan; how they perform transfers is
+  // as in LowerPlan.
+  Cluster cluster = UniformCluster(1);
   Replication replication = {};
   ScheduleMaker schedule;  // of each replica
   // The schedule has only F, and stages are balanced by its time. Otherwise it must train.
   bool predicts = false;
   int64_t micro_batch_rows = 1;
-  int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
-  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LowerPlan
-  schedule::CollectiveMemory collectives = {};                     // as in LowerPlan
+  schedule::CollectiveMemory collectives = {};  // as in LowerPlan
+
+  int devices() const { return cluster.size() / replication.replicas; }  // of each replica
 };
 
 // Cuts the layers for the given schedule, so that the slowest stage is fastest (PartitionChain over
-// LayerCost::batch_ns) and the predicted peak of every device fits. FindPlan chooses a schedule.
+// LayerCost::batch_ns, at the speeds and links of the cluster) and the predicted peak of every
+// device fits. FindPlan chooses a schedule.
 // With replicas, stages are divided further if that fits (partition/plan/split_plan.h). Exact if
 // every device has one stage. With several, a cut that exceeds the budget is repaired by bounding
 // what each stage may take, and a cut that would fit can be missed. InvalidArgument: more stages
 // than layers (names both), the schedule's refusal, a schedule that cannot train, non-positive
-// counts, negative times or bytes. ResourceExhausted: no cut was found to fit. The first line of
-// the message names the stage, or the device and its stages, that needs most on the roomiest cut
-// (the one whose largest peak is least) and the smallest number of devices that fits, or says that
-// none does; the table of that cut follows.
+// counts, negative times or bytes, those of CheckCluster, devices that are no multiple of the
+// replicas. ResourceExhausted: no cut was found to fit. The first line of the message names the
+// stage, or the device and its stages, that exceeds its memory most on the roomiest cut (the one
+// whose largest peak, as a share of the memory, is least) and, of equal devices, the smallest
+// number that fits, or says that none does; the table of that cut follows.
 absl::StatusOr<CompiledPlan> BalanceStages(const BalanceRequest& request);
 
 }  // namespace stagecoach::partition

@@ -1,6 +1,7 @@
 #include "partition/search/planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -147,20 +149,20 @@ class OptionSearch {
   }
 
   // Ways to leave out some of the devices; each has those that it keeps, in their order.
-  static std::vector<std::vector<size_t>> FewerDevices(const Cluster& cluster) {
-    std::vector<std::vector<size_t>> kept;
-    std::vector<size_t> first;
-    for (size_t i = 0; i + 1 < cluster.devices.size(); ++i) {
+  static std::vector<std::vector<int>> FewerDevices(const Cluster& cluster) {
+    std::vector<std::vector<int>> kept;
+    std::vector<int> first;
+    for (int i = 0; i + 1 < cluster.size(); ++i) {
       first.push_back(i);
       kept.push_back(first);
     }
     double slowest = std::numeric_limits<double>::infinity();
     for (const ClusterDevice& device : cluster.devices) slowest = std::min(slowest, device.speed);
-    std::vector<size_t> faster;
-    for (size_t i = 0; i < cluster.devices.size(); ++i) {
-      if (cluster.devices[i].speed > slowest) faster.push_back(i);
+    std::vector<int> faster;
+    for (int i = 0; i < cluster.size(); ++i) {
+      if (cluster.devices[static_cast<size_t>(i)].speed > slowest) faster.push_back(i);
     }
-    const bool is_new = !faster.empty() && faster.back() + 1 != faster.size();
+    const bool is_new = !faster.empty() && faster.back() + 1 != std::ssize(faster);
     if (is_new) kept.push_back(std::move(faster));
     return kept;
   }
@@ -175,11 +177,11 @@ class OptionSearch {
     whole.boundaries = std::make_shared<KnownBoundaries>();
     std::vector<Smaller> smaller;
     double least_ns = bound_ns_;  // bounds above the least of all do not matter
-    std::vector<std::vector<size_t>> choices = FewerDevices(whole.cluster);
+    std::vector<std::vector<int>> choices = FewerDevices(whole.cluster);
     std::reverse(choices.begin(), choices.end());
-    for (const std::vector<size_t>& kept : choices) {
-      Smaller one = {.request = whole};
-      one.request.cluster = Keeping(whole.cluster, kept, one.left_out);
+    for (const std::vector<int>& kept : choices) {
+      Smaller one = {.request = whole, .left_out = LeftOut(whole.cluster, kept)};
+      one.request.cluster = whole.cluster.Keep(kept);
       const absl::StatusOr<double> bound_ns = JointLowerBoundNs(one.request, limits_, least_ns);
       if (!bound_ns.ok()) continue;  // it cannot be divided so, or has too many stages
       one.lower_bound_ns = *bound_ns;
@@ -221,26 +223,14 @@ class OptionSearch {
     Compare(all);
   }
 
-  // With those devices alone; `left_out`: the names of the others.
-  static Cluster Keeping(const Cluster& cluster, const std::vector<size_t>& kept,
-                         std::vector<std::string>& left_out) {
-    Cluster smaller = cluster;
-    smaller.devices.clear();
-    smaller.exceptions.clear();
-    std::vector<int> place(cluster.devices.size(), -1);
-    for (const size_t i : kept) {
-      place[i] = smaller.size();
-      smaller.devices.push_back(cluster.devices[i]);
+  // Returns the names of the devices that are not kept.
+  static std::vector<std::string> LeftOut(const Cluster& cluster, absl::Span<const int> kept) {
+    std::vector<std::string> names;
+    for (int i = 0; i < cluster.size(); ++i) {
+      if (absl::c_linear_search(kept, i)) continue;
+      names.push_back(cluster.devices[static_cast<size_t>(i)].name);
     }
-    for (size_t i = 0; i < place.size(); ++i) {
-      if (place[i] < 0) left_out.push_back(cluster.devices[i].name);
-    }
-    for (ClusterLink link : cluster.exceptions) {
-      link.from = place[static_cast<size_t>(link.from)];
-      link.to = place[static_cast<size_t>(link.to)];
-      if (link.from >= 0 && link.to >= 0) smaller.exceptions.push_back(link);
-    }
-    return smaller;
+    return names;
   }
 
   // The best with the best of another option.

@@ -66,6 +66,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
     chain.ReserveWorkspace(parameter.layer - options.first_layer,
                            partition::TieWorkspaceBytes(BytesOfGradient(parameter)));
   }
+  for (size_t i = 0; i < options.workspace_bytes.size(); ++i) {
+    chain.ReserveWorkspace(static_cast<int>(i), options.workspace_bytes[i]);
+  }
   std::vector<OtherChain> others;
   for (const RowPass& pass : OtherPasses(model, device, options.micro_batch_rows)) {
     ASSIGN_OR_RETURN(Sequential other, prepare(pass));

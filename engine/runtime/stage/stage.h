@@ -55,6 +55,9 @@ struct StageOptions {
   bool updates_in_backward = false;
   Skips skips;                  // of the model, at that size (ModelProfile::skips)
   std::vector<int> recomputed;  // layers that repeat F within B, counted from the first
+  // The least scratch of each layer: what a device with more threads takes, for which the memory
+  // was planned. Empty: that of this device.
+  std::vector<int64_t> workspace_bytes;
 };
 
 // The blocks of one micro-batch of a stage (schedule::BlockKind). Null if the operation at hand has

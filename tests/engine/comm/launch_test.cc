@@ -171,6 +171,18 @@ std::vector<Case> Cases() {
 INSTANTIATE_TEST_SUITE_P(Launchers, LaunchTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return test.param.name; });
 
+TEST(FindLaunch, TellsWhichDevicesAreLeft) {
+  EXPECT_TRUE(Find(kOwn).value()->devices.empty());
+  const Environments three = {
+      {"STAGECOACH_RANK", "0"}, {"STAGECOACH_RANKS", "3"}, {"STAGECOACH_DEVICES", "0,2,3"}};
+  EXPECT_THAT(Find(three).value()->devices, ::testing::ElementsAre(0, 2, 3));
+  const auto last = [](const char* name) -> std::optional<std::string> {
+    return std::string(name) == "STAGECOACH_DEVICES" ? std::optional("2") : std::nullopt;
+  };
+  EXPECT_FALSE(FindLaunch(last).value().has_value());
+  EXPECT_THAT(FindDevicesLeft(last).value(), ::testing::ElementsAre(2));
+}
+
 TEST(FindLaunch, RefusesByVariableAndValue) {
   const Refusal<Environments> refusals[] = {
       {{{"STAGECOACH_RANK", "4"}, {"STAGECOACH_RANKS", "4"}},
@@ -182,6 +194,9 @@ TEST(FindLaunch, RefusesByVariableAndValue) {
       {Joined({{"WORLD_SIZE", "99999999999"}}, kTorchrun), "WORLD_SIZE is \"99999999999\""},
       {{{"STAGECOACH_RANKS", "0"}, {"STAGECOACH_RANK", "0"}},
        AllOf(HasSubstr("STAGECOACH_RANKS is \"0\""), HasSubstr("from 1"))},
+      {Joined(kOwn, {{"STAGECOACH_DEVICES", "0,1"}}),
+       AllOf(HasSubstr("STAGECOACH_DEVICES is \"0,1\""), HasSubstr("each of 8 ranks"))},
+      {Joined(kOwn, {{"STAGECOACH_DEVICES", "1,0"}}), "must be ascending numbers"},
       {{{"STAGECOACH_RANKS", "4"}},
        AllOf(HasSubstr("STAGECOACH_RANKS is \"4\""), HasSubstr("STAGECOACH_RANK is not set"))},
       {{{"PMI_RANK", "1"}},

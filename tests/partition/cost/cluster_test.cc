@@ -41,6 +41,19 @@ TEST(PartitionCluster, LinksGoByHostUnlessThereIsAnException) {
   EXPECT_EQ(cluster.LinkBetween(2, 0).latency_ns, 3);
 }
 
+TEST(PartitionCluster, KeepsDevicesAndTheLinksBetweenThem) {
+  Cluster cluster = UniformCluster(4);
+  cluster.devices[2].speed = 2;
+  cluster.exceptions = {{.from = 0, .to = 2, .link = {.latency_ns = 3}},
+                        {.from = 2, .to = 3, .link = {.latency_ns = 4}}};
+  const Cluster kept = cluster.Keep({0, 2});
+  EXPECT_OK(CheckCluster(kept));
+  ASSERT_EQ(kept.size(), 2);
+  EXPECT_EQ(kept.devices[1], cluster.devices[2]);
+  ASSERT_EQ(kept.exceptions.size(), 1u);
+  EXPECT_EQ(kept.LinkBetween(0, 1).latency_ns, 3);
+}
+
 TEST(PartitionCluster, RefusesDevicesAndLinksOutOfRange) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const Refusal<Change<Cluster>> refusals[] = {
@@ -55,6 +68,7 @@ TEST(PartitionCluster, RefusesDevicesAndLinksOutOfRange) {
       {[](Cluster& c) { c.devices[1].speed = std::nan(""); }, "device 1 (1): speed is "},
       {[](Cluster& c) { c.devices[0].memory_bytes = -1; }, "memory_bytes is -1"},
       {[](Cluster& c) { c.devices[0].host = -1; }, "host is -1"},
+      {[](Cluster& c) { c.devices[0].threads = 257; }, "threads is 257, expected 0 to 256"},
       {[](Cluster& c) { c.within_host.latency_ns = -1; }, "within a host: latency_ns is -1"},
       {[](Cluster& c) { c.between_hosts.bytes_per_second = -1; },
        "between hosts: bytes_per_second is -1"},

@@ -73,6 +73,25 @@ gigabytes_per_second = 1.5
   EXPECT_EQ(cluster, expected);
 }
 
+TEST(ClusterFile, ADeviceIsAsFastAsItsThreadsUnlessItsSpeedIsGiven) {
+  ASSERT_OK_AND_ASSIGN(const Cluster cluster, ParseClusterToml(R"(version = 1
+[[group]]
+devices = 1
+threads = 4
+[[group]]
+devices = 1
+threads = 4
+speed = 2.5
+[[group]]
+devices = 1
+)"));
+  ASSERT_EQ(cluster.size(), 3);
+  EXPECT_EQ(cluster.devices[0], (ClusterDevice{.name = "group0.0", .speed = 4, .threads = 4}));
+  EXPECT_EQ(cluster.devices[1],
+            (ClusterDevice{.name = "group1.0", .speed = 2.5, .host = 1, .threads = 4}));
+  EXPECT_EQ(cluster.devices[2], (ClusterDevice{.name = "group2.0", .host = 2}));
+}
+
 constexpr absl::string_view kTwo = "version = 1\n[[group]]\ndevices = 2\n";
 
 TEST(ClusterFile, RefusesOtherVersionsAndNoGroup) {
@@ -100,6 +119,7 @@ TEST(ClusterFile, RefusesGroups) {
   refused("hosts = 4096\ndevices_per_host = 4096", "5:1: $.group[1].hosts: with this group");
   refused("hosts = 2", "4:1: $.group[1]: the key \"devices_per_host\" is missing");
   refused("hosts = 2\ndevices_per_host = 2\ndevices = 4", "7:1: $.group[1].devices: is for one");
+  refused("devices = 1\nthreads = 0", "6:1: $.group[1].threads: must be from 1 to 256, found 0");
   refused("devices = 1\nspeed = 0", "6:1: $.group[1].speed: must be from 1e-06 to 1000000.0");
   refused("devices = 1\nspede = 2", "6:1: $.group[1]: unknown key \"spede\"; did you mean \"speed");
   refused("devices = 1\nmemory = \"80XB\"", "6:1: $.group[1].memory: ");

@@ -89,6 +89,20 @@ TEST(PlanFile, ReadsWhatTheDocumentationShows) {
   EXPECT_EQ(ToPlanJson(*file), kTwoStages);
 }
 
+TEST(PlanFile, NamesItsDevicesIfTheClusterHasOthers) {
+  PlanFile file = FileOf("1f1b", 2, 4);
+  file.devices = {"a.0", "b\"c\".1"};
+  const absl::StatusOr<PlanFile> read = ParsePlanJson(ToPlanJson(file));
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(*read, file);
+  const auto refused = [&](std::vector<std::string> names, const std::string& message) {
+    file.devices = std::move(names);
+    EXPECT_THAT(ParsePlanJson(ToPlanJson(file)), IsRefused(HasSubstr(message)));
+  };
+  refused({"a.0"}, "$.devices: must be the names of the 2 devices of the plan, found 1");
+  refused({"a.0", "a.0"}, "$.devices[1]: appears twice");
+}
+
 TEST(PlanFile, RoundTripIsTheIdentityForEveryGenerator) {
   for (const schedule::Generator& generator : schedule::Generators()) {
     for (const int ranks : {1, 2, 4}) {

@@ -81,6 +81,7 @@ TEST(SplitForReduction, HidesReductions) {
 TEST(SplitForReduction, IsWhatATrainedPlanHas) {
   const BalanceRequest request = {
       .layers = LayersOf({kPart, kPart}),
+      .cluster = UniformCluster(2),
       .replication = {.replicas = 2, .gradient_blocks = 2},
       .schedule = GeneratedSchedule("1f1b", 2),
   };

@@ -24,7 +24,7 @@ BalanceRequest EqualLayers(int devices) {
     layer.memory.stash_bytes = 4096;
     request.layers.push_back(layer);
   }
-  request.devices = devices;
+  request.cluster = UniformCluster(devices);
   return request;
 }
 

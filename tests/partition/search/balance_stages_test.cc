@@ -32,6 +32,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+void Limit(BalanceRequest& request, int64_t memory_bytes) {
+  for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = memory_bytes;
+}
+
+int64_t LimitOf(const BalanceRequest& request) {
+  return request.cluster.devices.front().memory_bytes;
+}
+
 int64_t LargestPeak(const CompiledPlan& report) {
   int64_t largest_bytes = 0;
   for (const RankReport& rank : report.ranks) {
@@ -41,7 +49,7 @@ int64_t LargestPeak(const CompiledPlan& report) {
 }
 
 int64_t LargestPeak(const Plan& plan, const BalanceRequest& request) {
-  return LargestPeak(*CompilePlan(plan, request.layers, request.ends, request.transfers));
+  return LargestPeak(*CompilePlan(plan, request.layers, request.ends, request.cluster.transfers));
 }
 
 // Slowest stage, sum of squares, first layers: the order of PartitionChain.
@@ -63,7 +71,7 @@ CutMerit CutMeritOf(const Plan& plan, const BalanceRequest& request) {
 
 // The results of trying every cut into every number of stages.
 struct Survey {
-  std::map<CutMerit, int64_t> peaks;   // largest peak of each cut over request.devices
+  std::map<CutMerit, int64_t> peaks;   // largest peak of each cut over request.devices()
   std::map<int, int64_t> least_bytes;  // by number of stages: the largest peak of the roomiest cut
 };
 
@@ -79,7 +87,8 @@ Survey SurveyAllCuts(const BalanceRequest& request) {
     const int64_t peak_bytes = LargestPeak(plan, request);
     const auto entry = survey.least_bytes.emplace(plan.num_stages(), peak_bytes).first;
     entry->second = std::min(entry->second, peak_bytes);
-    if (plan.num_stages() == request.devices) survey.peaks[CutMeritOf(plan, request)] = peak_bytes;
+    if (plan.num_stages() == request.devices())
+      survey.peaks[CutMeritOf(plan, request)] = peak_bytes;
   }
   return survey;
 }
@@ -99,11 +108,11 @@ BalanceRequest RandomRequest(std::mt19937& random) {
   const int layers = 1 + static_cast<int>(random() % 6);
   request.layers = RandomLayers(random, layers);
   request.ends = RandomEnds(random);
-  request.devices = 1 + static_cast<int>(random() % layers);
+  request.cluster = UniformCluster(1 + static_cast<int>(random() % layers));
   const char* const names[] = {"1f1b", "gpipe", "zb-h1"};
   request.schedule = GeneratedSchedule(names[random() % 3], 1 + static_cast<int>(random() % 6));
   if (random() % 2 == 0) request.schedule = Reversed(request.schedule);
-  if (random() % 2 == 0) request.transfers = schedule::Transfers::kGrouped;
+  if (random() % 2 == 0) request.cluster.transfers = schedule::Transfers::kGrouped;
   return request;
 }
 
@@ -120,10 +129,9 @@ TEST(BalanceStages, FindsTheBestOfAllCutsThatFit) {
     SCOPED_TRACE(i);
     BalanceRequest request = RandomRequest(random);
     const Survey survey = SurveyAllCuts(request);
-    request.device_memory_bytes = RandomBudget(survey, random);
-    const auto best = std::find_if(survey.peaks.begin(), survey.peaks.end(), [&](const auto& cut) {
-      return cut.second <= request.device_memory_bytes;
-    });
+    Limit(request, RandomBudget(survey, random));
+    const auto best = std::find_if(survey.peaks.begin(), survey.peaks.end(),
+                                   [&](const auto& cut) { return cut.second <= LimitOf(request); });
     const auto made = BalanceStages(request);
     if (best == survey.peaks.end()) {
       ASSERT_THAT(made, StatusIs(absl::StatusCode::kResourceExhausted));
@@ -140,11 +148,11 @@ TEST(BalanceStages, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
     SCOPED_TRACE(i);
     BalanceRequest request = RandomRequest(random);
     const Survey survey = SurveyAllCuts(request);
-    const int64_t least_bytes = survey.least_bytes.at(request.devices);
-    request.device_memory_bytes = least_bytes * 4 / 5;
-    const auto smallest = std::find_if(
-        survey.least_bytes.begin(), survey.least_bytes.end(),
-        [&](const auto& entry) { return entry.second <= request.device_memory_bytes; });
+    const int64_t least_bytes = survey.least_bytes.at(request.devices());
+    Limit(request, least_bytes * 4 / 5);
+    const auto smallest =
+        std::find_if(survey.least_bytes.begin(), survey.least_bytes.end(),
+                     [&](const auto& entry) { return entry.second <= LimitOf(request); });
     const std::string advice =
         smallest == survey.least_bytes.end()
             ? "no number of stages fits"
@@ -169,7 +177,7 @@ BalanceRequest HeavyLayers(int count) {
 
 TEST(BalanceStages, KeepsTheShapeOfTheRequest) {
   BalanceRequest request = HeavyLayers(6);
-  request.devices = 3;
+  request.cluster = UniformCluster(3);
   request.schedule = GeneratedSchedule("gpipe", 5);
   request.micro_batch_rows = 7;
   ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
@@ -186,7 +194,7 @@ TEST(BalanceStages, CountsTheStepOncePerBatch) {
   request.layers[0].forward_ns = 10;
   request.layers[1].step_ns = 100;
   request.layers[2].forward_ns = 10;
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   request.schedule = GeneratedSchedule("1f1b", 100);
   ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1));
@@ -194,18 +202,18 @@ TEST(BalanceStages, CountsTheStepOncePerBatch) {
 
 TEST(BalanceStages, FitsABudgetOfExactlyThePredictedPeak) {
   BalanceRequest request = HeavyLayers(4);
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
-  request.device_memory_bytes = LargestPeak(unlimited);
+  Limit(request, LargestPeak(unlimited));
   ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_EQ(made.plan, unlimited.plan);
 }
 
 TEST(BalanceStages, DoesNotFitABudgetOfOneByteLess) {
   BalanceRequest request = HeavyLayers(4);
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
-  request.device_memory_bytes = LargestPeak(unlimited) - 1;
+  Limit(request, LargestPeak(unlimited) - 1);
   EXPECT_THAT(BalanceStages(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                                "needs 400,000,000 bytes, device memory is "
                                                "399,999,999 bytes"));
@@ -214,15 +222,15 @@ TEST(BalanceStages, DoesNotFitABudgetOfOneByteLess) {
 TEST(BalanceStages, PredictsWithinABudgetForTheParametersAlone) {
   BalanceRequest request = HeavyLayers(4);
   for (LayerCost& layer : request.layers) layer.memory.optimizer_bytes = 1000;
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   request.schedule = ForwardSchedule(8);
   request.predicts = true;
   ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
-  request.device_memory_bytes = LargestPeak(unlimited);
-  EXPECT_EQ(request.device_memory_bytes, 200'000'000);
+  Limit(request, LargestPeak(unlimited));
+  EXPECT_EQ(LimitOf(request), 200'000'000);
   ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_EQ(made.plan, unlimited.plan);
-  --request.device_memory_bytes;
+  Limit(request, LimitOf(request) - 1);
   EXPECT_THAT(BalanceStages(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                                "the smallest number of stages that fits is 4"));
 }
@@ -233,7 +241,7 @@ TEST(BalanceStages, BalancesAPredictionByItsForwardPasses) {
   request.layers[0] = {.forward_ns = 10, .backward_input_ns = 100, .backward_weight_ns = 100};
   request.layers[1] = {.forward_ns = 10, .step_ns = 1000};
   request.layers[2] = {.forward_ns = 30};
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   request.schedule = ForwardSchedule(8);
   EXPECT_THAT(BalanceStages(request), IsRefused("so it cannot train"));
   request.predicts = true;
@@ -244,8 +252,8 @@ TEST(BalanceStages, BalancesAPredictionByItsForwardPasses) {
 
 TEST(BalanceStages, SaysWhatDoesNotFitAndWhatWould) {
   BalanceRequest request = HeavyLayers(6);
-  request.devices = 2;
-  request.device_memory_bytes = 450'000'000;
+  request.cluster = UniformCluster(2);
+  Limit(request, 450'000'000);
   EXPECT_THAT(
       BalanceStages(request),
       StatusIs(absl::StatusCode::kResourceExhausted,
@@ -260,16 +268,16 @@ TEST(BalanceStages, SaysThatFewerStagesFit) {
   BalanceRequest request;
   request.layers.resize(2);
   request.layers[0].memory.stash_bytes = 1 << 20;
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   request.schedule = GeneratedSchedule("1f1b", 2);
-  request.device_memory_bytes = (1 << 20) + 4096;
+  Limit(request, (1 << 20) + 4096);
   EXPECT_THAT(BalanceStages(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                                "the smallest number of stages that fits is 1\n"));
 }
 
 TEST(BalanceStages, SaysThatNoNumberOfStagesFits) {
   BalanceRequest request = HeavyLayers(3);
-  request.device_memory_bytes = 100'000'000;
+  Limit(request, 100'000'000);
   EXPECT_THAT(BalanceStages(request),
               StatusIs(absl::StatusCode::kResourceExhausted, "no number of stages fits"));
 }
@@ -284,20 +292,20 @@ TEST(BalanceStages, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
       request.layers[i].forward_ns = i == 0 || i == 7 ? 3 : 1;
       request.layers[i].memory.stash_bytes = i >= 2 && i <= 5 ? 1 << 16 : 0;
     }
-    request.devices = 3;
+    request.cluster = UniformCluster(3);
     request.schedule = GeneratedSchedule(name, 512);
     ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
     EXPECT_THAT(unlimited.plan.first_layer, ElementsAre(0, 2, 6));
-    request.device_memory_bytes = LargestPeak(unlimited) - 1;
+    Limit(request, LargestPeak(unlimited) - 1);
     ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
-    EXPECT_LE(LargestPeak(made), request.device_memory_bytes);
+    EXPECT_LE(LargestPeak(made), LimitOf(request));
   }
 }
 
 // Two devices with two stages each.
 BalanceRequest TwoChunks(int layers) {
   BalanceRequest request = HeavyLayers(layers);
-  request.devices = 2;
+  request.cluster = UniformCluster(2);
   request.schedule = GeneratedSchedule("interleaved", 4);
   return request;
 }
@@ -319,14 +327,14 @@ TEST(BalanceStages, RepairsACutWhoseStagesDoNotFitTheirDeviceTogether) {
   ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
   EXPECT_THAT(unlimited.plan.first_layer, ElementsAre(0, 3, 4, 7));
   EXPECT_EQ(LargestPeak(unlimited), 6 * 200'000'000);
-  request.device_memory_bytes = 4 * 200'000'000;
+  Limit(request, 4 * 200'000'000);
   ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
   EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2, 4, 6));
 }
 
 TEST(BalanceStages, NamesTheDeviceAndItsStagesWhereThereAreSeveral) {
   BalanceRequest request = TwoChunks(8);
-  request.device_memory_bytes = 3 * 200'000'000;
+  Limit(request, 3 * 200'000'000);
   EXPECT_THAT(
       BalanceStages(request),
       StatusIs(absl::StatusCode::kResourceExhausted,
@@ -344,27 +352,62 @@ TEST(BalanceStages, NeverReturnsACutThatDoesNotFitTheDevices) {
     BalanceRequest request = {
         .layers = RandomLayers(random, 4 + static_cast<int>(random() % 4)),
         .ends = RandomEnds(random),
-        .devices = 2,
-        .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3)),
-        .transfers = i % 2 == 0 ? schedule::Transfers::kSeparate : schedule::Transfers::kGrouped};
+        .cluster = UniformCluster(2),
+        .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3))};
+    if (i % 2 != 0) request.cluster.transfers = schedule::Transfers::kGrouped;
     ASSERT_OK_AND_ASSIGN(const CompiledPlan unlimited, BalanceStages(request));
-    request.device_memory_bytes =
-        LargestPeak(unlimited) * (80 + static_cast<int>(random() % 30)) / 100;
+    Limit(request, LargestPeak(unlimited) * (80 + static_cast<int>(random() % 30)) / 100);
     const auto made = BalanceStages(request);
     if (absl::IsResourceExhausted(made.status())) continue;
     ASSERT_OK(made);
     ++fitting;
-    EXPECT_LE(LargestPeak(*made), request.device_memory_bytes);
+    EXPECT_LE(LargestPeak(*made), LimitOf(request));
   }
   EXPECT_GT(fitting, 20);
 }
 
+TEST(BalanceStages, GivesAFasterDeviceMoreLayers) {
+  BalanceRequest request = HeavyLayers(4);
+  request.cluster = UniformCluster(2);
+  request.cluster.devices[1].speed = 3;
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
+  EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1));
+}
+
+TEST(BalanceStages, KeepsEachDeviceWithinItsOwnMemory) {
+  BalanceRequest request = HeavyLayers(6);
+  request.cluster = UniformCluster(3);
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan equal, BalanceStages(request));
+  EXPECT_THAT(equal.plan.first_layer, ElementsAre(0, 2, 4));
+  request.cluster.devices[1].memory_bytes = equal.ranks[1].peak_bytes() / 2;
+  ASSERT_OK_AND_ASSIGN(const CompiledPlan made, BalanceStages(request));
+  EXPECT_LE(made.ranks[1].peak_bytes(), request.cluster.devices[1].memory_bytes);
+  EXPECT_EQ(made.plan.first(2) - made.plan.first(1), 1);
+}
+
+TEST(BalanceStages, NamesTheDeviceThatIsTooSmallAmongUnequalOnes) {
+  BalanceRequest request = HeavyLayers(3);
+  request.cluster = UniformCluster(3);
+  request.cluster.devices[1] = {.name = "small.0", .memory_bytes = 100'000'000};
+  EXPECT_THAT(BalanceStages(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       StartsWith("the model does not fit: stage 1 (layers 1-1) needs 200.0 MB, "
+                                  "the memory of device small.0 is 100.0 MB; use smaller "
+                                  "micro-batches or more memory\n")));
+}
+
 TEST(BalanceStages, RefusesWhatCannotBe) {
   const Refusal<Change<BalanceRequest>> refusals[] = {
-      {[](BalanceRequest& request) { request.devices = 0; }, "at least 1"},
-      {[](BalanceRequest& request) { request.devices = 4; }, "cannot cut 3 layers into 4 stages"},
+      {[](BalanceRequest& request) { request.cluster = UniformCluster(0); }, "0 devices"},
+      {[](BalanceRequest& request) {
+         request.cluster = UniformCluster(3);
+         request.replication = {.replicas = 2, .gradient_blocks = 2};
+       },
+       "3 devices cannot be divided among 2 replicas"},
+      {[](BalanceRequest& request) { request.cluster = UniformCluster(4); },
+       "cannot cut 3 layers into 4 stages"},
       {[](BalanceRequest& request) { request.micro_batch_rows = 0; }, "at least 1"},
-      {[](BalanceRequest& request) { request.device_memory_bytes = -1; }, "device memory"},
+      {[](BalanceRequest& request) { Limit(request, -1); }, "memory_bytes is -1"},
       {[](BalanceRequest& request) { request.layers[1].forward_ns = -1; }, "layer 1"},
       {[](BalanceRequest& request) { request.schedule = GeneratedSchedule("gpype", 1); }, "gpype"},
       {[](BalanceRequest& request) { request = TwoChunks(3); },

@@ -206,6 +206,30 @@ TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
   }
 }
 
+TEST(CpuProcessesThatAreLookedAfter, KeepTheMemoryOfTheDevicesThatAreLeft) {
+  const stagecoach::testing::TestFolder folder;
+  const std::string cluster = (folder.path() / "cluster.toml").string();
+  std::ofstream(cluster) << "version = 1\n[[group]]\ndevices = 2\n"
+                            "[[group]]\nname = \"small\"\ndevices = 1\nmemory = \"20kB\"\n";
+  const Arguments run = OnCpu({"--cluster", cluster});
+  const nlohmann::json expected = RunStagecoach(run).Events().back();
+  const std::string script =
+      absl::StrCat("[ $STAGECOACH_RESTARTS.$RANK != 0.0 ] || exit 69; exec ",
+                   absl::StrJoin(Joined({ProgramPath()}, run), " "), " --resume --checkpoint ",
+                   (folder.path() / "run").string());
+  const Finished supervised = RunStagecoach(
+      {"launch", "--processes", "3", "--max-restarts", "1", "--", "sh", "-c", script});
+  ASSERT_EQ(supervised.exit_status, 0) << supervised.err;
+  const std::vector<nlohmann::json> events = supervised.Events();
+  const nlohmann::json& devices = events.back()["devices"];
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_GT(devices[0]["measured_peak_bytes"], 20'000);
+  EXPECT_LE(devices[1]["measured_peak_bytes"], 20'000);
+  for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
+    EXPECT_EQ(events.back()[name], expected[name]) << name;
+  }
+}
+
 // A plan or a schedule from a file is for as many devices as it was made for.
 TEST(CpuProcessesThatAreLookedAfter, GoOnWithoutADeviceOfAPlanThatWasGiven) {
   const stagecoach::testing::TestFolder folder;

@@ -1,8 +1,12 @@
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "engine/comm/launch.h"
 #include "engine/session/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/cost/cluster.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::tools {
@@ -46,6 +50,54 @@ TEST(RankOptions, HaveAProcessForEachReplicaOfAStage) {
   EXPECT_THAT(OptionsOfRank(LaunchOf(0, 2, 0), options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("2 processes for 4 devices (--stages 2, --replicas 2)")));
+}
+
+engine::RunConfig OnDevicesOf(std::vector<int64_t> memory_bytes) {
+  engine::RunConfig options;
+  options.cluster = partition::UniformCluster(static_cast<int>(memory_bytes.size()));
+  for (size_t i = 0; i < memory_bytes.size(); ++i) {
+    options.cluster->devices[i].memory_bytes = memory_bytes[i];
+  }
+  return options;
+}
+
+std::vector<int64_t> MemoryOf(const engine::RunConfig& options) {
+  std::vector<int64_t> bytes;
+  for (const partition::ClusterDevice& device : options.cluster->devices) {
+    bytes.push_back(device.memory_bytes);
+  }
+  return bytes;
+}
+
+TEST(RankOptions, KeepTheDevicesThatAreLeftOfACluster) {
+  engine::Launch launch = LaunchOf(0, 2, 0);
+  launch.restarts = 1;
+  launch.devices = {0, 2};
+  engine::RunConfig options = OptionsOfRank(launch, OnDevicesOf({10, 20, 30})).value();
+  EXPECT_THAT(MemoryOf(options), ::testing::ElementsAre(10, 30));
+  EXPECT_EQ(options.stages, 2);
+  options = OnDevicesOf({10, 20, 30});
+  options.stages = 3;
+  options = OptionsOfRank(launch, options).value();
+  EXPECT_THAT(MemoryOf(options), ::testing::ElementsAre(10, 30));
+  EXPECT_EQ(options.devices_left, 2);
+  launch.devices = {0, 3};
+  EXPECT_THAT(OptionsOfRank(launch, OnDevicesOf({10, 20, 30})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("STAGECOACH_DEVICES names device 3, but the cluster has 3")));
+}
+
+TEST(RankOptions, AskForTheDevicesThatAreLeftWhereTheLauncherDoesNotTell) {
+  engine::Launch launch = LaunchOf(0, 2, 0);
+  launch.restarts = 1;
+  engine::RunConfig options = OnDevicesOf({10, 20, 30});
+  EXPECT_THAT(OptionsOfRank(launch, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("2 processes for 3 devices (the cluster)")));
+  options.stages = 3;
+  EXPECT_THAT(OptionsOfRank(launch, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("name a cluster of those that are left")));
 }
 
 TEST(RankOptions, RefuseDevicesThatEachProcessWouldChoose) {

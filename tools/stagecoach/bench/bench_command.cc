@@ -152,11 +152,23 @@ absl::Status AddScheduleFiles(const CLI::App& flags, BenchGrid& grid) {
   return absl::OkStatus();
 }
 
+// All devices of a cluster, if none were asked for.
+absl::Status TakeDevicesOfCluster(const CLI::App& flags, BenchCommandOptions& options) {
+  if (flags.get_option("--devices")->count() > 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<partition::Cluster> cluster, ReadCluster(options.bench.run));
+  if (!cluster.has_value()) return absl::OkStatus();
+  const int replicas =
+      *std::max_element(options.grid.replicas.begin(), options.grid.replicas.end());
+  options.grid.devices = {std::max(1, cluster->size() / replicas)};
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options) {
   options.grid.scaling = options.scaling.value_or(BenchScaling::kStrong);
   options.bench.predicts = !options.no_prediction;
   options.grid.threads = options.bench.run.device.threads;
   options.bench.run.default_data = kDefaultShapes;
+  RETURN_IF_ERROR(TakeDevicesOfCluster(flags, options));
   RETURN_IF_ERROR(AddScheduleFiles(flags, options.grid));
   ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(options.grid));
   ASSIGN_OR_RETURN(BenchResults results, EmptyResults(options.grid, OtherFlags(flags)));

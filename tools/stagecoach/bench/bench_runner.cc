@@ -155,9 +155,10 @@ absl::Status BenchRunner::Predict(const engine::RunConfig& options,
   ASSIGN_OR_RETURN(const partition::Profile* const profile,
                    ProfileFor(options, planned, prepared, row.what));
   const partition::Plan& plan = prepared.plan();
-  partition::Cluster cluster = partition::UniformCluster(plan.num_devices());
-  cluster.within_host.latency_ns = std::llround(profile->overheads.message_ns);
-  if (plan.replicas() > 1) {
+  partition::Cluster cluster = prepared.device.ClusterOf(plan.num_devices());
+  const bool says_links = !prepared.device.are_alike();
+  if (!says_links) cluster.within_host.latency_ns = std::llround(profile->overheads.message_ns);
+  if (plan.replicas() > 1 && !says_links) {
     ASSIGN_OR_RETURN(cluster.within_host.bytes_per_second, ExchangeFor(prepared));
   }
   ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,

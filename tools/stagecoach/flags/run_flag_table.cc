@@ -50,6 +50,11 @@ absl::StatusOr<std::string> ParseData(const std::string& spec) {
   return spec;
 }
 
+absl::StatusOr<std::string> ParseClusterName(const std::string& name) {
+  if (name.empty()) return absl::InvalidArgumentError("expected a .toml file, or none");
+  return name == "none" ? "" : name;
+}
+
 absl::StatusOr<std::string> ParseModelName(const std::string& name) {
   if (name.empty()) return absl::InvalidArgumentError("expected a name, or a .toml file");
   return name == "default" ? "" : name;
@@ -576,6 +581,9 @@ std::vector<RunFlag> PlanFlags() {
   return {
       Flag("--device-memory", "SIZE", "Memory limit per device, such as 600MB or 1.5GiB [none]",
            Reads(&O::device_memory_bytes, ParseMemory)),
+      Flag("--cluster", "FILE.toml",
+           "Speeds, memory and links of devices that differ (docs/planner.md), or none [none]",
+           Reads(&O::cluster_file, ParseClusterName)),
       Flag("--profile", "NAME",
            Describe("Layer times used to balance stages: analytic or measured", defaults.profile),
            Reads(&O::profile, Choice({"analytic", "measured"})), {.is_of_plan = true})};

@@ -321,10 +321,10 @@ class Group {
       absl::StrAppend(&end.cause, "; see ", given_.log_dir, "/rank-", cause.rank, ".err");
     }
     if (end.status == kExitUnavailable) {
-      const auto lost =
-          std::count_if(failed.begin(), failed.end(),
-                        [](const LocalProcess* process) { return HasLostDevice(*process); });
-      end.devices_lost = std::max(1, static_cast<int>(lost));
+      for (const LocalProcess* const process : failed) {
+        if (HasLostDevice(*process)) end.lost_devices.push_back(process->rank);
+      }
+      if (end.lost_devices.empty()) end.lost_devices.push_back(cause.rank);
     }
     return end;
   }

@@ -23,8 +23,8 @@ struct EndOfProcesses {
   // The process that failed first, by its own account ("rank 2 has failed" points to rank 2), as a
   // sentence without a period: "rank 2 was killed by signal 9 (Killed)". "": none has failed.
   std::string cause;
-  int devices_lost = 0;      // processes that ended because their device is gone (status 69)
-  bool was_stopped = false;  // by a signal that this process got
+  std::vector<int> lost_devices;  // ranks that ended because their device is gone (status 69)
+  bool was_stopped = false;       // by a signal that this process got
 };
 
 struct LocalProcesses {

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -28,7 +32,8 @@ constexpr const char* kLocalhost = "127.0.0.1";
 
 // Identifies one of the starts of a run.
 struct Generation {
-  int ranks = 1;
+  std::vector<int> devices;    // of its ranks, by their numbers at the first start
+  bool lacks_devices = false;  // some have been lost
   int restarts = 0;
   bool replaces = false;  // single processes, while the others live on
   pid_t launcher = getpid();
@@ -47,7 +52,7 @@ std::string PlaceAt(int port) { return absl::StrCat("tcp://", kLocalhost, ":", p
 std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
                                                              const Generation& generation) {
   const std::string number = absl::StrCat(rank);
-  const std::string count = absl::StrCat(generation.ranks);
+  const std::string count = absl::StrCat(generation.devices.size());
   std::vector<std::pair<std::string, std::string>> variables = {
       {"STAGECOACH_RANK", number},
       {"STAGECOACH_RANKS", count},
@@ -64,6 +69,9 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
       {"LOCAL_WORLD_SIZE", count},
       {"MASTER_ADDR", kLocalhost},
       {"MASTER_PORT", absl::StrCat(port + 1)}};
+  if (generation.lacks_devices) {
+    variables.emplace_back("STAGECOACH_DEVICES", absl::StrJoin(generation.devices, ","));
+  }
   if (generation.replaces) variables.emplace_back("STAGECOACH_REPLACEMENT", "1");
   return variables;
 }
@@ -89,7 +97,9 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
     const std::string text = recorders->Explain(is_last);
     if (!text.empty()) supervision.on_diagnosis(text);
   };
-  Generation generation = {.ranks = processes.processes, .recorders = recorders->folder()};
+  Generation generation = {.recorders = recorders->folder()};
+  generation.devices.resize(static_cast<size_t>(processes.processes));
+  std::iota(generation.devices.begin(), generation.devices.end(), 0);
   std::optional<engine::FreePort> port;
   processes.variables = [&](int rank) { return VariablesOf(rank, port->number(), generation); };
   const auto may_restart = [&](const EndOfProcesses& end) {
@@ -117,7 +127,7 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
   }
   if (supervision.max_restarts > 0) {
     processes.replace = [&](const EndOfProcesses& lost) -> std::optional<engine::Launch> {
-      if (!may_restart(lost) || lost.devices_lost > 0) return std::nullopt;
+      if (!may_restart(lost) || !lost.lost_devices.empty()) return std::nullopt;
       absl::StatusOr<engine::FreePort> next = engine::FreePort::Take();
       if (!next.ok()) return std::nullopt;
       port = *std::move(next);
@@ -131,18 +141,24 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
   while (true) {
     ASSIGN_OR_RETURN(port, engine::FreePort::Take());
     generation.replaces = false;
-    processes.processes = generation.ranks;
+    processes.processes = static_cast<int>(generation.devices.size());
     ASSIGN_OR_RETURN(const EndOfProcesses end, RunLocalProcesses(processes));
     if (end.cause.empty()) return end.status;
-    const int left = generation.ranks - end.devices_lost;
-    const bool is_last = !may_restart(end) || left < 1;
+    std::vector<int> left;
+    for (int rank = 0; rank < processes.processes; ++rank) {
+      if (absl::c_linear_search(end.lost_devices, rank)) continue;
+      left.push_back(generation.devices[static_cast<size_t>(rank)]);
+    }
+    const bool is_last = !may_restart(end) || left.empty();
     if (!end.was_stopped) explain(is_last);
     if (is_last) {
       std::fprintf(stderr, "stagecoach launch: %s\n", Printable(end.cause).c_str());
       return end.status;
     }
-    restart(end, left == supervision.processes.processes ? "all" : absl::StrCat(left, " of them"));
-    generation.ranks = left;
+    const bool are_all = std::ssize(left) == supervision.processes.processes;
+    restart(end, are_all ? "all" : absl::StrCat(left.size(), " of them"));
+    generation.devices = std::move(left);
+    generation.lacks_devices = !are_all;
   }
 }
 

@@ -106,8 +106,13 @@ absl::Status WriteFiles(const PlanCommandOptions& options, const PlanEvaluation&
     texts.push_back(*std::move(text));
   }
   if (!options.save.empty()) {
-    RETURN_IF_ERROR(partition::WritePlanFile(
-        options.save, {evaluation.model, evaluation.plan(), evaluation.parameter_bytes}));
+    partition::PlanFile file = {evaluation.model, evaluation.plan(), evaluation.parameter_bytes};
+    if (!evaluation.left_out.empty() && !options.request.cluster.empty()) {
+      for (const partition::ClusterDevice& device : evaluation.cluster.devices) {
+        file.devices.push_back(device.name);
+      }
+    }
+    RETURN_IF_ERROR(partition::WritePlanFile(options.save, file));
   }
   for (size_t i = 0; i < texts.size(); ++i) {
     RETURN_IF_ERROR(base::WriteFileAtomically(options.exports[i].path, texts[i]));

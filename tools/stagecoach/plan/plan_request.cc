@@ -319,7 +319,12 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
     const int devices = request.cluster.size();
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
     const auto profile_on = [&](const engine::DeviceChoice& choice) -> absl::StatusOr<Profile> {
-      ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(choice, 1, flags.run.notices));
+      ASSIGN_OR_RETURN(engine::DeviceSpec device, Resolve(choice, 1, flags.run.notices));
+      if (!flags.cluster.empty()) {
+        engine::RunConfig named = flags.run;
+        named.cluster_file = flags.cluster;
+        RETURN_IF_ERROR(SetCluster(named, request.cluster, devices, device));
+      }
       request.cluster.transfers = TransfersBetween(devices, device, choice);
       absl::StatusOr<Profile> profile =
           ProfileModel(flags, device, request.batch_rows, devices, micro_batches);

@@ -46,6 +46,7 @@ absl::StatusOr<engine::RunConfig> SavedOptions(const CLI::App& flags,
   }
   RETURN_IF_ERROR(TakeSavedOptions(train, manifest, options));
   options.plan = manifest.plan.plan;
+  options.cluster_file.clear();  // the budgets of its devices decide no bits
   options.takes_fingerprint = true;
   if (options.device.kind == "cpu" && manifest.device != "cpu") {
     if (!HasFlag(flags, "--precision")) options.device.precision = "fp32";

@@ -68,9 +68,9 @@ std::vector<engine::DeviceReport> Predicted(const engine::PreparedRun& run) {
 
 // The plan's part of the page, as `plan --html` draws it.
 partition::PageParts PlanOf(const engine::PreparedRun& run) {
-  const absl::StatusOr<partition::PlanEvaluation> evaluation = partition::EvaluatePlan(
-      run.plan(), engine::JoinProfiles("", {run.profile}),
-      partition::UniformCluster(run.plan().num_devices(), run.device.memory_bytes));
+  const absl::StatusOr<partition::PlanEvaluation> evaluation =
+      partition::EvaluatePlan(run.plan(), engine::JoinProfiles("", {run.profile}),
+                              run.device.ClusterOf(run.plan().num_devices()));
   return evaluation.ok() ? partition::PagePartsOf(*evaluation) : partition::PageParts();
 }
 

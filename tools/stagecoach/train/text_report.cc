@@ -3,13 +3,16 @@
 #include <cstdio>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -199,7 +202,7 @@ std::string DescribeDefault(const engine::RunConfig& config, const Measures& mea
 }
 
 // The plan of each device in a table, after a blank line.
-std::string DescribeDevices(const engine::TrainingRun& run) {
+std::string DevicesTable(const engine::TrainingRun& run) {
   const bool has_replicas = run.prepared.plan().replication.is_needed();
   return absl::StrCat(has_replicas ? "\nEach replica:\n" : "\n", PlanTable(run.prepared.compiled));
 }
@@ -208,6 +211,17 @@ int64_t MostMemory(const partition::CompiledPlan& plan) {
   int64_t most = 0;
   for (const partition::RankReport& rank : plan.ranks) most = std::max(most, rank.peak_bytes());
   return most;
+}
+
+// Returns " on fast.0, fast.1, slow.0" of devices that are described.
+std::string DescribeDevices(const engine::PreparedRun& run) {
+  constexpr int kMostNamed = 8;
+  if (run.device.are_alike()) return "";
+  const partition::Cluster cluster = run.device.ClusterOf(run.plan().num_devices());
+  std::vector<std::string> names;
+  for (const partition::ClusterDevice& device : cluster.devices) names.push_back(device.name);
+  if (cluster.size() > kMostNamed) return absl::StrCat(" on ", names.front(), " to ", names.back());
+  return absl::StrCat(" on ", absl::StrJoin(names, ", "));
 }
 
 // Data, model and plan in a few lines.
@@ -232,7 +246,8 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
       plan.replication.reduction == partition::ReductionKind::kRing
           ? " that sum in a ring (the results depend on their number)"
           : "",
-      "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
+      DescribeDevices(run.prepared), "; a batch is ",
+      Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
       Counted(plan.micro_batch_rows, "row", "rows"), "; at most ",
       base::FormatBytes(MostMemory(run.prepared.compiled)), " per device",
       blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "",
@@ -242,7 +257,7 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
       run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n",
-      is_verbose ? DescribeDevices(run) : "");
+      is_verbose ? DevicesTable(run) : "");
 }
 
 std::string DescribeStep(const Explanation& explanation) {
