@@ -60,8 +60,9 @@ absl::StatusOr<double> GpuPeakFlops(DeviceSpec spec) {
 
 absl::StatusOr<double> MatrixPeakFlops(const DeviceSpec& spec, int devices) {
   if (spec.kind == DeviceKind::kCpu) {
-    const int threads = std::min(devices * spec.threads, base::AvailableCpus());
-    return kernels::RegisterPeakFlops(threads, spec.precision);
+    int threads = 0;
+    for (int device = 0; device < devices; ++device) threads += spec.threads_of(device);
+    return kernels::RegisterPeakFlops(std::min(threads, base::AvailableCpus()), spec.precision);
   }
   std::set<int> gpus;
   for (int device = 0; device < devices; ++device) gpus.insert(spec.gpu_of(device));
