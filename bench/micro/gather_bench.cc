@@ -47,7 +47,10 @@ struct Replica {
 
 class Replicas {
  public:
-  Replicas(int count, int64_t bytes) : bytes_(bytes), members_(static_cast<size_t>(count)) {
+  Replicas(int count, int64_t bytes)
+      : replication_{count, /*gradient_blocks=*/count},
+        bytes_(bytes),
+        members_(static_cast<size_t>(count)) {
     std::vector<kernels::Device*> devices;
     for (Replica& member : members_) {
       member.gradients = Value(member.device->Allocate(bytes));
@@ -55,7 +58,7 @@ class Replicas {
       devices.push_back(member.beside.get());
     }
     auto transports = Value(CreateInProcessTransports(
-        {.devices = devices, .max_outstanding = Reduction::kMostOutstanding}));
+        {.devices = devices, .max_outstanding = Reduction::MostOutstanding(replication_)}));
     for (size_t i = 0; i < members_.size(); ++i) members_[i].replicas = std::move(transports[i]);
   }
 
@@ -76,6 +79,7 @@ class Replicas {
     for (Replica& member : members_) {
       reductions.push_back(Value(Reduction::Create({.device = member.device.get(),
                                                     .beside = member.beside.get(),
+                                                    .replication = replication_,
                                                     .replicas = member.replicas.get(),
                                                     .deadline = kDeadline,
                                                     .received = member.received.data(),
@@ -144,6 +148,7 @@ class Replicas {
     return absl::OkStatus();
   }
 
+  const partition::Replication replication_;
   const int64_t bytes_;
   std::vector<Replica> members_;
 };

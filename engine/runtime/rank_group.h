@@ -39,10 +39,9 @@ enum class Exchange : uint8_t {
 };
 
 struct RankGroupOptions {
-  int ranks = 1;     // of the schedule
-  int replicas = 1;  // per rank, each on a device of its own
-  partition::ReductionKind reduction = partition::ReductionKind::kTree;  // among them
-  int ties = 0;  // pairs of tied parameters (TiedGradients)
+  int ranks = 1;                       // of the schedule
+  partition::Replication replication;  // of each rank: every replica is on a device of its own
+  int ties = 0;                        // pairs of tied parameters (TiedGradients)
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
   // With one process per device, this one has device rendezvous->rank(). Null: this process has
@@ -52,7 +51,7 @@ struct RankGroupOptions {
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // for any wait of one rank for another
 
-  int devices() const { return ranks * replicas; }
+  int devices() const { return ranks * replication.replicas; }
 };
 
 // Checks the options. InvalidArgument: devices that cannot exchange tensors or sum in that way, a
@@ -149,7 +148,7 @@ class RankGroup {
   };
 
   explicit RankGroup(const RankGroupOptions& options)
-      : options_(options), mesh_(options.ranks, options.replicas) {}
+      : options_(options), mesh_(options.ranks, options.replication.replicas) {}
   static size_t Index(int device) { return static_cast<size_t>(device); }
   base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
   absl::Status MakeDevices();

@@ -74,8 +74,8 @@ absl::Status CheckRankGroup(const RankGroupOptions& options) {
   if (options.exchange == Exchange::kNccl && device.kind != DeviceKind::kCuda) {
     return absl::InvalidArgumentError("NCCL connects CUDA devices only");
   }
-  if (options.reduction == partition::ReductionKind::kRing && options.rendezvous == nullptr &&
-      !UsesNccl(options)) {
+  if (options.replication.reduction == partition::ReductionKind::kRing &&
+      options.rendezvous == nullptr && !UsesNccl(options)) {
     return absl::InvalidArgumentError(
         "a ring is the all-reduce of NCCL or Gloo, but these devices copy within their process: "
         "train in several processes, or sum gradients in a tree");
@@ -160,7 +160,8 @@ absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
   }
   if (mesh_.num_replicas() == 1) return absl::OkStatus();
   for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-    InProcessOptions in_process{.max_outstanding = Reduction::kMostOutstanding};
+    InProcessOptions in_process{.max_outstanding =
+                                    Reduction::MostOutstanding(options_.replication)};
     for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
       in_process.devices.push_back(beside(mesh_.device_of(rank, replica)));
     }
@@ -204,7 +205,7 @@ absl::Status RankGroup::ConnectByGloo() {
   std::vector<int> all(Index(mesh_.num_devices()));
   std::iota(all.begin(), all.end(), 0);
   // Gloo's collectives involve all processes of a mesh.
-  const bool in_ring = options_.reduction == partition::ReductionKind::kRing;
+  const bool in_ring = options_.replication.reduction == partition::ReductionKind::kRing;
   meshes_.push_back(GlooMesh::Create());
   if (in_ring) meshes_.push_back(GlooMesh::Create());
   const absl::Status connected = ForEachLocalDevice([&](int) -> absl::Status {

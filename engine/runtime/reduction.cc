@@ -37,7 +37,18 @@ Tensor ShardOf(const Tensor& part, size_t replica, const partition::Replication&
   return RangeOf(part, range.begin, range.bytes());
 }
 
+// Returns a part of one of the sums that follow one another in memory.
+Tensor PartOfSum(const Tensor& sums, size_t sum, int64_t part, int64_t part_bytes) {
+  Tensor whole = sums;
+  whole.data = static_cast<std::byte*>(sums.data) + static_cast<int64_t>(sum) * sums.bytes();
+  return RangeOf(whole, part * part_bytes, part_bytes);
+}
+
 Rank RankOf(size_t replica) { return Rank(static_cast<int32_t>(replica)); }
+
+Message MessageOf(Message::Kind kind, const Reduction::Task& task, int64_t part) {
+  return {kind, task.stage, MicroBatch(static_cast<int32_t>(part))};
+}
 
 }  // namespace
 
@@ -47,11 +58,22 @@ Reduction::Reduction(Options options)
       own_(static_cast<size_t>(options_.replicas->rank().value())),
       work_(*this),
       done_(options_.tasks.size()) {
+  const partition::Replication& replication = options_.replication;
+  const int blocks = replication.blocks_per_replica();
+  const bool are_whole = partition::CountSums(replication).most == 1;
+  const int smallest = are_whole ? blocks : blocks & -blocks;
+  for (int replica = 0; replica < replication.replicas; ++replica) {
+    std::vector<size_t>& places = places_.emplace_back();
+    for (const partition::BlockRange& subtree : partition::SubtreesOf(replica, replication)) {
+      places.push_back(static_cast<size_t>(subtree.first / smallest));
+    }
+  }
+  addends_.resize(static_cast<size_t>(replication.gradient_blocks / smallest));
   for (size_t i = 0; i < 2; ++i) {
-    scattered_[i].reserve(2 * replicas_);
+    const auto sums = static_cast<size_t>(partition::CountSums(replication).most);
+    scattered_[i].reserve((1 + sums) * replicas_);
     gathered_[i].reserve(2 * replicas_);
   }
-  addends_.reserve(replicas_);
 }
 
 absl::StatusOr<std::unique_ptr<Reduction>> Reduction::Create(Options options) {
@@ -82,8 +104,9 @@ absl::Status Reduction::WarmUp() {
       }
       return;
     }
-    addends_.assign(replicas_, zero);
+    std::fill(addends_.begin(), addends_.end(), zero);
     status = beside.ops().elementwise().SumTree(beside.stream(), addends_, zero);
+    std::fill(addends_.begin(), addends_.end(), Tensor());
     if (!status.ok()) return;
     status = beside.stream().Finish(base::Deadline::After(options_.deadline),
                                     [] { return absl::OkStatus(); });
@@ -214,19 +237,9 @@ absl::Status Reduction::RunTask(const Task& task) {
   const int64_t bytes = task.gathered.bytes();
   const int64_t part_bytes = replication.part_bytes;
   const int64_t parts = partition::ReductionParts(bytes, replication);
-  const int64_t half_bytes = partition::ReductionBytes(std::min(bytes, part_bytes), replication);
-  const auto part = [part_bytes](const Tensor& all, int64_t i) {
-    return RangeOf(all, i * part_bytes, part_bytes);
-  };
-  const auto message = [&](Message::Kind kind, int64_t i) {
-    return Message{kind, task.stage, MicroBatch(static_cast<int32_t>(i))};
-  };
   const auto half = [](int64_t i) { return static_cast<size_t>(i % 2); };
-  const auto received = [&](int64_t i) { return options_.received + (i % 2) * half_bytes; };
   const auto scatter = [&](int64_t i) -> absl::Status {
-    if (!task.adds()) return absl::OkStatus();
-    return Scatter(part(task.added, i), received(i), message(Message::Kind::kAddends, i),
-                   scattered_[half(i)]);
+    return task.adds() ? Scatter(task, i, scattered_[half(i)]) : absl::OkStatus();
   };
   if (parts == 0) SayFlushed();
   for (int64_t begin = 0; begin < parts; begin += kPartsAtOnce) {
@@ -238,11 +251,11 @@ absl::Status Reduction::RunTask(const Task& task) {
     }
     for (int64_t i = begin; i < end; ++i) {
       RETURN_IF_ERROR(WaitFor(scattered_[half(i)]));
-      if (task.adds()) RETURN_IF_ERROR(AddUp(part(task.added, i), received(i)));
+      if (task.adds()) RETURN_IF_ERROR(AddUp(task, i));
       if (task.shard != nullptr) RETURN_IF_ERROR(task.shard->UpdatePart(i));
       RETURN_IF_ERROR(WaitFor(gathered_[half(i)]));  // those of two parts before
-      RETURN_IF_ERROR(
-          Gather(part(task.gathered, i), message(Message::Kind::kSums, i), gathered_[half(i)]));
+      RETURN_IF_ERROR(Gather(PartOfSum(task.gathered, 0, i, part_bytes),
+                             MessageOf(Message::Kind::kSums, task, i), gathered_[half(i)]));
       // The part that takes the place which the sums of this one have left goes into the same
       // group, since each group makes the host wait for the library.
       if (i + 2 < end) RETURN_IF_ERROR(scatter(i + 2));
@@ -258,37 +271,57 @@ absl::Status Reduction::RunTask(const Task& task) {
   return absl::OkStatus();
 }
 
-absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const Message& message,
-                                Tickets& tickets) {
+std::byte* Reduction::ReceivedFor(const Task& task, int64_t part) const {
+  const partition::Replication& replication = options_.replication;
+  return options_.received +
+         (part % 2) * partition::ReductionBytes(
+                          std::min(task.added.bytes(), replication.part_bytes), replication);
+}
+
+absl::Status Reduction::Scatter(const Task& task, int64_t part, Tickets& tickets) {
   tickets.clear();
   Transport& transport = *options_.replicas;
-  const Tensor own = ShardOf(part, own_, options_.replication);
+  const Message message = MessageOf(Message::Kind::kAddends, task, part);
+  const auto shard = [&](size_t sum, size_t replica) {
+    const Tensor whole = PartOfSum(task.added, sum, part, options_.replication.part_bytes);
+    return ShardOf(whole, replica, options_.replication);
+  };
+  Tensor place = shard(0, own_);
+  place.data = ReceivedFor(task, part);
   // Each replica meets the others in the order of their distance: pairs of one distance are
   // disjoint.
   for (size_t distance = 1; distance < replicas_; ++distance) {
     const size_t from = (own_ + distance) % replicas_;
     const size_t to = (own_ + replicas_ - distance) % replicas_;
-    if (own.bytes() > 0) {
-      const Tensor place = {received + static_cast<int64_t>(distance - 1) * own.bytes(), own.dtype,
-                            own.shape};
+    for (size_t sum = 0; place.bytes() > 0 && sum < places_[from].size(); ++sum) {
       ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(RankOf(from), message, place));
+      place.data = static_cast<std::byte*>(place.data) + place.bytes();
     }
-    const Tensor theirs = ShardOf(part, to, options_.replication);
-    if (theirs.bytes() == 0) continue;
-    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, theirs));
+    for (size_t sum = 0; sum < places_[own_].size(); ++sum) {
+      const Tensor theirs = shard(sum, to);
+      if (theirs.bytes() == 0) break;
+      ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, theirs));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Reduction::AddUp(const Tensor& part, std::byte* received) {
-  const Tensor own = ShardOf(part, own_, options_.replication);
-  if (own.bytes() == 0) return absl::OkStatus();
-  addends_.assign(replicas_, own);
+absl::Status Reduction::AddUp(const Task& task, int64_t part) {
+  const auto own = [&](size_t sum) {
+    const Tensor whole = PartOfSum(task.added, sum, part, options_.replication.part_bytes);
+    return ShardOf(whole, own_, options_.replication);
+  };
+  if (own(0).bytes() == 0) return absl::OkStatus();
+  for (size_t sum = 0; sum < places_[own_].size(); ++sum) addends_[places_[own_][sum]] = own(sum);
+  Tensor received = own(0);
+  received.data = ReceivedFor(task, part);
   for (size_t distance = 1; distance < replicas_; ++distance) {
-    addends_[(own_ + distance) % replicas_].data =
-        received + static_cast<int64_t>(distance - 1) * own.bytes();
+    for (const size_t place : places_[(own_ + distance) % replicas_]) {
+      addends_[place] = received;
+      received.data = static_cast<std::byte*>(received.data) + received.bytes();
+    }
   }
-  return options_.beside->ops().elementwise().SumTree(options_.beside->stream(), addends_, own);
+  return options_.beside->ops().elementwise().SumTree(options_.beside->stream(), addends_, own(0));
 }
 
 absl::Status Reduction::Gather(const Tensor& part, const Message& message, Tickets& tickets) {

@@ -24,9 +24,10 @@ namespace stagecoach::engine {
 // work: what a REDUCE starts. If replicas shard the optimizer, it then updates this replica's
 // shard, and the replicas exchange the new parameters in place of the sums. Other tasks only
 // gather. A direct reduce-scatter and an all-gather: each replica receives its shard of the
-// gradients of every other, adds all of them in a balanced binary tree over the replicas, and sends
-// the sums to the others. So the bits do not depend on the transport, and each replica sends and
-// receives 2 (replicas - 1) / replicas of the gradients' bytes. They are sent in parts
+// gradients of every other, adds all of them in the binary tree over gradient blocks, and sends the
+// sums to the others. So the bits do not depend on the transport, and each replica sends and
+// receives 2 (replicas - 1) / replicas of the gradients' bytes; more, if a replica's blocks are
+// several subtrees, of which each has a sum of its own. They are sent in parts
 // (partition::Replication::part_bytes); the next is in flight while one is added up.
 // partition::ReductionKind::kRing leaves the sums to the transport's library.
 class Reduction {
@@ -36,7 +37,9 @@ class Reduction {
   struct Task {
     schedule::Op op = schedule::Op::kReduceGradients;  // the action, for errors
     StageId stage;
-    kernels::Tensor added;            // gradients whose shard of this replica is summed, or none
+    // Gradients whose shard of this replica is summed, or none: the sum of this replica's first
+    // subtree (partition::SubtreesOf). The others follow in memory, each of as many bytes.
+    kernels::Tensor added;
     OptimizerShard* shard = nullptr;  // to update, or null
     kernels::Tensor gathered;         // of which all replicas get all shards
 
@@ -49,14 +52,17 @@ class Reduction {
     partition::Replication replication;
     Transport* replicas = nullptr;  // on `beside`: the replicas of the rank
     absl::Duration deadline;        // of any wait for another replica
-    std::byte* received = nullptr;  // partition::ReductionBytes of the largest tensor that is added
+    // partition::ReductionBytes of the largest tensor that is added.
+    std::byte* received = nullptr;
     // The tasks of one run of the schedule, in the order of its list: first those of REDUCEs, one
     // per stage; if updates wait for other ranks, then those of STEPs.
     std::vector<Task> tasks;
   };
   // Minimum of what `replicas` must allow (InProcessOptions::max_outstanding,
   // CommunicatorOptions::max_groups).
-  static constexpr int kMostOutstanding = 8;
+  static int MostOutstanding(const partition::Replication& replication) {
+    return 8 * partition::CountSums(replication).most;
+  }
   static constexpr int kMostGroups = 64;
 
   static absl::StatusOr<std::unique_ptr<Reduction>> Create(Options options);
@@ -111,10 +117,12 @@ class Reduction {
   absl::Status SumByLibrary(const Task& task);
   // Sends each replica its shard of a part of some gradients, and receives those of this one, from
   // the next Flush of `replicas` on.
-  absl::Status Scatter(const kernels::Tensor& part, std::byte* received, const Message& message,
-                       Tickets& tickets);
+  absl::Status Scatter(const Task& task, int64_t part, Tickets& tickets);
+  // Returns where the shards of others are received for a part: one after the other, in the order
+  // of Scatter.
+  std::byte* ReceivedFor(const Task& task, int64_t part) const;
   // Adds up this replica's shard.
-  absl::Status AddUp(const kernels::Tensor& part, std::byte* received);
+  absl::Status AddUp(const Task& task, int64_t part);
   // Sends this replica's shard to the others, and receives theirs, likewise from the next Flush on.
   absl::Status Gather(const kernels::Tensor& part, const Message& message, Tickets& tickets);
   absl::Status WaitFor(Tickets& tickets);
@@ -122,6 +130,8 @@ class Reduction {
 
   const Options options_;
   const size_t replicas_, own_;
+  // Where the sums of each replica are in addends_.
+  std::vector<std::vector<size_t>> places_;
   kernels::Buffer token_memory_;
   std::vector<std::unique_ptr<Transport>> tokens_;  // the ends: of the rank, and of the device
                                                     // beside it
@@ -133,7 +143,8 @@ class Reduction {
   size_t started_ = 0, awaited_ = 0;  // tasks of this run
   Tickets done_;                      // by task: its last token
   std::array<Tickets, 2> scattered_, gathered_;
-  std::vector<kernels::Tensor> addends_;
+  std::vector<kernels::Tensor> addends_;  // by the first block of its subtree, in blocks as large
+                                          // as the smallest; none elsewhere
 };
 
 }  // namespace stagecoach::engine

@@ -29,7 +29,8 @@ absl::StatusOr<SharedResults> SharedResults::Create(const Options& options) {
   if (options.replicas != nullptr) {
     const int64_t bytes = options.replicas->ranks() * place_bytes;
     // Each shard of the one part is then one replica's place.
-    const partition::Replication replication = {.replicas = options.replicas->ranks()};
+    const int replicas = options.replicas->ranks();
+    const partition::Replication replication = {.replicas = replicas, .gradient_blocks = replicas};
     if (bytes > replication.part_bytes) {
       return absl::UnimplementedError(
           absl::StrCat("replicas share the results of ", schedule.num_micro_batches,

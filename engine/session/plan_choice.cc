@@ -39,6 +39,10 @@ absl::StatusOr<int> DevicesOf(const RunConfig& options) {
       options.replicas, " replicas: say with --devices how many each takes"));
 }
 
+int DefaultMicroBatches(int blocks) {
+  return blocks > 0 && kDefaultMicroBatches % blocks == 0 ? kDefaultMicroBatches : blocks;
+}
+
 // How the plan is to be found.
 absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
   const int blocks = options.gradient_blocks.value_or(options.replicas);
@@ -48,7 +52,7 @@ absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
       .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
       .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
       .chunks = options.chunks,
-      .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),
+      .micro_batches = options.micro_batches.value_or(DefaultMicroBatches(blocks)),
       .recompute = options.recompute};
   plan.results = ResultsOf(options, plan.replication);
   if (schedule::IsScheduleFile(options.schedule)) {
@@ -123,7 +127,7 @@ absl::StatusOr<PreparedRun> UsePlan(const RunConfig& options, const Model& model
   given.recompute = options.recompute;
   given.results = ResultsOf(options, given.plan.replication);
   given.transfers = TransfersOf({.ranks = given.plan.num_ranks(),
-                                 .replicas = given.plan.replicas(),
+                                 .replication = given.plan.replication,
                                  .device = given.device,
                                  .exchange = ExchangeOf(options.device, given.device)});
   ASSIGN_OR_RETURN(PreparedRun run, OnDevices(given.device, PrepareRun(model, given)));
@@ -218,7 +222,7 @@ absl::StatusOr<PreparedRun> CutOverDevicesLeft(const RunConfig& options,
   std::optional<PreparedRun> best;
   double best_ns = 0.0;
   absl::Status refusal;
-  for (int replicas = 1; replicas <= devices; replicas *= 2) {
+  for (int replicas = 1; replicas <= devices; ++replicas) {
     if (devices % replicas != 0) continue;
     RunConfig shape = options;
     shape.gradient_blocks = options.gradient_blocks.value_or(options.replicas);

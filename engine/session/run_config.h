@@ -94,7 +94,7 @@ struct RunConfig {
   std::string schedule;
   int chunks = 0;  // stages per device; 0: the schedule's own number
   // Micro-batches of a step, over all replicas; unset: kDefaultMicroBatches, or one per gradient
-  // block if those are more, or those of a schedule file for each replica.
+  // block if these do not divide it, or those of a schedule file for each replica.
   std::optional<int> micro_batches;
   int64_t batch = 128;
   Recompute recompute = Recompute::kPlanned;

@@ -14,8 +14,8 @@
 // trainer like any other, and its run() says how it works. For everything else (stages of replicas,
 // other schedules, numbers of gradient blocks) call those two.
 //
-// InvalidArgument: a batch that cannot be divided into equal micro-batches, or a number of replicas
-// that is no power of two. Other errors: those of PrepareRun and Trainer::Create.
+// InvalidArgument: a batch that cannot be divided into equal micro-batches, or no replica. Other
+// errors: those of PrepareRun and Trainer::Create.
 namespace stagecoach::engine {
 
 // Trains on `replicas` devices of this process, each of which has the whole model. In a step, each

@@ -95,6 +95,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .micro_batch_rows = plan().micro_batch_rows,
                          .micro_batches = plan().schedule.num_micro_batches,
                          .replication = plan().replication,
+                         .replica = group_->mesh().replica_of(device),
                          .optimizer = options_.optimizer,
                          .cached_positions = run_.model.cached_positions,
                          .output_rows = OutputRows(run_.model, plan().micro_batch_rows),

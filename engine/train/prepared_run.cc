@@ -18,7 +18,7 @@ namespace {
 
 schedule::Transfers TransfersFor(const PlanOptions& options) {
   RankGroupOptions group = {.ranks = options.devices,
-                            .replicas = options.replication.replicas,
+                            .replication = options.replication,
                             .device = options.device,
                             .exchange = options.exchange};
   // Processes may name their GPUs alike: the same number does not mean the same GPU.

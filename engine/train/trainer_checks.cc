@@ -20,8 +20,7 @@ absl::Status CheckSupported(const partition::Plan& plan) {
 
 RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options) {
   return {.ranks = plan.num_ranks(),
-          .replicas = plan.replicas(),
-          .reduction = plan.replication.reduction,
+          .replication = plan.replication,
           .device = options.device,
           .exchange = options.exchange,
           .rendezvous = options.rendezvous,

@@ -16,9 +16,9 @@ class ElementwiseOps {
 
   // Computes y = a + b. `y` may be `a` or `b`.
   virtual absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) = 0;
-  // Computes y, the sum of the addends, in a balanced binary tree over their order: ((0 + 1) + (2 +
-  // 3)) + ... The number of addends is a power of two; all are float32. `y` may be one of the
-  // addends, which may change.
+  // Computes y, the sum of the addends, in a binary tree over their order whose left half has the
+  // largest power of two of them. Those without memory are left out, but keep their places; not all
+  // are. All are float32. `y` may be one of the addends, which may change.
   virtual absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends,
                                const Tensor& y) = 0;
   // Copies x to y. Their memory must not overlap.

@@ -10,8 +10,16 @@
 namespace stagecoach::partition {
 namespace {
 
-bool IsPowerOfTwo(int count) {
-  return count > 0 && std::has_single_bit(static_cast<unsigned>(count));
+bool IsPowerOfTwo(int count) { return std::has_single_bit(static_cast<unsigned>(count)); }
+
+// Returns how many sums a device holds at once that adds a subtree of so many blocks one by one:
+// the most ones in the number of a block that is not the last, and one.
+int CopiesFor(int blocks) { return std::bit_width(static_cast<unsigned>(blocks)); }
+
+// Returns whether the blocks of each replica are one subtree.
+bool HasWholeSubtrees(const Replication& replication) {
+  return replication.replicas == 1 || replication.reduction == ReductionKind::kRing ||
+         IsPowerOfTwo(replication.blocks_per_replica());
 }
 
 }  // namespace
@@ -26,7 +34,45 @@ absl::StatusOr<ReductionKind> ParseReductionKind(absl::string_view name) {
 }
 
 int Replication::gradient_copies() const {
-  return std::bit_width(static_cast<unsigned>(blocks_per_replica()));
+  if (HasWholeSubtrees(*this)) return CopiesFor(blocks_per_replica());
+  int most = 0;
+  for (int replica = 0; replica < replicas; ++replica) {
+    int complete = 0;
+    for (const BlockRange& subtree : SubtreesOf(replica, *this)) {
+      most = std::max(most, complete + CopiesFor(subtree.count));
+      ++complete;
+    }
+  }
+  return most;
+}
+
+std::vector<BlockRange> SubtreesOf(int replica, const Replication& replication) {
+  const int count = replication.blocks_per_replica();
+  int first = replica * count;
+  if (HasWholeSubtrees(replication)) return {{first, count}};
+  std::vector<BlockRange> subtrees;
+  for (const int end = first + count; first < end; first += subtrees.back().count) {
+    // The largest subtree that starts with a block has as many as the number of that block has
+    // factors of two, or all that follow.
+    const int rest = replication.gradient_blocks - first;
+    const int largest = first == 0 ? rest : std::min(first & -first, rest);
+    const bool is_whole = first + largest <= end;
+    const auto left = static_cast<unsigned>(end - first);
+    subtrees.push_back({first, is_whole ? largest : static_cast<int>(std::bit_floor(left))});
+  }
+  return subtrees;
+}
+
+SumCounts CountSums(const Replication& replication) {
+  if (HasWholeSubtrees(replication)) return {.of_all = replication.replicas};
+  SumCounts counts = {.of_all = 0, .most = 0, .fewest = replication.blocks_per_replica()};
+  for (int replica = 0; replica < replication.replicas; ++replica) {
+    const auto own = static_cast<int>(SubtreesOf(replica, replication).size());
+    counts.of_all += own;
+    counts.most = std::max(counts.most, own);
+    counts.fewest = std::min(counts.fewest, own);
+  }
+  return counts;
 }
 
 Replication WithPartsFor(schedule::Transfers transfers, Replication replication) {
@@ -37,19 +83,14 @@ Replication WithPartsFor(schedule::Transfers transfers, Replication replication)
 
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches) {
   const auto [replicas, blocks, shards_optimizer, reduction, part_bytes] = replication;
-  if (!IsPowerOfTwo(replicas) || replicas > kMaxDevices) {
+  if (replicas < 1 || replicas > kMaxDevices) {
     return absl::InvalidArgumentError(
-        absl::StrCat(replicas, " replicas: must be a power of two up to ", kMaxDevices,
-                     ", so that gradients are summed in one binary tree"));
+        absl::StrCat(replicas, " replicas: expected 1 to ", kMaxDevices));
   }
-  if (!IsPowerOfTwo(blocks)) {
+  if (blocks < 1 || blocks % replicas != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        blocks, " gradient blocks: must be a power of two, to be summed in a binary tree"));
-  }
-  if (blocks < replicas) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(blocks, " gradient blocks for ", replicas,
-                     " replicas: use a multiple of the replicas, so that each has whole blocks"));
+        blocks, " gradient blocks for ", replicas, replicas == 1 ? " replica" : " replicas",
+        ": use a multiple of the replicas, so that each has whole blocks"));
   }
   if (shards_optimizer && replicas == 1) {
     return absl::InvalidArgumentError(
@@ -114,10 +155,10 @@ int64_t RingBytes(int64_t bytes, int replicas) { return bytes * 2 * (replicas - 
 
 int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication) {
   if (replication.reduction == ReductionKind::kRing) return 0;
-  const int replicas = replication.replicas;
   const int64_t part_bytes = std::min(gradient_bytes, replication.part_bytes);
   const int64_t parts = gradient_bytes > part_bytes ? 2 : 1;
-  return parts * (replicas - 1) * ShardBytes(part_bytes, replicas);
+  const SumCounts sums = CountSums(replication);
+  return parts * (sums.of_all - sums.fewest) * ShardBytes(part_bytes, replication.replicas);
 }
 
 }  // namespace stagecoach::partition

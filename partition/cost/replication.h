@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_COST_REPLICATION_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,8 +26,11 @@ inline constexpr int64_t kGroupedReductionPartBytes = int64_t{32} << 20;
 // How often every stage of a plan is replicated, and in which order gradients are summed. Each
 // replica takes an equal number of consecutive micro-batches of a batch. All the micro-batches form
 // `gradient_blocks` equal blocks; within a block, gradients are summed in order, and the blocks in
-// a balanced binary tree. Each replica sums its own blocks, a subtree; then they exchange
-// (engine/runtime/reduction.h). So the bits depend on gradient_blocks, but not on replicas.
+// a binary tree: of n blocks, the left half is the largest power of two that is less than n, so
+// that n blocks that are a power of two are balanced. Each replica sums the subtrees that its own
+// blocks consist of (SubtreesOf): one, if blocks_per_replica() is a power of two. Then they
+// exchange these sums, and add them in the order of the tree (engine/runtime/reduction.h). So the
+// bits depend on gradient_blocks, but not on replicas.
 //
 // ReductionKind::kRing leaves the exchange to the all-reduce of a library (NCCL, Gloo), whose order
 // of sums depends on the replicas and the library, and so do the bits.
@@ -35,8 +39,8 @@ inline constexpr int64_t kGroupedReductionPartBytes = int64_t{32} << 20;
 // the parameters, updates that shard, and sends it to the others.
 // Regular value type.
 struct Replication {
-  int replicas = 1;                                // a power of two
-  int gradient_blocks = 1;                         // a power of two, at least `replicas`
+  int replicas = 1;                                // at least 1
+  int gradient_blocks = 1;                         // a multiple of `replicas`
   bool shards_optimizer = false;                   // only with several replicas, and a tree
   ReductionKind reduction = ReductionKind::kTree;  // kRing: only with several replicas
   int64_t part_bytes =
@@ -45,7 +49,8 @@ struct Replication {
   bool is_needed() const { return replicas > 1; }
   int blocks_per_replica() const { return gradient_blocks / replicas; }
   // Returns how many sums each replica holds at once: the one of the current block, and those of
-  // subtrees that wait for their other half. 1 + log2(blocks_per_replica()).
+  // subtrees that are complete. 1 + log2(blocks_per_replica()), if that is a power of two;
+  // otherwise that of the replica that holds most.
   int gradient_copies() const;
 
   friend bool operator==(const Replication&, const Replication&) = default;
@@ -58,6 +63,28 @@ Replication WithPartsFor(schedule::Transfers transfers, Replication replication)
 // Returns InvalidArgument, naming the option to change, unless all are as Replication says, and the
 // `micro_batches` of a batch can be divided into the blocks.
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches);
+
+// Consecutive gradient blocks, a subtree.
+struct BlockRange {
+  int first = 0;
+  int count = 0;
+
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
+// Returns the largest subtrees of a replica's blocks, in order: it sums each, and the exchange adds
+// the sums of all replicas. A library (ReductionKind::kRing) adds one sum of each replica, which
+// are then a tree of their own.
+std::vector<BlockRange> SubtreesOf(int replica, const Replication& replication);
+
+// How many of these sums replicas have at the end of their blocks.
+struct SumCounts {
+  int of_all = 1;
+  int most = 1;    // of a replica
+  int fewest = 1;  // of a replica
+
+  friend bool operator==(const SumCounts&, const SumCounts&) = default;
+};
+SumCounts CountSums(const Replication& replication);
 
 // Returns the number of parts in which a stage's gradients are exchanged.
 int64_t ReductionParts(int64_t gradient_bytes, const Replication& replication);
@@ -87,9 +114,9 @@ int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes, int64_t
 // Returns what a replica sends if a library sums `bytes` bytes in a ring.
 int64_t RingBytes(int64_t bytes, int replicas);
 
-// Returns the memory for what a replica receives from the others while it sums `gradient_bytes` of
-// gradients: two parts at once, if there are that many. 0 for one replica, and for a ring, whose
-// memory is the library's.
+// Returns the memory for the sums that a replica receives from the others while it adds
+// `gradient_bytes` of gradients: two parts at once, if there are that many. 0 for one replica, and
+// for a ring, whose memory is the library's.
 int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication);
 
 }  // namespace stagecoach::partition

@@ -10,7 +10,7 @@ using schedule::Action;
 using schedule::Op;
 
 // The two halves of an exchange of `bytes` bytes, part by part: each replica sends the others their
-// shards, and then its own to all others.
+// shards of its sums, and then its own shard to all others.
 struct ExchangeHalves {
   int64_t scattered = 0;
   int64_t gathered = 0;
@@ -18,13 +18,14 @@ struct ExchangeHalves {
 
 ExchangeHalves HalvesOf(int64_t bytes, int replica, const Replication& replication) {
   ExchangeHalves halves;
+  const auto sums = static_cast<int64_t>(SubtreesOf(replica, replication).size());
   for (int64_t part = 0; part < ReductionParts(bytes, replication); ++part) {
     int64_t all = 0;
     for (int i = 0; i < replication.replicas; ++i) {
       all += ShardOf(bytes, part, i, replication).bytes();
     }
     const int64_t own = ShardOf(bytes, part, replica, replication).bytes();
-    halves.scattered += all - own;
+    halves.scattered += sums * (all - own);
     halves.gathered += (replication.replicas - 1) * own;
   }
   return halves;

@@ -85,8 +85,8 @@ absl::Status CandidateSpace::Enumerate() {
     }
     return AddShapes(*request_.replicas);
   }
-  for (int replicas = 1; devices % replicas == 0; replicas *= 2) {
-    RETURN_IF_ERROR(AddShapes(replicas));
+  for (int replicas = 1; replicas <= devices; ++replicas) {
+    if (devices % replicas == 0) RETURN_IF_ERROR(AddShapes(replicas));
   }
   return absl::OkStatus();
 }
@@ -135,8 +135,8 @@ absl::Status CandidateSpace::AddShape(int replicas, int64_t rows) {
         "a step of %d micro-batches: expected at most %d", count, schedule::kMaxPasses));
   }
   // One replica is just another choice only where there could be two.
-  const bool may_be_two = !request_.replicas.has_value() && !request_.given.has_value() &&
-                          request_.cluster.size() % 2 == 0;
+  const bool may_be_two =
+      !request_.replicas.has_value() && !request_.given.has_value() && request_.cluster.size() > 1;
   const bool is_replicated = replicas > 1 || !may_be_two;
   const Replication replication = WithPartsFor(
       request_.cluster.transfers, {replicas, request_.gradient_blocks.value_or(replicas),
@@ -163,8 +163,8 @@ absl::Status CandidateSpace::AddShape(int replicas, int64_t rows) {
     candidate.schedule = std::string(generator.name);
     const bool tries_more = shape.chunks == 0 && generator.any_chunks && shape.ranks > 1;
     if (shape.chunks == 0) candidate.chunks = generator.chunks;
-    // One rank gains nothing from several stages.
-    const bool is_needless = shape.ranks == 1 && request_.schedule == kAnySchedule;
+    // One rank gains nothing from several stages, if it has no sum over replicas to hide.
+    const bool is_needless = shape.ranks == 1 && replicas == 1 && request_.schedule == kAnySchedule;
     if (is_needless && shape.chunks == 0 && candidate.chunks > 1) continue;
     if (!generator.any_chunks && candidate.chunks != generator.chunks) {
       // Of any schedule, those that take any number say why that number does not do.

@@ -133,9 +133,9 @@ absl::StatusOr<CutEvaluator> CutEvaluator::Create(Plan plan,
   return pipeline;
 }
 
-// Each device sends to every other one its part in n of the gradients to be summed, and then its
-// own part of the sums: 2 (n - 1) messages of a part in n, as many bytes as a ring takes
-// (Patarasuk and Yuan 2009).
+// Each device sends to every other one its part in n of the gradients to be summed, of each of its
+// sums, and then its own part of the result: with one sum, 2 (n - 1) messages of a part in n, as
+// many bytes as a ring takes (Patarasuk and Yuan 2009).
 int64_t CutEvaluator::GatherNs(int rank, int64_t bytes) const {
   const int64_t count = replication().replicas;
   if (count < 2) return 0;
@@ -146,7 +146,8 @@ double CutEvaluator::ReductionNsOf(int64_t bytes) const {
   const double count = replication().replicas;
   const double rate = devices_of(0).link.bytes_per_second;
   if (count < 2 || rate == 0) return 0;
-  return 2e9 * (count - 1) / count * static_cast<double>(bytes) / rate;
+  const double sent = CountSums(replication()).most + 1;
+  return 1e9 * sent * (count - 1) / count * static_cast<double>(bytes) / rate;
 }
 
 schedule::Link CutEvaluator::LinkBetween(int stage, int next_stage) const {

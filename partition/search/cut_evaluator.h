@@ -93,7 +93,9 @@ class CutEvaluator {
   int64_t TiesNs(const Cut& cut) const;
   bool overlaps_messages() const { return sends_ != schedule::Sends::kBlocking; }
   // Returns how long the replicas of a rank take to sum `bytes` of gradients.
-  int64_t ReductionNs(int rank, int64_t bytes) const { return 2 * GatherNs(rank, bytes); }
+  int64_t ReductionNs(int rank, int64_t bytes) const {
+    return (CountSums(replication()).most + 1) * GatherNs(rank, bytes);
+  }
   // Returns how long they take to exchange their shards of `bytes` bytes.
   int64_t GatherNs(int rank, int64_t bytes) const;
   // Returns about the same for any rank, as a sum over layers: without latency and rounding.

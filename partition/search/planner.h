@@ -37,7 +37,7 @@ struct PlannerRequest {
   std::optional<schedule::Schedule> given = {};
   std::optional<int> chunks = {};         // stages per rank
   std::optional<int> micro_batches = {};  // of all replicas; unset: one for each profile size
-  std::optional<int> replicas = 1;        // unset: all powers of two that divide the devices
+  std::optional<int> replicas = 1;        // unset: all numbers that divide the devices
   // See Replication. Unset: as many as replicas; otherwise replicas must divide it.
   std::optional<int> gradient_blocks = {};
   // See Replication; used if there are several replicas.

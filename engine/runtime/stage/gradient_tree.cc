@@ -4,28 +4,20 @@
 
 namespace stagecoach::engine {
 
-int GradientTree::CopyOfBlock(int block) const {
-  if (blocks_ == 1 || block % 2 == 1) return 0;
-  // The largest left half of a tree that starts here: all but the first block end below the tree
-  // whose right half they are in. A half of 2^t blocks waits in copy t + 1.
-  if (block == 0) return std::countr_zero(static_cast<unsigned>(blocks_));
-  return std::countr_zero(static_cast<unsigned>(block));
-}
-
-std::vector<GradientTree::Merge> GradientTree::MergesAfter(int micro_batch) const {
-  std::vector<Merge> merges;
-  const int block = micro_batch / block_size_;
-  const bool ends = (micro_batch + 1) % block_size_ == 0;
-  if (!ends || block % 2 == 0) return merges;
-  // The block completes as many subtrees as its number has trailing ones.
-  const int subtrees = std::countr_one(static_cast<unsigned>(block));
-  for (int i = 1; i <= subtrees; ++i) {
-    const int left = CopyOfBlock(block + 1 - (1 << i));
-    // A complete subtree waits where its left half did, unless it is the left half of nothing.
-    const bool waits = i == subtrees && block + 1 != blocks_;
-    merges.push_back({.to = waits ? left : 0, .left = left});
+GradientTree::GradientTree(int micro_batches, int replica,
+                           const partition::Replication& replication)
+    : block_size_(micro_batches / replication.blocks_per_replica()) {
+  int complete = 0;
+  for (const partition::BlockRange& subtree : partition::SubtreesOf(replica, replication)) {
+    for (unsigned i = 0; i < static_cast<unsigned>(subtree.count); ++i) {
+      // A binary counter: each one in the number of blocks before is a sum that waits for its other
+      // half. The last block completes all of them.
+      const bool is_last = static_cast<int>(i) + 1 == subtree.count;
+      blocks_.push_back({.copy = complete + std::popcount(i),
+                         .merges = is_last ? std::popcount(i) : std::countr_one(i)});
+    }
+    ++complete;
   }
-  return merges;
 }
 
 }  // namespace stagecoach::engine

@@ -3,42 +3,43 @@
 
 #include <vector>
 
+#include "partition/cost/replication.h"
+
 namespace stagecoach::engine {
 
 // The order in which one replica sums the gradients of its micro-batches: those of each of its
-// blocks one after the other, and the blocks in a balanced binary tree
-// (partition/cost/replication.h). A sum is kept in one of several copies of the gradients; at the
-// end, all are summed in copy 0.
+// blocks one after the other, and the blocks in its subtrees of a binary tree
+// (partition/cost/replication.h). Sums are kept in a stack of copies of the gradients: a block is
+// summed in the copy above the complete sums, and two halves of a subtree are added in the copy of
+// the left one. At the end, copy i has the sum of subtree i.
 class GradientTree {
  public:
-  // Copies of the gradients that are added: copy `to` = copy `left` + copy 0.
-  struct Merge {
-    int to = 0;
-    int left = 0;
-
-    friend bool operator==(const Merge&, const Merge&) = default;
-  };
-
-  // Makes the tree of one replica. Pre-condition: `blocks` is a power of two that divides
-  // `micro_batches`.
-  GradientTree(int micro_batches, int blocks)
-      : blocks_(blocks), block_size_(micro_batches / blocks) {}
+  // Makes the tree of one replica. Pre-condition: `micro_batches`, those of the replica, divide
+  // into the blocks of one.
+  GradientTree(int micro_batches, int replica, const partition::Replication& replication);
 
   // Returns whether the micro-batch is the first of its block, whose gradients overwrite what is
   // there.
   bool is_first(int micro_batch) const { return micro_batch % block_size_ == 0; }
   // Returns the copy to which the gradients of the micro-batch are added.
-  int CopyOf(int micro_batch) const { return CopyOfBlock(micro_batch / block_size_); }
-  // Returns what is added once the gradients of the micro-batch are in its copy, in this order.
-  std::vector<Merge> MergesAfter(int micro_batch) const;
+  int CopyOf(int micro_batch) const { return BlockOf(micro_batch).copy; }
+  // Returns how many subtrees are complete once the gradients of the micro-batch are in its copy.
+  // For each, the highest copy that has a sum is added to the one below.
+  int MergesAfter(int micro_batch) const {
+    return is_first(micro_batch + 1) ? BlockOf(micro_batch).merges : 0;
+  }
 
  private:
-  // Returns the copy that keeps the sum of the largest subtree that starts with a block, and waits
-  // for its other half; 0 for a block that completes a subtree at once.
-  int CopyOfBlock(int block) const;
+  struct Block {
+    int copy = 0;
+    int merges = 0;
+  };
+  const Block& BlockOf(int micro_batch) const {
+    return blocks_[static_cast<size_t>(micro_batch / block_size_)];
+  }
 
-  int blocks_;
   int block_size_;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace stagecoach::engine

@@ -96,9 +96,7 @@ Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameter
       input_({options.input}, options.micro_batch_rows, input_type()),
       output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
       parameters_(parameters),
-      blocks_(options.micro_batches, options.replication.blocks_per_replica()) {
-  for (int i = 0; i < options.micro_batches; ++i) folds_.push_back(blocks_.MergesAfter(i));
-}
+      blocks_(options.micro_batches, options.replica, options.replication) {}
 
 absl::Status Stage::PrepareLoss(const LossFactory& factory) {
   loss_ = factory();

@@ -47,6 +47,7 @@ struct StageOptions {
   int64_t micro_batch_rows = 1;
   int micro_batches = 1;  // of one replica
   partition::Replication replication;
+  int replica = 0;
   Optimizer optimizer;
   // Model::cached_positions. If positive, there is neither a target nor a loss.
   int64_t cached_positions = 0;
@@ -223,7 +224,7 @@ class Stage {
       kernels::Recording& recording,
       absl::FunctionRef<absl::Status(const LayerArgs&, Sequential::AfterLayer)> run);
   // Adds copies of the gradients of a layer.
-  absl::Status FoldGradients(int layer, absl::Span<const GradientTree::Merge> merges);
+  absl::Status FoldGradients(int layer, MicroBatch micro_batch);
 
   kernels::Device& device_;
   const StageOptions options_;
@@ -236,8 +237,7 @@ class Stage {
   std::vector<kernels::ParameterTensors> tensors_;
   std::vector<Tensor> values_;  // as layers take them
   const GradientTree blocks_;
-  std::vector<std::vector<GradientTree::Merge>> folds_;  // index: micro-batch
-  std::vector<std::vector<Tensor>> gradients_;           // by copy (GradientTree)
+  std::vector<std::vector<Tensor>> gradients_;  // by copy (GradientTree)
   Tensor all_gradients_, all_values_;
   std::byte* shard_states_ = nullptr;
   std::byte* cache_ = nullptr;  // of its layers (LayerArgs::cache)

@@ -154,31 +154,29 @@ absl::Status Stage::RunBackward(
     absl::FunctionRef<absl::Status(const LayerArgs&, Sequential::AfterLayer)> run) {
   args.accumulate = !blocks_.is_first(micro_batch.value());
   args.gradients = gradients_[static_cast<size_t>(blocks_.CopyOf(micro_batch.value()))];
-  const auto& merges = folds_[static_cast<size_t>(micro_batch.value())];
   if (update == nullptr) {
     return Replay(recording, [&] {
-      return run(args, [&](int layer) { return FoldGradients(layer, merges); });
+      return run(args, [&](int layer) { return FoldGradients(layer, micro_batch); });
     });
   }
   // An update is different in every step, so this cannot be a recording.
   return run(args, [&](int layer) -> absl::Status {
-    RETURN_IF_ERROR(FoldGradients(layer, merges));
+    RETURN_IF_ERROR(FoldGradients(layer, micro_batch));
     return UpdateParameters(options_.optimizer, *update, device_,
                             *layer_parameters_[static_cast<size_t>(layer)]);
   });
 }
 
-absl::Status Stage::FoldGradients(int layer, absl::Span<const GradientTree::Merge> merges) {
+absl::Status Stage::FoldGradients(int layer, MicroBatch micro_batch) {
   const auto first = static_cast<size_t>(chain_.first_parameter(layer));
   const auto end = static_cast<size_t>(chain_.first_parameter(layer + 1));
-  const auto copy = [this](int index, size_t parameter) -> const Tensor& {
-    return gradients_[static_cast<size_t>(index)][parameter];
-  };
-  for (const GradientTree::Merge& merge : merges) {
+  auto top = static_cast<size_t>(blocks_.CopyOf(micro_batch.value()));
+  for (int merges = blocks_.MergesAfter(micro_batch.value()); merges > 0; --merges, --top) {
     for (size_t i = first; i < end; ++i) {
-      if (copy(0, i).empty()) continue;  // it is frozen
-      RETURN_IF_ERROR(device_.ops().elementwise().Add(device_.stream(), copy(merge.left, i),
-                                                      copy(0, i), copy(merge.to, i)));
+      const Tensor& left = gradients_[top - 1][i];
+      if (left.empty()) continue;  // it is frozen
+      RETURN_IF_ERROR(
+          device_.ops().elementwise().Add(device_.stream(), left, gradients_[top][i], left));
     }
   }
   return absl::OkStatus();

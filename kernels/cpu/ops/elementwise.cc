@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 
@@ -12,29 +13,29 @@ namespace {
 
 constexpr int64_t kTile = 1 << 15;
 constexpr int64_t kSumTile = 1 << 10;
-constexpr size_t kMostLevels = 16;  // of a tree of addends
+constexpr size_t kMostLevels = 24;  // of a tree of addends
 
 using SumBuffers = std::array<std::array<float, kSumTile>, kMostLevels>;
 
-// Computes out = the sum of n elements of each addend from `begin` on. The buffers from `level` on
-// are free.
-void SumTile(absl::Span<const Tensor> addends, int64_t begin, int64_t n, float* out,
-             SumBuffers& buffers, size_t level) {
-  if (addends.size() == 1) {
-    std::memcpy(out, addends[0].f32() + begin, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  if (addends.size() == 2) {
-    const float* const a = addends[0].f32() + begin;
-    const float* const b = addends[1].f32() + begin;
-    for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
-    return;
-  }
-  const size_t half = addends.size() / 2;
-  float* const right = buffers[level].data();
-  SumTile(addends.subspan(0, half), begin, n, out, buffers, level + 1);
-  SumTile(addends.subspan(half), begin, n, right, buffers, level + 1);
-  for (int64_t i = 0; i < n; ++i) out[i] += right[i];
+bool HasNone(absl::Span<const Tensor> addends) {
+  return std::all_of(addends.begin(), addends.end(),
+                     [](const Tensor& addend) { return addend.empty(); });
+}
+
+// Returns the sum of n elements of each addend from `begin` on: one of the addends, or `out`, to
+// which nothing is written before all addends but the last two have been read. The buffers from
+// `level` on are free.
+const float* SumTile(absl::Span<const Tensor> addends, int64_t begin, int64_t n, float* out,
+                     SumBuffers& buffers, size_t level) {
+  if (addends.size() == 1) return addends[0].f32() + begin;
+  const size_t half = std::bit_floor(addends.size() - 1);
+  const absl::Span<const Tensor> left = addends.subspan(0, half), right = addends.subspan(half);
+  if (HasNone(right)) return SumTile(left, begin, n, out, buffers, level);
+  if (HasNone(left)) return SumTile(right, begin, n, out, buffers, level);
+  const float* const a = SumTile(left, begin, n, buffers[level].data(), buffers, level + 1);
+  const float* const b = SumTile(right, begin, n, out, buffers, level + 1);
+  for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+  return out;
 }
 
 template <typename T>
@@ -63,19 +64,16 @@ absl::Status CpuElementwiseOps::Add(Stream& stream, const Tensor& a, const Tenso
 
 absl::Status CpuElementwiseOps::SumTree(Stream& stream, absl::Span<const Tensor> addends,
                                         const Tensor& y) {
-  STAGECOACH_CHECK(addends.size() < size_t{1} << (kMostLevels - 1), "too many addends");
+  STAGECOACH_CHECK(addends.size() <= size_t{1} << kMostLevels, "too many addends");
   const Tiling tiles(y.elements(), kTile);
   AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
     SumBuffers buffers;
     const int64_t end = tiles.begin(tile) + tiles.length(tile);
     for (int64_t begin = tiles.begin(tile); begin < end; begin += kSumTile) {
       const int64_t n = std::min(kSumTile, end - begin);
-      // y may be the memory of an addend that is read later.
-      float* const sum = addends.size() > 2 ? buffers[0].data() : y.f32() + begin;
-      SumTile(addends, begin, n, sum, buffers, 1);
-      if (addends.size() > 2) {
-        std::memcpy(y.f32() + begin, sum, static_cast<size_t>(n) * sizeof(float));
-      }
+      float* const to = y.f32() + begin;
+      const float* const sum = SumTile(addends, begin, n, to, buffers, 0);
+      if (sum != to) std::memcpy(to, sum, static_cast<size_t>(n) * sizeof(float));
     }
   });
   return absl::OkStatus();

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 
 #include "absl/container/inlined_vector.h"
@@ -26,8 +27,13 @@ class CudaElementwise final : public ElementwiseOps {
     // The roots of subtrees are addends in turn.
     absl::InlinedVector<Tensor, kMostAddends> roots;
     for (size_t i = 0; i < addends.size(); i += kMostAddends) {
-      RETURN_IF_ERROR(SumFew(stream, addends.subspan(i, kMostAddends), addends[i]));
-      roots.push_back(addends[i]);
+      const absl::Span<const Tensor> few = addends.subspan(i, kMostAddends);
+      const auto first = std::find_if(few.begin(), few.end(),
+                                      [](const Tensor& addend) { return !addend.empty(); });
+      Tensor& root = roots.emplace_back();
+      if (first == few.end()) continue;
+      root = *first;
+      RETURN_IF_ERROR(SumFew(stream, few, root));
     }
     return SumTree(stream, roots, y);
   }
@@ -39,7 +45,9 @@ class CudaElementwise final : public ElementwiseOps {
  private:
   static absl::Status SumFew(Stream& stream, absl::Span<const Tensor> addends, const Tensor& y) {
     Addends pointers = {};
-    for (size_t i = 0; i < addends.size(); ++i) pointers.values[i] = addends[i].f32();
+    for (size_t i = 0; i < addends.size(); ++i) {
+      if (!addends[i].empty()) pointers.values[i] = addends[i].f32();
+    }
     return CudaStatus(LaunchSumTree(AsCuda(stream).compute(), y.elements(), pointers,
                                     static_cast<int>(addends.size()), y.f32()),
                       "LaunchSumTree");

@@ -23,7 +23,10 @@ __global__ void __launch_bounds__(kThreads)
        i += stride) {
     float sums[kCount];
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) sums[k] = addends.values[k][i];
+    for (int k = 0; k < kCount; ++k) {
+      // Negative zero changes no number that it is added to, not even zeros.
+      sums[k] = addends.values[k] == nullptr ? -0.0F : addends.values[k][i];
+    }
 #pragma unroll
     for (int width = kCount / 2; width > 0; width /= 2) {
 #pragma unroll
@@ -39,7 +42,7 @@ cudaError_t LaunchSumTreeOf(cudaStream_t stream, int64_t elements, const Addends
   if constexpr (kCount > kMostAddends) {
     return cudaErrorInvalidValue;
   } else {
-    if (count != kCount) return LaunchSumTreeOf<2 * kCount>(stream, elements, addends, count, y);
+    if (count > kCount) return LaunchSumTreeOf<2 * kCount>(stream, elements, addends, count, y);
     const int64_t blocks = (elements + kThreads - 1) / kThreads;
     return Launch(SumTreeKernel<kCount>,
                   dim3(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks)),

@@ -15,11 +15,11 @@ cudaError_t LaunchAdd(cudaStream_t stream, ElementType type, int64_t elements, c
 
 inline constexpr int kMostAddends = 64;
 struct Addends {
-  const float* values[kMostAddends];
+  const float* values[kMostAddends];  // null: left out
 };
 
-// Computes y, the sum of the first `count` addends (a power of two up to kMostAddends) in a
-// balanced binary tree. y may be one of them.
+// Computes y, the sum of the first `count` addends in the tree of ElementwiseOps::SumTree. y may be
+// one of them.
 cudaError_t LaunchSumTree(cudaStream_t stream, int64_t elements, const Addends& addends, int count,
                           float* y);
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "engine/comm/transport.h"
 #include "gmock/gmock.h"
@@ -22,12 +25,14 @@
 #include "partition/cost/replication.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/tree_sum.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TreeSum;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -100,10 +105,12 @@ constexpr int64_t kPartBytes = 16384;
 // Replicas of a rank that has one stage for each of the sizes, in bytes.
 class Replicas {
  public:
-  Replicas(int count, std::vector<int64_t> sizes, absl::Duration deadline = absl::Minutes(4),
-           int64_t part_bytes = kPartBytes)
-      : members_(static_cast<size_t>(count)), sizes_(std::move(sizes)) {
-    const partition::Replication replication = {.replicas = count, .part_bytes = part_bytes};
+  Replicas(int count, std::vector<int64_t> sizes, absl::Duration deadline = absl::Minutes(4))
+      : Replicas({.replicas = count, .gradient_blocks = count, .part_bytes = kPartBytes},
+                 std::move(sizes), deadline) {}
+  Replicas(const partition::Replication& replication, std::vector<int64_t> sizes,
+           absl::Duration deadline = absl::Minutes(4))
+      : members_(static_cast<size_t>(replication.replicas)), sizes_(std::move(sizes)) {
     std::vector<kernels::Device*> beside;
     for (Member& member : members_) {
       member.device = MakeCpu();
@@ -114,7 +121,7 @@ class Replicas {
     }
     std::vector<std::unique_ptr<Transport>> transports =
         CreateInProcessTransports(
-            {.devices = beside, .max_outstanding = Reduction::kMostOutstanding})
+            {.devices = beside, .max_outstanding = Reduction::MostOutstanding(replication)})
             .value();
     for (std::unique_ptr<Transport>& transport : transports) {
       transports_.push_back(std::make_unique<Counting>(std::move(transport)));
@@ -130,7 +137,9 @@ class Replicas {
       int64_t most_bytes = 0;
       for (size_t stage = 0; stage < sizes_.size(); ++stage) {
         const int64_t elements = sizes_[stage] / 4;
-        member.gradients.emplace_back(static_cast<size_t>(elements));
+        // The sums of all subtrees, one after the other.
+        member.gradients.emplace_back(
+            static_cast<size_t>(elements * partition::CountSums(replication).most));
         const auto gradients =
             kernels::Float32(member.gradients.back().data(), kernels::Shape{elements});
         options.tasks.push_back({.stage = StageId(static_cast<int32_t>(stage)),
@@ -189,50 +198,78 @@ class Replicas {
   const std::vector<int64_t> sizes_;
 };
 
-// Sums in a balanced tree over the replicas.
-std::vector<float> TreeSum(std::vector<std::vector<float>> values) {
-  for (size_t width = values.size() / 2; width > 0; width /= 2) {
-    for (size_t i = 0; i < width; ++i) {
-      for (size_t k = 0; k < values[i].size(); ++k) {
-        values[i][k] = values[2 * i][k] + values[2 * i + 1][k];
-      }
+// Returns the bytes that all replicas send for `bytes` of gradients.
+int64_t SentBytesOf(int64_t bytes, const partition::Replication& replication) {
+  int64_t sent_bytes = (replication.replicas - 1) * bytes;
+  for (int replica = 0; replica < replication.replicas; ++replica) {
+    int64_t others_bytes = bytes;
+    for (int64_t part = 0; part < partition::ReductionParts(bytes, replication); ++part) {
+      others_bytes -= partition::ShardOf(bytes, part, replica, replication).bytes();
     }
+    sent_bytes += std::ssize(partition::SubtreesOf(replica, replication)) * others_bytes;
   }
-  return values.front();
+  return sent_bytes;
+}
+
+// Each sum passes through as many roundings as the tree has levels: four, of 16 blocks.
+void ExpectNearTheExactSum(absl::Span<const float> sums,
+                           const std::vector<std::vector<float>>& values) {
+  for (size_t k = 0; k < sums.size(); ++k) {
+    double exact = 0, size = 0;
+    for (const std::vector<float>& own : values) {
+      exact += double{own[k]};
+      size += std::fabs(double{own[k]});
+    }
+    ASSERT_NEAR(sums[k], exact, 4.0 * std::numeric_limits<float>::epsilon() / 2 * size) << k;
+  }
 }
 
 // The sizes make no part, one that is too small for all replicas, one, and several; the bits do not
 // depend on the division into parts.
-TEST(Reduction, AddsInABalancedTree) {
+TEST(Reduction, AddsInTheTreeOverAllBlocks) {
   const std::vector<int64_t> sizes = {64, kPartBytes, 0, 3 * kPartBytes + 192, 448};
-  for (const auto& [count, part_bytes] : {std::pair<size_t, int64_t>{2, kPartBytes},
-                                          {4, kPartBytes},
-                                          {8, kPartBytes},
-                                          {2, partition::kTensorAlignment},
-                                          {4, 2 * kPartBytes},
-                                          {4, 8 * kPartBytes}}) {
-    Replicas replicas(static_cast<int>(count), sizes, absl::Minutes(4), part_bytes);
+  struct Case {
+    int replicas, blocks;
+    int64_t part_bytes = kPartBytes;
+  };
+  for (const Case& own :
+       {Case{2, 2}, Case{4, 4}, Case{8, 8}, Case{3, 3}, Case{5, 5}, Case{6, 6}, Case{2, 6},
+        Case{3, 6}, Case{4, 12}, Case{3, 15}, Case{2, 2, partition::kTensorAlignment},
+        Case{2, 6, partition::kTensorAlignment}, Case{4, 4, 2 * kPartBytes},
+        Case{4, 4, 8 * kPartBytes}}) {
+    const auto& [count, blocks, part_bytes] = own;
+    const partition::Replication replication = {
+        .replicas = count, .gradient_blocks = blocks, .part_bytes = part_bytes};
+    Replicas replicas(replication, sizes);
     int64_t shared_bytes = 0;  // the stages that all send in one step
-    for (const int64_t bytes : sizes) {
-      shared_bytes += 2 * static_cast<int64_t>(count - 1) * bytes;
-    }
+    for (const int64_t bytes : sizes) shared_bytes += SentBytesOf(bytes, replication);
     for (uint64_t step = 0; step < 2; ++step) {
       std::vector<std::vector<float>> expected;
       for (size_t stage = 0; stage < sizes.size(); ++stage) {
         std::vector<std::vector<float>> values;
-        for (size_t i = 0; i < count; ++i) {
-          values.push_back(RandomNormal(sizes[stage] / 4, 100 * step + 10 * stage + i));
-          replicas.gradients(i, stage) = values.back();
+        for (int block = 0; block < blocks; ++block) {
+          values.push_back(RandomNormal(sizes[stage] / 4,
+                                        100 * step + 20 * stage + static_cast<uint64_t>(block)));
         }
         expected.push_back(TreeSum(values));
+        ExpectNearTheExactSum(expected.back(), values);
+        for (int i = 0; i < count; ++i) {
+          auto to = replicas.gradients(static_cast<size_t>(i), stage).begin();
+          for (const partition::BlockRange& subtree : partition::SubtreesOf(i, replication)) {
+            const std::vector<float> sum = TreeSum(absl::MakeConstSpan(values).subspan(
+                static_cast<size_t>(subtree.first), static_cast<size_t>(subtree.count)));
+            to = std::copy(sum.begin(), sum.end(), to);
+          }
+        }
       }
       for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
       int64_t sent_bytes = 0;
-      for (size_t i = 0; i < count; ++i) {
+      for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
         for (size_t stage = 0; stage < sizes.size(); ++stage) {
-          EXPECT_TRUE(replicas.gradients(i, stage) == expected[stage])
-              << "replica " << i << " of " << count << ", stage " << stage << ", parts of "
-              << part_bytes << " bytes";
+          const std::vector<float>& sums = replicas.gradients(i, stage);
+          EXPECT_TRUE(std::equal(expected[stage].begin(), expected[stage].end(), sums.begin()))
+              << "replica " << i << " of " << count << ", " << blocks << " blocks, stage " << stage
+              << ", parts of " << part_bytes << " bytes";
         }
         sent_bytes += replicas.transport(i).sent_bytes();
       }
@@ -282,8 +319,9 @@ TEST(Reduction, AWaitForFlushesEndsWithTheErrorOfAnother) {
 
 // A communicator requires this (kernels/communicator.h), even of parts that are too small for all.
 TEST(Reduction, WhatTwoReplicasExchangeInAGroupOfOneIsInOneOfTheOther) {
-  constexpr int kReplicas = 4;
-  Replicas replicas(kReplicas, {64, 2 * kPartBytes + 64, kPartBytes, 4 * kPartBytes + 448});
+  constexpr int kReplicas = 3;  // with 2, 3 and 2 sums
+  Replicas replicas({.replicas = kReplicas, .gradient_blocks = 15, .part_bytes = kPartBytes},
+                    {64, 2 * kPartBytes + 64, kPartBytes, 4 * kPartBytes + 448});
   for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
   for (int own = 0; own < kReplicas; ++own) {
     for (int other = own + 1; other < kReplicas; ++other) {

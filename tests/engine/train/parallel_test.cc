@@ -43,7 +43,22 @@ TEST(DataParallel, DealsEachReplicaAnEqualShareAsOneMicroBatch) {
 TEST(DataParallel, RefusesABatchThatItCannotDivide) {
   EXPECT_THAT(DataParallel(SmallModel(), 4, 30), IsRefused("30 rows"));
   EXPECT_THAT(DataParallel(SmallModel(), 0, 32), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(DataParallel(SmallModel(), 3, 30), IsRefused("power of two"));
+}
+
+TEST(DataParallel, TakesAnyNumberOfReplicas) {
+  for (const int replicas : {3, 5, 7}) {
+    const int64_t rows = 6 * replicas;
+    const auto hash_of = [&](Trainer& trainer) {
+      EXPECT_OK(trainer.Step(*SmallData(rows), Rows(0, rows)));
+      return trainer.ParametersHash().value();
+    };
+    const std::string hash = hash_of(*DataParallel(SmallModel(), replicas, rows).value());
+    EXPECT_EQ(hash, hash_of(*MakeTrainer(SmallModel(),
+                                         EvenPlan(SmallModel(), 2, "1f1b", replicas, 6, 0,
+                                                  {.gradient_blocks = replicas}),
+                                         {})))
+        << replicas;
+  }
 }
 
 TEST(DistributedDataParallel, TrainsAsDataParallelDoes) {

@@ -224,20 +224,22 @@ std::vector<Partition> AllPartitions() {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h2", "dualpipe-v"}) {
     all.push_back({2, schedule, 0, /*threads=*/2});
   }
-  for (const int blocks : {2, 4}) {
-    for (int replicas = 1; replicas <= blocks; replicas *= 2) {
-      all.push_back({1, "gpipe", 0, 1, replicas, blocks});
-      all.push_back({2, "1f1b", 0, replicas, replicas, blocks});
-    }
+  for (const auto& [blocks, replicas] :
+       {std::pair(2, 1), std::pair(2, 2), std::pair(4, 1), std::pair(4, 2), std::pair(4, 4),
+        std::pair(3, 3), std::pair(6, 2), std::pair(6, 3), std::pair(6, 6), std::pair(12, 4)}) {
+    all.push_back({1, "gpipe", 0, 1, replicas, blocks});
+    if (blocks <= 6) all.push_back({2, "1f1b", 0, 1 + replicas % 2, replicas, blocks});
   }
   for (const char* schedule :
        {"interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"}) {
     all.push_back({2, schedule, 0, 1, /*replicas=*/2, /*blocks=*/4});
   }
   all.push_back({4, "zb-h1", 0, 1, /*replicas=*/4, /*blocks=*/4});
-  for (const auto& [devices, schedule, replicas] :
-       {std::tuple(1, "gpipe", 4), std::tuple(2, "1f1b", 2), std::tuple(2, "zb-v", 4)}) {
-    all.push_back({devices, schedule, 0, 1, replicas, /*blocks=*/4, /*shards_optimizer=*/true});
+  all.push_back({2, "zb-v", 0, 1, /*replicas=*/2, /*blocks=*/6});
+  for (const auto& [devices, schedule, replicas, blocks] :
+       {std::tuple(1, "gpipe", 4, 4), std::tuple(2, "1f1b", 2, 4), std::tuple(2, "zb-v", 4, 4),
+        std::tuple(1, "1f1b", 3, 3), std::tuple(2, "1f1b", 2, 6), std::tuple(2, "zb-h1", 3, 6)}) {
+    all.push_back({devices, schedule, 0, 1, replicas, blocks, /*shards_optimizer=*/true});
   }
   for (Partition partition : std::vector<Partition>{{1, "1f1b"},
                                                     {3, "gpipe"},
@@ -245,7 +247,9 @@ std::vector<Partition> AllPartitions() {
                                                     {2, "zb-v"},
                                                     {2, "interleaved", 0, /*threads=*/2},
                                                     {2, "1f1b", 0, 1, /*replicas=*/2, 4},
-                                                    {2, "1f1b", 0, 1, /*replicas=*/2, 4, true}}) {
+                                                    {2, "1f1b", 0, 1, /*replicas=*/3, 3},
+                                                    {2, "1f1b", 0, 1, /*replicas=*/2, 4, true},
+                                                    {1, "1f1b", 0, 1, /*replicas=*/2, 6, true}}) {
     partition.precision = Precision::kBfloat16;
     all.push_back(partition);
   }

@@ -17,7 +17,8 @@
 namespace stagecoach::engine {
 namespace {
 
-constexpr int kReplicatedMicroBatches = 4;
+// Of a step, each a gradient block.
+int MicroBatchesOf(const ReplicatedRun& run) { return run.replicas % 3 == 0 ? 6 : 4; }
 
 }  // namespace
 
@@ -28,9 +29,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const ReplicatedRun& run,
   const DeviceSpec device = {.kind = run.device};
   ASSIGN_OR_RETURN(PreparedRun prepared,
                    PrepareRun(TinyModel(), {.devices = run.stages,
-                                            .replication = {run.replicas, kReplicatedMicroBatches,
+                                            .replication = {run.replicas, MicroBatchesOf(run),
                                                             run.shards_optimizer},
-                                            .micro_batches = kReplicatedMicroBatches,
+                                            .micro_batches = MicroBatchesOf(run),
                                             .micro_batch_rows = 4,
                                             .optimizer = optimizer,
                                             .device = device,

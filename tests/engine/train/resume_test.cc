@@ -43,7 +43,8 @@ struct Place {
 
 void PrintTo(const Place& place, std::ostream* out) {
   *out << place.devices << " devices, " << place.schedule << ", " << place.replication.replicas
-       << " replicas" << (place.replication.shards_optimizer ? ", sharded" : "");
+       << " replicas, " << place.replication.gradient_blocks << " blocks"
+       << (place.replication.shards_optimizer ? ", sharded" : "");
 }
 
 std::unique_ptr<Trainer> TrainerAt(
@@ -95,7 +96,7 @@ class Resume : public ::testing::TestWithParam<Optimizer> {
 };
 
 TEST_P(Resume, OnOtherStagesReplicasAndSchedulesGivesTheSameBits) {
-  const std::vector<Place> places = {
+  const std::vector<Place> of_two_blocks = {
       {4, "gpipe"},
       {3, "1f1b"},
       {1, "1f1b"},
@@ -105,17 +106,27 @@ TEST_P(Resume, OnOtherStagesReplicasAndSchedulesGivesTheSameBits) {
       {1, "gpipe", {2, 2, /*shards_optimizer=*/true}},
       {2, "zb-h1"},
   };
-  const RunAnswer expected = TrainAt({}, GetParam(), Folder("whole"), 1000);
-  RunAnswer answer;
-  // The run stops within epochs, before an evaluation (6 and 9 steps), and after the last step.
-  int64_t stop_at = 1;
-  for (const Place& place : places) {
-    SCOPED_TRACE(::testing::PrintToString(place));
-    answer = TrainAt(place, GetParam(), Folder("pieces"), stop_at, answer);
-    stop_at += stop_at == 1 ? 1 : 2;
+  const std::vector<Place> of_six_blocks = {
+      {1, "1f1b", {3, 6}},  {2, "1f1b", {2, 6, /*shards_optimizer=*/true}}, {1, "gpipe", {6, 6}},
+      {3, "gpipe", {1, 6}}, {1, "1f1b", {3, 6, /*shards_optimizer=*/true}},
+  };
+  for (const std::vector<Place>& places : {of_two_blocks, of_six_blocks}) {
+    const int blocks = places.front().replication.gradient_blocks;
+    const Place whole = {.replication = {.gradient_blocks = blocks}};
+    const std::string folder = Folder(absl::StrCat("pieces", blocks));
+    const RunAnswer expected =
+        TrainAt(whole, GetParam(), Folder(absl::StrCat("whole", blocks)), 1000);
+    RunAnswer answer;
+    // The run stops within epochs, before an evaluation (6 and 9 steps), and after the last step.
+    int64_t stop_at = 1;
+    for (const Place& place : places) {
+      SCOPED_TRACE(::testing::PrintToString(place));
+      answer = TrainAt(place, GetParam(), folder, stop_at, answer);
+      stop_at += stop_at == 1 ? 1 : 2;
+    }
+    answer = TrainAt(whole, GetParam(), folder, 1000, answer);
+    EXPECT_EQ(answer, expected) << blocks << " blocks";
   }
-  answer = TrainAt({}, GetParam(), Folder("pieces"), 1000, answer);
-  EXPECT_EQ(answer, expected);
 }
 
 TEST_P(Resume, EveryPlanWritesTheSameFiles) {

@@ -1,5 +1,6 @@
 #include "kernels/ops/elementwise.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/kernels/ops/op_harness.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/tree_sum.h"
 
 namespace stagecoach::kernels::elementwise_test {
 namespace {
@@ -22,6 +24,7 @@ using ::stagecoach::testing::OpTest;
 using ::stagecoach::testing::OpValues;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::ToDouble;
+using ::stagecoach::testing::TreeSum;
 
 class Elementwise : public OpTest<int64_t> {
  protected:
@@ -72,19 +75,12 @@ INSTANTIATE_OP_TEST(Elementwise, NameOf, 0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 1000, 
 // launches on a GPU.
 using SumTree = Elementwise;
 
-TEST_P(SumTree, AddsInABalancedTree) {
-  for (const size_t count : {1, 2, 4, 8, 128}) {
+TEST_P(SumTree, AddsInATree) {
+  for (const size_t count : {1, 2, 3, 4, 5, 7, 8, 12, 128, 131}) {
     if (count > 8 && shape() > 2000) continue;
     std::vector<std::vector<float>> values;
     for (size_t i = 0; i < count; ++i) values.push_back(RandomNormal(shape(), 10 + i));
-    std::vector<std::vector<float>> sums = values;
-    for (size_t width = count / 2; width > 0; width /= 2) {
-      for (size_t i = 0; i < width; ++i) {
-        for (size_t k = 0; k < sums[i].size(); ++k) {
-          sums[i][k] = sums[2 * i][k] + sums[2 * i + 1][k];
-        }
-      }
-    }
+    const OpValues expected = ToDouble(TreeSum(values));
     for (size_t into = 0; into < count; into += (count + 3) / 4) {
       EXPECT_TRUE(Results([&](OpBench& bench) {
                     std::vector<Tensor> addends;
@@ -93,9 +89,28 @@ TEST_P(SumTree, AddsInABalancedTree) {
                       return bench.ops().elementwise().SumTree(stream, addends, addends[into]);
                     });
                     return addends[into];
-                  }) == ToDouble(sums.front()))
+                  }) == expected)
           << into << " of " << count;
     }
+  }
+}
+
+TEST_P(SumTree, LeavesOutWhatHasNoMemory) {
+  for (const std::vector<size_t>& present :
+       {std::vector<size_t>{0, 2, 3, 4}, {1, 2}, {5}, {2, 3, 6}, {70, 200, 201}}) {
+    const size_t count = std::max<size_t>(6, present.back() + 1);
+    std::vector<std::vector<float>> values(count);
+    for (const size_t i : present) values[i] = RandomNormal(shape(), 10 + i);
+    EXPECT_TRUE(Results([&](OpBench& bench) {
+                  std::vector<Tensor> addends(count);
+                  for (const size_t i : present) addends[i] = bench.Floats(vector(), values[i]);
+                  const Tensor& y = addends[present.back()];
+                  bench.Run([&](Stream& stream) {
+                    return bench.ops().elementwise().SumTree(stream, addends, y);
+                  });
+                  return y;
+                }) == ToDouble(TreeSum(values)))
+        << present.back();
   }
 }
 

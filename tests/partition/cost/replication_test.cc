@@ -1,6 +1,7 @@
 #include "partition/cost/replication.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
@@ -22,31 +23,92 @@ TEST(Replication, KeepsASumOfTheBlockAtHandAndOfEachSubtreeThatWaits) {
   EXPECT_EQ((Replication{2, 2}).gradient_copies(), 1);
   EXPECT_EQ((Replication{2, 4}).gradient_copies(), 2);
   EXPECT_EQ((Replication{4, 64}).gradient_copies(), 5);
+  EXPECT_EQ((Replication{3, 3}).gradient_copies(), 1);
+  EXPECT_EQ((Replication{1, 3}).gradient_copies(), 2);
+  EXPECT_EQ((Replication{1, 7}).gradient_copies(), 3);
+  EXPECT_EQ((Replication{3, 12}).gradient_copies(), 3);
+  // Of blocks 3 to 5 the first is a half of a sum of the other replica.
+  EXPECT_EQ((Replication{2, 6}).gradient_copies(), 3);
+  // A library adds the only sum of each.
+  EXPECT_EQ((Replication{2, 6, false, ReductionKind::kRing}).gradient_copies(), 2);
 }
 
-TEST(CheckReplication, AcceptsPowersOfTwoThatDivideEvenly) {
+std::vector<BlockRange> SubtreesIn(int replica, int replicas, int blocks) {
+  return SubtreesOf(replica, {.replicas = replicas, .gradient_blocks = blocks});
+}
+
+TEST(SubtreesOf, AreAllBlocksOfAReplicaWherePossible) {
+  using Ranges = std::vector<BlockRange>;
+  EXPECT_EQ(SubtreesIn(0, 1, 7), (Ranges{{0, 7}}));
+  EXPECT_EQ(SubtreesIn(4, 5, 5), (Ranges{{4, 1}}));
+  EXPECT_EQ(SubtreesIn(2, 3, 12), (Ranges{{8, 4}}));
+  EXPECT_EQ(SubtreesIn(0, 2, 6), (Ranges{{0, 2}, {2, 1}}));
+  EXPECT_EQ(SubtreesIn(1, 2, 6), (Ranges{{3, 1}, {4, 2}}));
+  EXPECT_EQ(SubtreesIn(1, 2, 14), (Ranges{{7, 1}, {8, 6}}));
+  EXPECT_EQ(SubtreesIn(1, 3, 15), (Ranges{{5, 1}, {6, 2}, {8, 2}}));
+  EXPECT_EQ(SubtreesIn(2, 3, 15), (Ranges{{10, 2}, {12, 3}}));
+  EXPECT_EQ(SubtreesOf(1, {2, 6, false, ReductionKind::kRing}), (Ranges{{3, 3}}));
+}
+
+// Finds the subtrees by going down from the root instead.
+void AddSubtrees(BlockRange tree, int begin, int end, std::vector<BlockRange>& subtrees) {
+  const int tree_end = tree.first + tree.count;
+  if (tree_end <= begin || end <= tree.first) return;
+  if (begin <= tree.first && tree_end <= end) {
+    subtrees.push_back(tree);
+    return;
+  }
+  int left = 1;
+  while (2 * left < tree.count) left *= 2;
+  AddSubtrees({tree.first, left}, begin, end, subtrees);
+  AddSubtrees({tree.first + left, tree.count - left}, begin, end, subtrees);
+}
+
+TEST(SubtreesOf, AreThoseOfTheTreeOverAllBlocks) {
+  for (int blocks = 1; blocks <= 60; ++blocks) {
+    for (int replicas = 1; replicas <= blocks; ++replicas) {
+      if (blocks % replicas != 0) continue;
+      const int own = blocks / replicas;
+      SumCounts counts = {.of_all = 0, .most = 0, .fewest = blocks};
+      for (int replica = 0; replica < replicas; ++replica) {
+        std::vector<BlockRange> expected;
+        AddSubtrees({0, blocks}, replica * own, (replica + 1) * own, expected);
+        EXPECT_EQ(SubtreesIn(replica, replicas, blocks), expected)
+            << replica << " of " << replicas << ", " << blocks << " blocks";
+        const auto sums = static_cast<int>(expected.size());
+        counts.of_all += sums;
+        counts.most = std::max(counts.most, sums);
+        counts.fewest = std::min(counts.fewest, sums);
+      }
+      EXPECT_EQ(CountSums({replicas, blocks}), counts) << replicas << " " << blocks;
+    }
+  }
+}
+
+TEST(CheckReplication, AcceptsWhatDividesEvenly) {
   EXPECT_OK(CheckReplication({1, 1}, 7));
   EXPECT_OK(CheckReplication({1, 4}, 12));
   EXPECT_OK(CheckReplication({4, 4}, 4));
   EXPECT_OK(CheckReplication({4096, 4096}, 8192));
+  EXPECT_OK(CheckReplication({3, 3}, 9));
+  EXPECT_OK(CheckReplication({2, 6}, 12));
 }
 
 TEST(CheckReplication, SaysWhatToChange) {
-  constexpr char kBinaryTree[] =
-      ": must be a power of two up to 4096, so that gradients are summed in one binary tree";
   const auto is = [](const auto&... parts) { return ::testing::Eq(absl::StrCat(parts...)); };
   ExpectRefusals({
-      {CheckReplication({0, 1}, 8), is("0 replicas", kBinaryTree)},
-      {CheckReplication({3, 3}, 9), is("3 replicas", kBinaryTree)},
-      {CheckReplication({8192, 8192}, 8192), is("8192 replicas", kBinaryTree)},
-      {CheckReplication({2, 6}, 12),
-       is("6 gradient blocks: must be a power of two, to be summed in a binary tree")},
-      {CheckReplication({1, -4}, 12),
-       is("-4 gradient blocks: must be a power of two, to be summed in a binary tree")},
+      {CheckReplication({0, 1}, 8), is("0 replicas: expected 1 to 4096")},
+      {CheckReplication({8192, 8192}, 8192), is("8192 replicas: expected 1 to 4096")},
+      {CheckReplication({1, -4}, 12), is("-4 gradient blocks for 1 replica: use a multiple of the "
+                                         "replicas, so that each has whole blocks")},
       {CheckReplication({4, 2}, 8), is("2 gradient blocks for 4 replicas: use a multiple of the "
                                        "replicas, so that each has whole blocks")},
+      {CheckReplication({4, 6}, 12), is("6 gradient blocks for 4 replicas: use a multiple of the "
+                                        "replicas, so that each has whole blocks")},
       {CheckReplication({2, 2}, 7), is("7 micro-batches cannot be divided evenly into 2 gradient "
                                        "blocks, one for each replica: use a multiple of 2")},
+      {CheckReplication({3, 3}, 8), is("8 micro-batches cannot be divided evenly into 3 gradient "
+                                       "blocks, one for each replica: use a multiple of 3")},
       {CheckReplication({2, 8}, 12),
        is("12 micro-batches cannot be divided evenly into 8 gradient blocks: use a multiple of 8")},
       {CheckReplication({1, 4, true}, 8), is("a sharded optimizer for 1 replica, which keeps all "
@@ -74,7 +136,7 @@ TEST(ShardOf, DividesEachPartAmongTheReplicas) {
   EXPECT_EQ(ReductionParts(0, {}), 0);
   EXPECT_EQ(ShardOf(kBytes, 0, 1, {.replicas = 4}),
             (ByteRange{kReductionPartBytes / 4, kReductionPartBytes / 2}));
-  for (const int replicas : {1, 2, 4, 8}) {
+  for (const int replicas : {1, 2, 3, 4, 7, 8}) {
     int64_t next = 0;
     for (int64_t part = 0; part < 3; ++part) {
       for (int replica = 0; replica < replicas; ++replica) {
@@ -117,17 +179,21 @@ TEST(OptimizerBytes, AreThoseOfTheLargestShards) {
   EXPECT_EQ(OptimizerBytes(2 * (kBytes - kAveraged), kBytes, kAveraged, {2, 2, true}), 2 * kShards);
 }
 
-// One shard from each other replica; of two parts at once, if there are two.
+// One shard of each sum of the other replicas; of two parts at once, if there are two.
 TEST(ReductionBytes, AreThoseOfTwoPartsFromAllOthers) {
   EXPECT_EQ(ReductionBytes(1024, {.replicas = 1}), 0);
-  EXPECT_EQ(ReductionBytes(0, {.replicas = 4}), 0);
-  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2}), 512);
-  EXPECT_EQ(ReductionBytes(1024, {.replicas = 4}), 3 * 256);
-  EXPECT_EQ(ReductionBytes(kReductionPartBytes, {.replicas = 4}), 3 * kReductionPartBytes / 4);
-  EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, {.replicas = 4}),
-            2 * 3 * kReductionPartBytes / 4);
-  EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, {.replicas = 2}), kReductionPartBytes);
-  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2, .part_bytes = 256}), 256);
+  EXPECT_EQ(ReductionBytes(0, {4, 4}), 0);
+  EXPECT_EQ(ReductionBytes(1024, {2, 2}), 512);
+  EXPECT_EQ(ReductionBytes(1024, {2, 8}), 512);
+  EXPECT_EQ(ReductionBytes(1024, {4, 4}), 3 * 256);
+  EXPECT_EQ(ReductionBytes(1024, {3, 3}), 2 * 384);
+  EXPECT_EQ(ReductionBytes(1024, {2, 6}), 2 * 512);
+  // Of 15 blocks, the replicas have 2, 3 and 2 subtrees.
+  EXPECT_EQ(ReductionBytes(1024, {3, 15}), (7 - 2) * 384);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes, {4, 4}), 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, {4, 4}), 2 * 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, {2, 2}), kReductionPartBytes);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2, .gradient_blocks = 2, .part_bytes = 256}), 256);
   EXPECT_EQ(ReductionBytes(1024, {2, 2, false, ReductionKind::kRing}), 0);
 }
 

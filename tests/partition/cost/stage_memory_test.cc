@@ -155,11 +155,12 @@ TEST(LayOutStagesFrom, GivesWhatLayOutStageDoes) {
                           .stage_resident_bytes = 192};
   for (int round = 0; round < 200; ++round) {
     const std::vector<LayerMemory> layers = MemoryOf(RandomLayers(random, 1 + random() % 6));
-    const StagePosition position = {.is_first = random() % 2 == 0,
-                                    .is_last = random() % 2 == 0,
-                                    .splits_backward = random() % 2 == 0,
-                                    .trains = random() % 4 != 0,
-                                    .replication = {2, 4, random() % 2 == 0}};
+    const StagePosition position = {
+        .is_first = random() % 2 == 0,
+        .is_last = random() % 2 == 0,
+        .splits_backward = random() % 2 == 0,
+        .trains = random() % 4 != 0,
+        .replication = {2, random() % 2 == 0 ? 4 : 6, random() % 2 == 0}};
     const std::vector<StageMemory> stages = LayOutStagesFrom(layers, ends, position);
     ASSERT_EQ(stages.size(), layers.size());
     for (size_t i = 0; i < layers.size(); ++i) {

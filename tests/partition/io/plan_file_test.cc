@@ -1,6 +1,7 @@
 #include "partition/io/plan_file.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 #include <string>
@@ -154,15 +155,16 @@ TEST(PlanFile, RoundTripKeepsEveryFieldOfRandomPlans) {
     const absl::Span<const schedule::Generator> generators = schedule::Generators();
     const schedule::Generator& generator = generators[random() % generators.size()];
     const int ranks = 1 + static_cast<int>(random() % 4);
-    PlanFile file = FileOf(generator.name, ranks, 8 * ranks);
+    PlanFile file = FileOf(generator.name, ranks, 12 * ranks);
     Plan& plan = file.plan;
     file.model = i % 5 == 0 ? "" : "a \"model\"\n\xC3\xA9";
     for (int& first : plan.first_layer)
       first = first == 0 ? 0 : first - static_cast<int>(random() % 2);
     plan.num_layers += static_cast<int>(random() % 3);
     plan.micro_batch_rows = 4 + random() % 100;
-    plan.replication.replicas = 1 << random() % 3;
-    plan.replication.gradient_blocks = plan.replicas() << random() % 4;
+    plan.replication.replicas = 1 + static_cast<int>(random() % 6);
+    plan.replication.gradient_blocks =
+        plan.replicas() * std::array{1, 2, 3, 4, 6, 12}[random() % 6];
     plan.replication.shards_optimizer = plan.replicas() > 1 && random() % 2 == 0;
     if (plan.replicas() > 1 && !plan.replication.shards_optimizer && random() % 2 == 0) {
       plan.replication.reduction = ReductionKind::kRing;
@@ -228,11 +230,11 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
       {With("'replicas': 2", "'replicas': 0"),
        At("$.replicas: ", "must be from 1 to 4096, found 0")},
       {With("'replicas': 2", "'replicas': 3"),
-       At("$.replicas: ", "3 replicas: must be a power of two")},
+       At("$.gradient_blocks: ", "4 gradient blocks for 3 replicas: use a multiple")},
       {With("'replicas': 2", "'replicas': 8"),
        At("$.gradient_blocks: ", "4 gradient blocks for 8")},
       {With("'gradient_blocks': 4", "'gradient_blocks': 6"),
-       At("$.gradient_blocks: ", "power of two")},
+       At("$.micro_batches: ", "8 micro-batches cannot be divided evenly into 6")},
       {With("'replicas': 2", "'replicas': 1"),
        At("$.shard_optimizer: ", "a sharded optimizer for 1 replica")},
       {With("'replicas': 2", "'replicas': 2, 'reduction': 'ring'"),

@@ -10,7 +10,9 @@ namespace {
 
 using schedule::Rank;
 
-// Returns the bytes sent under two stages of four micro-batches each, whose activations and
+constexpr int kSentMicroBatches = 6;  // of each replica
+
+// Returns the bytes sent under two stages, whose activations and
 // gradients take 512 bytes; the parameters of the first take 5 MiB, so that they travel in two
 // parts, and those of the second 1 KiB.
 SentBytes SentBy(int rank, int replica, const Replication& replication,
@@ -21,7 +23,7 @@ SentBytes SentBy(int rank, int replica, const Replication& replication,
   layers[1].memory = {.parameter_bytes = 1024, .input_bytes = 512, .output_bytes = 64};
   const Plan plan = {.first_layer = {0, 1},
                      .num_layers = 2,
-                     .schedule = GeneratedSchedule("1f1b", 4)(2).value(),
+                     .schedule = GeneratedSchedule("1f1b", kSentMicroBatches)(2).value(),
                      .replication = replication};
   const CompiledPlan prepared =
       CompilePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
@@ -30,20 +32,34 @@ SentBytes SentBy(int rank, int replica, const Replication& replication,
 
 TEST(SentBytes, OfOneReplicaAreActivationsAndGradients) {
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(SentBy(rank, 0, {}), (SentBytes{.to_ranks = 4 * 512})) << rank;
+    EXPECT_EQ(SentBy(rank, 0, {}), (SentBytes{.to_ranks = kSentMicroBatches * 512})) << rank;
   }
 }
 
 // A ring sends the same.
 TEST(SentBytes, OfReplicasAreTwiceTheShardsOfTheOthers) {
-  for (const int replicas : {2, 4}) {
+  for (const int replicas : {2, 3, 4}) {
     for (int replica = 0; replica < replicas; ++replica) {
       const Replication replication = {.replicas = replicas, .gradient_blocks = replicas};
+      if (replicas == 3) {  // whose last shards are smaller
+        EXPECT_EQ(SentBy(1, replica, replication).to_replicas, replica == 2 ? 1280 : 1408);
+        continue;
+      }
       EXPECT_EQ(SentBy(0, replica, replication).to_replicas,
                 2 * (replicas - 1) * (5 << 20) / replicas);
       EXPECT_EQ(SentBy(1, replica, replication).to_replicas, 2 * (replicas - 1) * 1024 / replicas);
     }
   }
+}
+
+// Blocks 0 to 5 of two replicas are two subtrees each, and those of three are one.
+TEST(SentBytes, OfReplicasWithSeveralSubtreesAreAShardOfEach) {
+  for (const int replica : {0, 1}) {
+    EXPECT_EQ(SentBy(1, replica, {2, 6}).to_replicas, 2 * 512 + 512);
+    EXPECT_EQ(SentBy(1, replica, {2, 6, true}).to_replicas, 2 * 512 + 512);
+  }
+  EXPECT_EQ(SentBy(1, 0, {3, 6}).to_replicas, 2 * 384 + (1024 - 384));
+  EXPECT_EQ(SentBy(1, 2, {3, 6}).to_replicas, 2 * 256 + (1024 - 256));
 }
 
 TEST(SentBytes, OfARingAreThoseOfOurOwn) {
@@ -60,32 +76,36 @@ TEST(SentBytes, OfAShardedOptimizerAreAsMany) {
 TEST(SentBytes, OfAShardedOptimizerWhoseUpdatesWaitAreHalfAsManyMore) {
   const Replication replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
   EXPECT_EQ(SentBy(1, 0, replication, {.norm_bytes = 48, .replicas = 2}),
-            (SentBytes{.to_ranks = 4 * 512 + 48, .to_replicas = 1024 + 512}));
+            (SentBytes{.to_ranks = kSentMicroBatches * 512 + 48, .to_replicas = 1024 + 512}));
   const std::vector<Tie> ties = {{.layer = 0, .other_layer = 1, .bytes = 1000}};
   EXPECT_EQ(SentBy(1, 0, replication, {.ties = 1, .replicas = 2}, ties),
-            (SentBytes{.to_ranks = 4 * 512 + 1000, .to_replicas = 1024 + 512}));
-  EXPECT_EQ(SentBy(1, 1, replication, {.ties = 1, .norm_bytes = 48, .replicas = 2}, ties),
-            (SentBytes{.to_ranks = 4 * 512 + 1000 + 48, .to_replicas = 1024 + 512}));
+            (SentBytes{.to_ranks = kSentMicroBatches * 512 + 1000, .to_replicas = 1024 + 512}));
+  EXPECT_EQ(
+      SentBy(1, 1, replication, {.ties = 1, .norm_bytes = 48, .replicas = 2}, ties),
+      (SentBytes{.to_ranks = kSentMicroBatches * 512 + 1000 + 48, .to_replicas = 1024 + 512}));
 }
 
 // Results travel from the rank of the loss to the other, and from each replica to the other.
 TEST(SentBytes, HaveTheResultsThatAreShared) {
   const schedule::CollectiveMemory results = {.result_bytes = 16, .replicas = 2};
   const Replication two = {.replicas = 2, .gradient_blocks = 2};
-  EXPECT_EQ(SentBy(1, 0, {}, {.result_bytes = 16}).to_ranks, 4 * 512 + 4 * 16);
-  EXPECT_EQ(SentBy(0, 0, {}, {.result_bytes = 16}).to_ranks, 4 * 512);
+  EXPECT_EQ(SentBy(1, 0, {}, {.result_bytes = 16}).to_ranks,
+            kSentMicroBatches * 512 + kSentMicroBatches * 16);
+  EXPECT_EQ(SentBy(0, 0, {}, {.result_bytes = 16}).to_ranks, kSentMicroBatches * 512);
   const schedule::CollectiveMemory before_steps = {.result_bytes = 16,
                                                    .results_before_steps = true};
-  EXPECT_EQ(SentBy(1, 0, {}, before_steps).to_ranks, 4 * 512 + 4 * 16);
-  EXPECT_EQ(SentBy(0, 0, {}, before_steps).to_ranks, 4 * 512 + 8);
-  const int64_t block_bytes = schedule::AlignBlock(4 * 16);
+  EXPECT_EQ(SentBy(1, 0, {}, before_steps).to_ranks,
+            kSentMicroBatches * 512 + kSentMicroBatches * 16);
+  EXPECT_EQ(SentBy(0, 0, {}, before_steps).to_ranks, kSentMicroBatches * 512 + 8);
+  const int64_t block_bytes = schedule::AlignBlock(kSentMicroBatches * 16);
   EXPECT_EQ(SentBy(0, 1, two, results).to_replicas - SentBy(0, 1, two).to_replicas, block_bytes);
 }
 
 TEST(SentBytes, HaveTheGradientsThatAreTied) {
   const std::vector<Tie> ties = {{.layer = 0, .other_layer = 1, .bytes = 1000}};
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(SentBy(rank, 0, {}, {.ties = 1}, ties).to_ranks, 4 * 512 + 1000) << rank;
+    EXPECT_EQ(SentBy(rank, 0, {}, {.ties = 1}, ties).to_ranks, kSentMicroBatches * 512 + 1000)
+        << rank;
   }
 }
 

@@ -26,12 +26,12 @@ Profile FourLayers() {
 }
 
 // Two ranks of two devices each: 0 and 1, 2 and 3.
-CutEvaluator TwoRanks(const Cluster& cluster) {
+CutEvaluator TwoRanks(const Cluster& cluster, int gradient_blocks = 2) {
   const Plan plan = {.num_layers = 4,
                      .micro_batch_rows = 1,
-                     .schedule = GeneratedSchedule("1f1b", 2)(2).value(),
-                     .replication = {2, 2}};
-  return CutEvaluator::Create(plan, TableOf(FourLayers(), 1, 2, plan.replication, {}), cluster)
+                     .schedule = GeneratedSchedule("1f1b", 6)(2).value(),
+                     .replication = {2, gradient_blocks}};
+  return CutEvaluator::Create(plan, TableOf(FourLayers(), 1, 6, plan.replication, {}), cluster)
       .value();
 }
 
@@ -74,6 +74,9 @@ TEST(CutEvaluator, ASumOverReplicasTakesTheSlowestLinkOfTheirRank) {
   const Link usual = {10, 1e9};
   EXPECT_EQ(reduce_ns(WithLinks({}), 0), 2 * message_ns(usual, 3));
   EXPECT_EQ(reduce_ns(WithLinks({}), 1), 2 * message_ns(usual, 1));
+  // Three blocks each make two sums.
+  EXPECT_EQ(TwoRanks(WithLinks({}), 6).CostsOf(cut).stages[0].reduce_ns, 3 * message_ns(usual, 3));
+  EXPECT_EQ(TwoRanks(WithLinks({}), 6).ReductionNsOf(1000), 3 * 500);
   for (const Link& link : {Link{9999, 1e9}, Link{10, 1e8}}) {
     const Cluster slow_first = WithLinks({{.from = 0, .to = 1, .link = link}});
     EXPECT_EQ(reduce_ns(slow_first, 0), 2 * message_ns(link, 3));

@@ -1,5 +1,6 @@
 // Compares random requests with exhaustive search where that is feasible.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -96,7 +97,7 @@ class Exhaustive {
   explicit Exhaustive(const PlannerRequest& request) : request_(request) {}
 
   double Best() {
-    for (int replicas = 1; replicas <= request_.cluster.size(); replicas *= 2) {
+    for (int replicas = 1; replicas <= request_.cluster.size(); ++replicas) {
       if (request_.cluster.size() % replicas != 0) continue;
       if (request_.replicas.value_or(replicas) != replicas) continue;
       for (const SizedLayers& size : request_.profile.sizes) {
@@ -227,13 +228,15 @@ PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute,
       random() % 2 == 0 ? 0 : 20'000 + static_cast<int64_t>(random() % 90'000);
   request.cluster = RandomCluster(random, devices, memory_bytes);
   request.cluster.transfers = transfers;
-  request.batch_rows = 4 + 4 * static_cast<int64_t>(random() % 2);
+  // Three replicas take a third of the batch each.
+  const int64_t rows = devices == 3 || random() % 3 == 0 ? 3 : 4;
+  request.batch_rows = rows + rows * static_cast<int64_t>(random() % 2);
   request.objective = random() % 4 == 0 ? PlanObjective::kBottleneck : PlanObjective::kStep;
   request.may_recompute = may_recompute;
   if (random() % 2 == 0) request.replicas.reset();
-  if (random() % 3 == 0) request.gradient_blocks = 1 << random() % 3;
+  if (random() % 3 == 0) request.gradient_blocks = std::array{1, 2, 3, 4, 6}[random() % 5];
   if (random() % 3 == 0) request.profile.collectives.norm_bytes = 8 * layers;
-  request.shards_optimizer = !request.replicas.has_value() && random() % 2 == 0 && devices % 2 == 0;
+  request.shards_optimizer = !request.replicas.has_value() && random() % 2 == 0 && devices > 1;
   return request;
 }
 

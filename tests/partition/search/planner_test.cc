@@ -216,6 +216,12 @@ TEST(FindPlan, CountsTheMemoryOfReplicasAndGradientBlocks) {
   EXPECT_EQ(four.plan().replication, (Replication{2, 4}));
   EXPECT_EQ(training_of(four).resident_bytes, 3 * kStageBytes + kStageBytes / 2);
   EXPECT_EQ(four.objective_ns, two.objective_ns);
+  // Two sums each: of blocks 0, 1 and 2, and of 3, 4 and 5, of which each device sends a half.
+  request.gradient_blocks = 6;
+  request.batch_rows = 6;
+  const PlanEvaluation six = FindPlan(request).value();
+  EXPECT_EQ(training_of(six).resident_bytes, (1 + 3) * kStageBytes + 2 * kStageBytes / 2);
+  EXPECT_EQ(six.stages[0].update_ns, 6000 + 3000);
   // A single replica that performs as many micro-batches has no area to receive in.
   request = EqualLayers(2, 0);
   request.schedule = "1f1b";
@@ -269,7 +275,7 @@ TEST(FindPlan, RefusesToShareWhatOnlyOneReplicaCanHave) {
     EXPECT_THAT(FindPlan(request), refused);
     request.given.reset();
     EXPECT_OK(FindPlan(request));
-    request.cluster = UniformCluster(3);
+    request.cluster = UniformCluster(1);
     EXPECT_THAT(FindPlan(request), refused);
   }
 }
@@ -330,6 +336,20 @@ TEST(FindPlan, SearchesTheNumberOfReplicas) {
   EXPECT_EQ(FindPlan(request).value().plan().replication, (Replication{2, 2}));
 }
 
+TEST(FindPlan, TriesAllNumbersOfReplicasThatDivideTheDevices) {
+  PlannerRequest request = EqualLayers(6, 0);
+  request.schedule = "1f1b";
+  request.replicas.reset();
+  request.batch_rows = 12;
+  const PlanEvaluation free = FindPlan(request).value();
+  EXPECT_EQ(free.plan().replication, (Replication{6, 6}));
+  EXPECT_EQ(free.objective_ns, 12 * 3000 * 2);
+  request.gradient_blocks = 3;
+  EXPECT_EQ(FindPlan(request).value().plan().replication, (Replication{3, 3}));
+  request.gradient_blocks = 12;
+  EXPECT_EQ(FindPlan(request).value().plan().replication, (Replication{6, 12}));
+}
+
 // A step that overlaps others takes as long as its busiest resource, or as all of them together.
 TEST(FindPlan, ABottleneckCanBeTheSumOfGradients) {
   PlannerRequest request = EqualLayers(2, 0);
@@ -375,9 +395,16 @@ TEST(FindPlan, RefusesWhatCannotBe) {
       {[](auto& request) { request.replicas = 3; },
        Eq("3 replicas of every stage do not divide 4 devices")},
       {[](auto& request) { request.cluster = UniformCluster(6), request.replicas = 3; },
-       "3 replicas: must be a power of two"},
+       Eq("8 micro-batches cannot be divided evenly into 3 gradient blocks, one for each replica: "
+          "use a multiple of 3")},
       {[](auto& request) { request.replicas = 4, request.gradient_blocks = 2; },
        "2 gradient blocks for 4 replicas"},
+      {[](auto& request) {
+         request.cluster = UniformCluster(6);
+         request.replicas = 3, request.gradient_blocks = 4;
+       },
+       Eq("4 gradient blocks for 3 replicas: use a multiple of the replicas, so that each has "
+          "whole blocks")},
       {[](auto& request) { request.replicas = 4, request.micro_batches = 2; },
        Eq("2 micro-batches cannot be divided evenly into 4 gradient blocks, one for each replica: "
           "use a multiple of 4")},
@@ -438,7 +465,7 @@ TEST(FindPlan, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
   request.cluster = UniformCluster(12);
   request.batch_rows = 24;
   request.replicas.reset();
-  EXPECT_THAT(FindPlan(request), IsRefused("3 replicas: must be a power of two"));
+  EXPECT_EQ(FindPlan(request).value().plan().replication, (Replication{3, 3}));
   request.replicas = 2;
   request.cluster = UniformCluster(6);
   for (const bool has_replicas : {true, false}) {

@@ -26,7 +26,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Four gradient blocks make up to four replicas compute the same bits.
+// Four gradient blocks make one, two or four replicas compute the same bits.
 Arguments OnCpu(const Arguments& more) {
   return Joined({"train", "--data", "synthetic:256x16x4", "--layers", "4", "--width", "16",
                  "--global-batch-size", "64", "--micro-batches", "8", "--epochs", "2",
@@ -38,21 +38,20 @@ struct Mesh {
   int stages;
   int replicas;
   Arguments more = {};
+  Arguments of_both = {};  // also of the device with which they are compared
 };
 
 class CpuProcesses : public ::testing::TestWithParam<Mesh> {};
 
 TEST_P(CpuProcesses, GiveTheAnswerOfOneDevice) {
-  const auto& [stages, replicas, more] = GetParam();
+  const auto& [stages, replicas, more, of_both] = GetParam();
   const Arguments mesh =
       Joined({"--stages", absl::StrCat(stages), "--replicas", absl::StrCat(replicas)}, more);
   const Finished launched =
       RunStagecoach(Joined({"launch", "--processes", absl::StrCat(stages * replicas), "--"},
-                           OnCpu(Joined(mesh, Deadline()))));
+                           OnCpu(Joined(Joined(mesh, of_both), Deadline()))));
   ASSERT_EQ(launched.exit_status, 0) << launched.err;
-  // A run that clips the norm is compared with one that clips it too.
-  const bool clips = !more.empty() && more.front() == "--clip-norm";
-  const Finished one = RunStagecoach(OnCpu(Joined({"--stages", "1"}, clips ? more : Arguments())));
+  const Finished one = RunStagecoach(OnCpu(Joined({"--stages", "1"}, of_both)));
   ASSERT_EQ(one.exit_status, 0) << one.err;
   const nlohmann::json end = launched.Events().back(), expected = one.Events().back();
   for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
@@ -67,14 +66,23 @@ TEST_P(CpuProcesses, GiveTheAnswerOfOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, CpuProcesses,
-    ::testing::Values(Mesh{4, 1}, Mesh{1, 4}, Mesh{2, 2, {"--clip-norm", "0.05"}},
+    ::testing::Values(Mesh{4, 1}, Mesh{1, 4}, Mesh{2, 2, {}, {"--clip-norm", "0.05"}},
+                      Mesh{1,
+                           3,
+                           {},
+                           {"--gradient-blocks=3", "--micro-batches=6", "--global-batch-size=60",
+                            "--clip-norm=0.05"}},
+                      Mesh{1,
+                           2,
+                           {"--shard-optimizer"},
+                           {"--gradient-blocks=6", "--micro-batches=6", "--global-batch-size=60"}},
                       // Gloo's sum of two addends is the same as ours.
                       Mesh{2, 4, {"--shard-optimizer"}}, Mesh{2, 2, {"--reduction", "ring"}},
                       Mesh{2, 2, {"--schedule", "zb-v"}}),
     [](const ::testing::TestParamInfo<Mesh>& tested) {
-      const std::string more = absl::StrJoin(tested.param.more, "_");
+      const std::string more = absl::StrJoin(Joined(tested.param.more, tested.param.of_both), "_");
       return absl::StrCat("Stages", tested.param.stages, "Replicas", tested.param.replicas,
-                          absl::StrReplaceAll(more, {{"-", ""}, {".", ""}}));
+                          absl::StrReplaceAll(more, {{"-", ""}, {".", ""}, {"=", ""}}));
     });
 
 // tests/soak/faults.py covers faults in other places.
@@ -247,19 +255,30 @@ TEST(CpuProcessesThatAreLookedAfter, GoOnWithoutADeviceOfAPlanThatWasGiven) {
                            "8", "--save", path("schedule.csv")})
                 .exit_status,
             0);
-  for (const Arguments& given : {Arguments{"--plan", path("plan.json")},
-                                 Joined({"--schedule", path("schedule.csv")}, batch)}) {
+  struct Given {
+    Arguments arguments;
+    int devices;
+    std::string left;
+  };
+  for (const auto& [given, devices, left] :
+       {Given{{"--plan", path("plan.json")}, 4, "3 devices that are left: 3 stages, 1 replica"},
+        Given{Joined({"--schedule", path("schedule.csv")}, batch), 4,
+              "3 devices that are left: 3 stages, 1 replica"},
+        // Two replicas have three of the six blocks each, if not all are left to one.
+        Given{{"--replicas=3", "--stages=1", "--gradient-blocks=6", "--micro-batches=6",
+               "--global-batch-size=60"},
+              3,
+              "2 devices that are left: "}}) {
     SCOPED_TRACE(given.front());
     const nlohmann::json expected = RunStagecoach(Joined(run, given)).Events().back();
     const std::string script =
-        absl::StrCat("[ $STAGECOACH_RESTARTS.$RANK != 0.3 ] || exit 69; exec ",
+        absl::StrCat("[ $STAGECOACH_RESTARTS.$RANK != 0.", devices - 1, " ] || exit 69; exec ",
                      absl::StrJoin(Joined(Joined({ProgramPath()}, run), given), " "),
                      " --resume --checkpoint ", path(given.front()));
-    const Finished supervised = RunStagecoach(
-        {"launch", "--processes", "4", "--max-restarts", "9", "--", "sh", "-c", script});
+    const Finished supervised = RunStagecoach({"launch", "--processes", absl::StrCat(devices),
+                                               "--max-restarts", "9", "--", "sh", "-c", script});
     ASSERT_EQ(supervised.exit_status, 0) << supervised.err;
-    EXPECT_THAT(supervised.err,
-                HasSubstr("continues on the 3 devices that are left: 3 stages, 1 replica"));
+    EXPECT_THAT(supervised.err, HasSubstr(absl::StrCat("continues on the ", left)));
     const nlohmann::json end = supervised.Events().back();
     for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
       EXPECT_EQ(end[name], expected[name]) << name;

@@ -499,7 +499,7 @@ std::vector<RunFlag> PipelineFlags() {
            absl::StrCat("Devices to split the model over [", engine::kDefaultStages,
                         ", or fewer if it has fewer layers]"),
            Reads(&O::stages, CountIn(1, kMaxStages)), {.alias = "--stages", .is_of_plan = true}),
-      Flag("--replicas", "N", "Data-parallel copies of the model: 1, 2, 4, ... [1]",
+      Flag("--replicas", "N", "Data-parallel copies of the model [1]",
            Reads(&O::replicas, CountIn(1, kMaxStages)), {.is_of_plan = true}),
       Flag("--gradient-blocks", "N",
            "Parts of a batch whose gradients are summed in a binary tree [replicas]",

@@ -225,8 +225,8 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
   AddFlag(app, "--micro-batches", "N|auto", flags.micro_batches,
           "Micro-batches per step [auto: by the sizes in the profile]", CountOrAuto())
       ->group(group);
-  AddFlag(app, "--replicas", "N|auto", flags.replicas,
-          "Data-parallel copies of the model: 1, 2, 4, ... [1]", CountOrAuto())
+  AddFlag(app, "--replicas", "N|auto", flags.replicas, "Data-parallel copies of the model [1]",
+          CountOrAuto())
       ->group(group);
   AddFlag(app, "--gradient-blocks", "N", flags.gradient_blocks,
           "Parts of a batch whose gradients are summed in a binary tree [replicas]",

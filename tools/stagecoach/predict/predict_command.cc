@@ -142,7 +142,7 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options, OutputOption
       ->type_name(kOutputFile);
   AddRunFlags(app, options.run,
               {{"--devices", "Devices to split the model over [the fewest with enough memory]"},
-               {"--replicas", "Data-parallel copies of the model: 1, 2, 4, ... [1]"}});
+               {"--replicas", "Data-parallel copies of the model [1]"}});
   AddFlag(app, "--microbatch-rows", "N", options.micro_batch_rows,
           "Samples per micro-batch [the run's]", CountIn(1, kMaxBatch))
       ->group("Pipeline");

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,13 +90,20 @@ TEST_F(CudaProcesses, OfReplicasHaveTheAnswerOfOneDevice) {
     run.replication = replication;
     return run;
   };
-  ASSERT_OK_AND_ASSIGN(const TinyAnswer expected,
-                       AnswerOf(run_of(1, {.gradient_blocks = 4}, "1f1b", nullptr)));
+  std::map<int, TinyAnswer> expected;
+  for (const int blocks : {4, 6}) {
+    ASSERT_OK_AND_ASSIGN(expected[blocks],
+                         AnswerOf(run_of(1, {.gradient_blocks = blocks}, "1f1b", nullptr)));
+  }
   const struct {
     int stages;
     partition::Replication replication;
     const char* schedule;
-  } cases[] = {{1, {2, 4}, "1f1b"}, {1, {4, 4, true}, "gpipe"}, {2, {2, 4}, "zb-h1"}};
+  } cases[] = {{1, {2, 4}, "1f1b"},
+               {1, {4, 4, true}, "gpipe"},
+               {2, {2, 4}, "zb-h1"},
+               {1, {3, 6}, "1f1b"},
+               {1, {2, 6, true}, "1f1b"}};
   for (const auto& [stages, replication, schedule] : cases) {
     const int devices = stages * replication.replicas;
     std::vector<TinyAnswer> answers(static_cast<size_t>(devices));
@@ -114,7 +122,8 @@ TEST_F(CudaProcesses, OfReplicasHaveTheAnswerOfOneDevice) {
                   return absl::OkStatus();
                 }),
         Each(IsOk()));
-    EXPECT_THAT(answers, Each(expected)) << schedule;
+    EXPECT_THAT(answers, Each(expected[replication.gradient_blocks]))
+        << schedule << ", " << replication.replicas << " replicas";
   }
 }
 

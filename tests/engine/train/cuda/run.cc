@@ -177,7 +177,8 @@ absl::StatusOr<partition::Plan> WithRecomputed(const TinyRun& run, partition::Pl
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
-  partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
+  const int micro_batches = run.replication.gradient_blocks % 3 == 0 ? 6 : kTinyMicroBatches;
+  partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, micro_batches,
                                   kTinyMicroBatchRows, run.chunks, run.replication);
   if (!run.first_layer.empty()) plan.first_layer = run.first_layer;
   ASSIGN_OR_RETURN(plan, WithRecomputed(run, std::move(plan)));
@@ -186,13 +187,14 @@ absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
 
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {
   const Model& model = trainer.run().model;
-  const auto data = TinyData(model, kTinySteps * kTinyBatchRows);
-  const auto test_data = TinyData(model, kTinyBatchRows + 5);
+  const int64_t batch_rows = trainer.plan().batch_rows();
+  const auto data = TinyData(model, kTinySteps * batch_rows);
+  const auto test_data = TinyData(model, batch_rows + 5);
   TinyAnswer answer;
   ASSIGN_OR_RETURN(answer.initial_hash, trainer.ParametersHash());
   for (int step = 0; step < kTinySteps; ++step) {
     ASSIGN_OR_RETURN(const StepResult result,
-                     trainer.Step(*data, Rows(step * kTinyBatchRows, kTinyBatchRows)));
+                     trainer.Step(*data, Rows(step * batch_rows, batch_rows)));
     answer.losses.push_back(result.loss);
     answer.gradient_norms.push_back(result.gradient_norm);
   }

@@ -219,6 +219,10 @@ std::vector<Partition> AllPartitions() {
     all.push_back(
         {2, "1f1b", place, {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true}});
   }
+  all.push_back({1, "gpipe", Place::kOneGpu, {.replicas = 2, .gradient_blocks = 6}});
+  all.push_back({1, "1f1b", Place::kCopies, {.replicas = 3, .gradient_blocks = 6}});
+  all.push_back({1, "1f1b", Place::kNccl, {.replicas = 3, .gradient_blocks = 3}});
+  all.push_back({2, "zb-h1", Place::kNccl, {2, 6, /*shards_optimizer=*/true}});
   // These have REDUCEs in the midst of transfers.
   for (const char* schedule : {"interleaved", "looped-bfs", "zb-v"}) {
     all.push_back({2, schedule, Place::kNccl, {.replicas = 2, .gradient_blocks = 2}});

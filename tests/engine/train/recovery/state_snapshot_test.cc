@@ -122,9 +122,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(std::tuple(ReplicatedRun{}, 0), std::tuple(ReplicatedRun{}, 1),
                       std::tuple(ReplicatedRun{}, 2), std::tuple(ReplicatedRun{}, 3),
                       std::tuple(ReplicatedRun{.stages = 1, .replicas = 4}, 0),
-                      std::tuple(ReplicatedRun{.stages = 1, .replicas = 4}, 2)),
+                      std::tuple(ReplicatedRun{.stages = 1, .replicas = 4}, 2),
+                      std::tuple(ReplicatedRun{.stages = 1, .replicas = 3}, 1)),
     [](const ::testing::TestParamInfo<std::tuple<ReplicatedRun, int>>& tested) {
-      return absl::StrCat("Stages", std::get<0>(tested.param).stages, "Lost",
+      const ReplicatedRun& run = std::get<0>(tested.param);
+      return absl::StrCat("Stages", run.stages, "Replicas", run.replicas, "Lost",
                           std::get<1>(tested.param));
     });
 
