@@ -64,8 +64,11 @@ absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
     plan.micro_batches = plan.given->num_micro_batches * options.replicas;
   }
   RETURN_IF_ERROR(CheckReplication(plan.replication, plan.micro_batches));
-  RETURN_IF_ERROR(CheckBatch(options.batch, plan.micro_batches));
-  plan.micro_batch_rows = options.batch / plan.micro_batches;
+  if (options.batch.has_value()) {
+    RETURN_IF_ERROR(CheckBatch(*options.batch, plan.micro_batches));
+  }
+  plan.micro_batch_rows =
+      options.batch.value_or(DefaultBatch(0, plan.micro_batches)) / plan.micro_batches;
   return plan;
 }
 
@@ -253,9 +256,13 @@ absl::StatusOr<PreparedRun> CutOverDevicesLeft(const RunConfig& options,
   return base::Annotate(refusal, absl::StrCat("on the ", devices, " devices that are left"));
 }
 
-absl::StatusOr<PreparedRun> ChooseForDevicesLeft(const RunConfig& options, ModelSource model) {
+absl::StatusOr<PreparedRun> ChooseForDevicesLeft(RunConfig options, ModelSource model) {
   ASSIGN_OR_RETURN(const DeviceSpec device, ChooseDevices(options, *options.devices_left));
   ASSIGN_OR_RETURN(const PlannedModel planned, model(options.batch));
+  if (!options.batch.has_value()) {
+    ASSIGN_OR_RETURN(const PlanOptions plan, PlanOptionsOf(options));
+    options.batch = DefaultBatch(planned.rows, plan.micro_batches);
+  }
   ASSIGN_OR_RETURN(PreparedRun run, CutOverDevicesLeft(options, planned, device));
   options.notices.Tell(
       absl::StrCat("continues on the ", *options.devices_left,
@@ -366,6 +373,9 @@ absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model
   // Among processes, all must choose alike, wherever they are.
   if (!options.is_process()) plan.cores = CoresFor(plan.device);
   ASSIGN_OR_RETURN(const PlannedModel planned, model(options.batch));
+  if (!options.batch.has_value()) {
+    plan.micro_batch_rows = DefaultBatch(planned.rows, plan.micro_batches) / plan.micro_batches;
+  }
   plan.optimizer = planned.optimizer;
   LimitDevices(options, planned.model, plan);
   return CutModel(options, planned.model, plan);

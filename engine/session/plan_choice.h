@@ -13,9 +13,10 @@
 
 namespace stagecoach::engine {
 
-// Returns the model to choose a plan for, whose steps have that many rows. Called once at most,
-// when the configuration is known to have devices.
-using ModelSource = absl::FunctionRef<absl::StatusOr<PlannedModel>(int64_t batch_rows)>;
+// Returns the model to choose a plan for, whose steps have that many rows, or as many as suit its
+// data (DefaultBatch). Called once at most, when the configuration is known to have devices.
+using ModelSource =
+    absl::FunctionRef<absl::StatusOr<PlannedModel>(std::optional<int64_t> batch_rows)>;
 
 // Chooses how the model is spread over the devices of the configuration: takes the plan that it
 // names, or profiles the model and cuts it for the schedule that it names; without one, for the

@@ -22,7 +22,11 @@
 namespace stagecoach::engine {
 namespace {
 
-absl::Status CheckRows(const RunConfig& options, const Dataset& train, int64_t batch_rows) {
+// `asked`: the rows of a batch; nullopt: as many as suit the data.
+absl::Status CheckRows(const RunConfig& options, const Dataset& train,
+                       std::optional<int64_t> asked) {
+  const int64_t batch_rows = asked.value_or(
+      DefaultBatch(train.rows(), options.micro_batches.value_or(kDefaultMicroBatches)));
   if (train.rows() >= batch_rows) return absl::OkStatus();
   const bool is_limited = options.rows.value_or(0) > 0;
   return absl::InvalidArgumentError(
@@ -33,14 +37,15 @@ absl::Status CheckRows(const RunConfig& options, const Dataset& train, int64_t b
 
 absl::StatusOr<TrainingRun> MakeRunOnDevices(const RunConfig& options) {
   TrainingRun run;
-  ASSIGN_OR_RETURN(run.prepared,
-                   ChoosePlan(options, [&](int64_t batch_rows) -> absl::StatusOr<PlannedModel> {
-                     ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
-                     RETURN_IF_ERROR(CheckRows(options, *workload.data.train, batch_rows));
-                     run.data = std::move(workload.data);
-                     run.model_text = std::move(workload.model_text);
-                     return PlannedModel{std::move(workload.model), workload.optimizer};
-                   }));
+  ASSIGN_OR_RETURN(
+      run.prepared,
+      ChoosePlan(options, [&](std::optional<int64_t> batch_rows) -> absl::StatusOr<PlannedModel> {
+        ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+        RETURN_IF_ERROR(CheckRows(options, *workload.data.train, batch_rows));
+        run.data = std::move(workload.data);
+        run.model_text = std::move(workload.model_text);
+        return PlannedModel{std::move(workload.model), workload.optimizer, run.data.train->rows()};
+      }));
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run.prepared));
   ASSIGN_OR_RETURN(run.learning_rate, LearningRateOf(options, NetworkFeaturesOf(*run.data.train),
                                                      StepsOf(options, run)));
@@ -52,6 +57,13 @@ absl::StatusOr<TrainingRun> MakeRunOnDevices(const RunConfig& options) {
 std::string RowsFlag(const RunConfig& options) {
   const bool is_saved = absl::c_linear_search(options.taken, "--train-samples");
   return absl::StrCat("--train-samples is ", *options.rows, is_saved ? ", in the checkpoint" : "");
+}
+
+int64_t DefaultBatch(int64_t rows, int64_t micro_batches) {
+  constexpr int64_t kUsual = 128, kSteps = 8;
+  int64_t batch = kUsual;
+  while (rows > 0 && batch > 1 && batch * kSteps > rows) batch /= 2;
+  return micro_batches * std::max<int64_t>(1, batch / micro_batches);
 }
 
 absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {

@@ -96,7 +96,7 @@ struct RunConfig {
   // Micro-batches of a step, over all replicas; unset: kDefaultMicroBatches, or one per gradient
   // block if these do not divide it, or those of a schedule file for each replica.
   std::optional<int> micro_batches;
-  int64_t batch = 128;
+  std::optional<int64_t> batch;  // samples of a step; unset: DefaultBatch
   Recompute recompute = Recompute::kPlanned;
   DeviceChoice device;
   std::optional<int> rank;  // the rank of this process; unset: it has all devices
@@ -210,6 +210,10 @@ inline constexpr double kWarmupShare = 0.1;
 // Returns InvalidArgument, with the nearest batch that would do, unless the batch divides into that
 // many equal micro-batches.
 absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
+// Returns the samples of a step where nobody has named them: 128 or a little less, so that they
+// divide into the micro-batches; and of few rows (0: unknown) so many that an epoch has at least
+// eight steps, if possible.
+int64_t DefaultBatch(int64_t rows, int64_t micro_batches);
 
 // Returns "--train-samples is 80, in the checkpoint": the number of rows, which must be set, and
 // where it comes from.
@@ -303,6 +307,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options);
 struct PlannedModel {
   Model model;
   Optimizer optimizer;
+  int64_t rows = 0;  // to train on; 0: unknown
 };
 // Makes or reads the model. The data give its shapes, but a model of tokens needs no data: its
 // context and vocabulary come from the configuration or the model.

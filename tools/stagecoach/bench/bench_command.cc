@@ -46,6 +46,7 @@ namespace {
 // Features and classes of Fashion-MNIST, for which the default network is sized.
 constexpr char kDefaultShapes[] = "synthetic:10x784x10";
 constexpr char kGroup[] = "Bench";  // of the bench's own flags
+constexpr int64_t kDefaultBatch = 128;
 constexpr int kMaxRepeats = 10'000;
 constexpr int kMaxVisits = 1000;
 
@@ -55,7 +56,7 @@ struct BenchCommandOptions {
                     .devices = {engine::kDefaultStages},
                     .schedules = {engine::kUsualSchedule},
                     .micro_batches = {engine::kDefaultMicroBatches},
-                    .batches = {engine::RunConfig().batch}};
+                    .batches = {kDefaultBatch}};
   std::optional<BenchScaling> scaling;
   bool no_prediction = false;
   int visits = 1;
@@ -284,8 +285,7 @@ void AddGridFlags(CLI::App& app, BenchCommandOptions& options) {
                 absl::StrCat("Micro-batches per step [", engine::kDefaultMicroBatches, "]"),
                 Counts(kMaxInt));
   ReplaceByList(app, "--global-batch-size", "N,...", grid.batches,
-                absl::StrCat("Samples per optimizer step, over all replicas [",
-                             engine::RunConfig().batch, "]"),
+                absl::StrCat("Samples per optimizer step, over all replicas [", kDefaultBatch, "]"),
                 [](const std::string& text) { return ParseList(text, CountIn(1, kMaxBatch)); });
 }
 

@@ -94,7 +94,7 @@ absl::Status BenchRunner::Train(BenchRow& row) {
       WithFallBack(options.device, options.notices, [&](const engine::DeviceChoice& device) {
         engine::RunConfig on_device = options;
         on_device.device = device;
-        return ChoosePlan(on_device, [&](int64_t) { return planned; });
+        return ChoosePlan(on_device, [&](std::optional<int64_t>) { return planned; });
       }));
   RETURN_IF_ERROR(CheckHasRoom(options, prepared, {}));
   row.tokens = TokensOf(planned.model);

@@ -523,7 +523,7 @@ std::vector<RunFlag> PipelineFlags() {
       Flag("--chunks", "N", "Virtual stages (model chunks) per device [the schedule's default]",
            Reads(&O::chunks, CountIn(1, kMaxStages)), {.is_of_plan = true}),
       Flag("--global-batch-size", "N",
-           Describe("Samples per optimizer step, over all replicas", absl::StrCat(defaults.batch)),
+           "Samples per optimizer step, over all replicas [128, or fewer of few samples]",
            Reads(&O::batch, CountIn(1, kMaxBatch)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
               return absl::StrCat(run.prepared.plan().batch_rows());
