@@ -19,6 +19,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/comm/launch.h"
+#include "engine/session/initial_run.h"
 #include "engine/session/run_config.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/session.h"
@@ -93,6 +94,22 @@ absl::Status TakeFolderTokenizer(CLI::App& flags, const engine::RunConfig& optio
   return TakeSavedOption(flags, {.name = "--tokenizer", .value = tokenizer});
 }
 
+// A run that begins takes it, and what its model needs, as if it were on the command line.
+absl::Status TakeInitial(CLI::App& flags, engine::RunConfig& options, bool is_silent) {
+  const bool has_tokenizer = !options.tokenizer.empty();
+  const bool has_template = !options.chat_template.empty();
+  RETURN_IF_ERROR(engine::TakeInitialRun(options, is_silent));
+  const engine::RunConfig taken = options;
+  if (!has_tokenizer && !taken.tokenizer.empty()) {
+    RETURN_IF_ERROR(TakeSavedOption(flags, {.name = "--tokenizer", .value = taken.tokenizer}));
+  }
+  if (!has_template && !taken.chat_template.empty()) {
+    RETURN_IF_ERROR(
+        TakeSavedOption(flags, {.name = "--chat-template", .value = taken.chat_template}));
+  }
+  return absl::OkStatus();
+}
+
 // Fills in what the flags leave to the checkpoint from which the run resumes; null: it begins.
 // `options` are those that `flags` fill.
 absl::Status CompleteOptions(CLI::App& flags, const engine::Checkpoint* resumed,
@@ -104,7 +121,9 @@ absl::Status CompleteOptions(CLI::App& flags, const engine::Checkpoint* resumed,
       RETURN_IF_ERROR(
           CheckMayStart(flags, options.checkpoints, launch.has_value() && launch->restarts > 0));
     }
-    return TakeFolderTokenizer(flags, options, launch.has_value() && launch->rank > 0);
+    const bool is_silent = launch.has_value() && launch->rank > 0;
+    RETURN_IF_ERROR(TakeInitial(flags, options, is_silent));
+    return TakeFolderTokenizer(flags, options, is_silent);
   }
   const bool has_epochs = IsOnCommandLine(flags, "--epochs"),
              has_steps = IsOnCommandLine(flags, "--steps");
