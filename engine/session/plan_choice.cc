@@ -254,9 +254,10 @@ absl::StatusOr<PreparedRun> ChooseForDevicesLeft(const RunConfig& options, Model
   ASSIGN_OR_RETURN(const PlannedModel planned, model(options.batch));
   ASSIGN_OR_RETURN(PreparedRun run, CutOverDevicesLeft(options, planned, device));
   options.notices.Tell(
-      absl::StrCat("continues on the ", *options.devices_left,
-                   " devices that are left: ", partition::Counted(run.plan().num_ranks(), "stage"),
-                   ", ", partition::Counted(run.plan().replicas(), "replica")));
+      absl::StrCat("continues on the ", partition::Counted(*options.devices_left, "device"),
+                   *options.devices_left == 1 ? " that is left: " : " that are left: ",
+                   partition::Counted(run.plan().num_ranks(), "stage"), ", ",
+                   partition::Counted(run.plan().replicas(), "replica")));
   return run;
 }
 
