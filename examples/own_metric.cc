@@ -33,9 +33,14 @@ class Margin final : public EvaluationMetric {
 };
 
 int main() {
-  RunConfig config{.data = "synthetic:2000x32x4", .layers = 4, .width = 32, .stages = 2};
+  RunConfig config;
+  config.data = "synthetic:2000x32x4";
+  config.layers = 4;
+  config.stages = 2;
+  config.epochs = 20;
   config.own_metrics = {std::make_shared<Margin>()};
-  config.epochs = 20, config.best_by = "test_margin", config.patience = 2;
+  config.best_by = "test_margin";
+  config.patience = 2;
   const auto run = Train(config);
   if (!run.ok()) return std::cerr << run.status() << '\n', 1;
   const FitResult& fit = run->fit;

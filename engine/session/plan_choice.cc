@@ -265,9 +265,10 @@ absl::StatusOr<PreparedRun> ChooseForDevicesLeft(RunConfig options, ModelSource 
   }
   ASSIGN_OR_RETURN(PreparedRun run, CutOverDevicesLeft(options, planned, device));
   options.notices.Tell(
-      absl::StrCat("continues on the ", *options.devices_left,
-                   " devices that are left: ", partition::Counted(run.plan().num_ranks(), "stage"),
-                   ", ", partition::Counted(run.plan().replicas(), "replica")));
+      absl::StrCat("continues on the ", partition::Counted(*options.devices_left, "device"),
+                   *options.devices_left == 1 ? " that is left: " : " that are left: ",
+                   partition::Counted(run.plan().num_ranks(), "stage"), ", ",
+                   partition::Counted(run.plan().replicas(), "replica")));
   return run;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tolerance.h"
 #include "tests/tools/child.h"
 #include "tests/tools/cuda_machine.h"
@@ -140,6 +142,24 @@ TEST(CudaTrain, PlansForTheTransfersThatItPerforms) {
   ASSERT_LT(peak_bytes, largest_peak({"--exchange", "copies", "--schedule", "gpipe"}));
   const std::string budget = std::to_string(peak_bytes);
   EXPECT_EQ(largest_peak(Joined(in_groups, {"--device-memory", budget})), peak_bytes);
+}
+
+TEST(CudaTrain, KeepsEachGpuWithinItsOwnMemoryOfACluster) {
+  const CudaMachine machine("gpus=2");
+  const stagecoach::testing::TestFolder folder;
+  const std::string cluster = (folder.path() / "cluster.toml").string();
+  const nlohmann::json equal = EventsOf({"--device", "cuda", "--schedule", "1f1b"}).back();
+  const auto budget = equal["devices"][1]["measured_peak_bytes"].get<int64_t>() - 1;
+  std::ofstream(cluster)
+      << "version = 1\n[[group]]\ndevices = 1\n[[group]]\ndevices = 1\nmemory = \"" << budget
+      << "\"\n";
+  const nlohmann::json end =
+      EventsOf({"--device", "cuda", "--schedule", "1f1b", "--cluster", cluster}).back();
+  EXPECT_EQ(end["parameters_hash"], equal["parameters_hash"]);
+  for (const nlohmann::json& device : end["devices"]) {
+    EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
+  }
+  EXPECT_LE(end["devices"][1]["measured_peak_bytes"], budget);
 }
 
 TEST(CudaTrain, TheMemoryOfTheGpuIsListedApart) {

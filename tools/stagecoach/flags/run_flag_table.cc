@@ -582,7 +582,7 @@ std::vector<RunFlag> PlanFlags() {
       Flag("--device-memory", "SIZE", "Memory limit per device, such as 600MB or 1.5GiB [none]",
            Reads(&O::device_memory_bytes, ParseMemory)),
       Flag("--cluster", "FILE.toml",
-           "Speeds, memory and links of devices that differ (docs/planner.md), or none [none]",
+           "File of devices that differ in speed, memory or links, or none [none]",
            Reads(&O::cluster_file, ParseClusterName)),
       Flag("--profile", "NAME",
            Describe("Layer times used to balance stages: analytic or measured", defaults.profile),
