@@ -153,20 +153,28 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
   STAGECOACH_CHECK(measure.repeats >= 1 && measure.devices >= 1,
                    "a measurement needs a device and at least one run");
   ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
-  if (measure.updates_apart) profile.updates_in_backward = false;
   const int devices = std::min(measure.devices, model.num_layers());
   DeviceSpec device = options.device;
   device.cluster = {};  // the speeds of its devices are relative to this one
+  ModelProfile alike = profile;
+  if (!options.device.are_alike()) {  // which may have more threads, and so more scratch
+    ProfileOptions measured = options;
+    measured.device = device;
+    ASSIGN_OR_RETURN(alike, AnalyzeModel(model, measured));
+  }
+  for (ModelProfile* const each : {&profile, &alike}) {
+    if (measure.updates_apart) each->updates_in_backward = false;
+  }
   ASSIGN_OR_RETURN(const PreparedRun cut,
-                   PrepareRun(model, profile,
+                   PrepareRun(model, alike,
                               PlanOptions{.devices = devices,
                                           .micro_batches = kMicroBatchesPerDevice * devices,
                                           .micro_batch_rows = options.micro_batch_rows,
                                           .optimizer = options.optimizer,
                                           .device = device}));
   ASSIGN_OR_RETURN(PreparedRun fine,
-                   PrepareRun(model, profile,
-                              GivenPlan{.plan = StagePerLayer(cut.plan(), profile.layers),
+                   PrepareRun(model, alike,
+                              GivenPlan{.plan = StagePerLayer(cut.plan(), alike.layers),
                                         .optimizer = options.optimizer,
                                         .device = device,
                                         .transfers = cut.compiled.lowered->transfers}));
