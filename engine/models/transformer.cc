@@ -117,8 +117,9 @@ absl::Status CheckOptions(const Transformer& model) {
   }
   RETURN_IF_ERROR(CheckWindow(model));
   RETURN_IF_ERROR(CheckGemma(model));
-  if (model.family != TransformerFamily::kGptNeoX &&
-      (model.rotary_size != 0 || model.is_parallel)) {
+  const bool is_neox = model.family == TransformerFamily::kGptNeoX;
+  const bool may_rotate_parts = is_neox || model.has_joined_tensors;  // Phi 4 mini does
+  if ((model.rotary_size != 0 && !may_rotate_parts) || (model.is_parallel && !is_neox)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rotary_size and parallel are options of GPT-NeoX, not of ", name));
   }

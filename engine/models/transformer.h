@@ -43,7 +43,7 @@ struct Transformer {
   double norm_epsilon = 1e-5;
   double rotary_base = 0.0;           // 0 without rotary positions
   RotaryScaling rotary_scaling = {};  // with rotary positions
-  int64_t rotary_size = 0;            // kGptNeoX's: numbers of a head that are rotated; 0: all
+  int64_t rotary_size = 0;            // kGptNeoX's and Phi 4's: rotated numbers of a head; 0: all
   // kGptNeoX's: attention and MLP read the same input, to which both outputs are added.
   bool is_parallel = false;
   // A bias of queries, keys and values in kLlama, as in Qwen 2. Others have biases everywhere.

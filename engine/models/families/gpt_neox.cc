@@ -24,13 +24,8 @@ absl::Status ReadRotaryPositions(const nlohmann::json& document, base::ObjectRea
   RETURN_IF_ERROR(ReadRotation(document, reader, {.most = model.context}, rotation));
   model.rotary_base = rotation.base;
   model.rotary_scaling = rotation.scaling;
-  const int64_t head_size = model.size_of_head();
-  const auto rotated = static_cast<int64_t>(static_cast<double>(head_size) * rotation.share);
-  if (rotated < 2 || rotated % 2 != 0) {
-    return reader.Error("rotary_pct", absl::StrCat("rotates ", rotated, " of the ", head_size,
-                                                   " numbers of a head, expected pairs of them"));
-  }
-  model.rotary_size = rotated == head_size ? 0 : rotated;
+  ASSIGN_OR_RETURN(model.rotary_size,
+                   RotatedNumbers(rotation, model.size_of_head(), reader, "rotary_pct"));
   return absl::OkStatus();
 }
 
@@ -65,51 +60,35 @@ absl::StatusOr<Transformer> ReadGptNeoX(const nlohmann::json& document, absl::st
   return model;
 }
 
-// Returns a share of a head from which transformers computes the number that is rotated.
-double RotaryShare(const Transformer& model) {
-  if (model.rotary_size == 0) return 1.0;
-  const auto head_size = static_cast<double>(model.size_of_head());
-  const auto rotated = static_cast<double>(model.rotary_size);
-  const double share = rotated / head_size;
-  return head_size * share < rotated ? std::nextafter(share, 1.0) : share;
-}
-
 nlohmann::ordered_json GptNeoXConfig(const Transformer& model) {
-  nlohmann::ordered_json config = {{"architectures", {"GPTNeoXForCausalLM"}},
-                                   {"model_type", "gpt_neox"},
-                                   {"num_hidden_layers", model.blocks},
-                                   {"hidden_size", model.width},
-                                   {"num_attention_heads", model.heads},
-                                   {"intermediate_size", model.hidden},
-                                   {"max_position_embeddings", model.context},
-                                   {"vocab_size", model.vocabulary},
-                                   {"layer_norm_eps", model.norm_epsilon},
-                                   {"hidden_act", NameInTransformers(model.activation)},
-                                   {"use_parallel_residual", model.is_parallel},
-                                   {"rotary_pct", RotaryShare(model)},
-                                   {"rotary_emb_base", model.rotary_base}};
+  nlohmann::ordered_json config = {
+      {"architectures", {"GPTNeoXForCausalLM"}},
+      {"model_type", "gpt_neox"},
+      {"num_hidden_layers", model.blocks},
+      {"hidden_size", model.width},
+      {"num_attention_heads", model.heads},
+      {"intermediate_size", model.hidden},
+      {"max_position_embeddings", model.context},
+      {"vocab_size", model.vocabulary},
+      {"layer_norm_eps", model.norm_epsilon},
+      {"hidden_act", NameInTransformers(model.activation)},
+      {"use_parallel_residual", model.is_parallel},
+      {"rotary_pct", RotaryShare(model.size_of_head(), model.rotary_size)},
+      {"rotary_emb_base", model.rotary_base}};
   WriteScaling(model.rotary_scaling, config);
   return config;
 }
 
 // Returns the order of query_key_value's outputs: theirs have the queries, keys and values of one
-// head after the other, and of the queries and keys of a head, those first that are rotated, in two
-// halves. Ours have all queries first, and a head whose two halves are each rotated in the first
-// numbers (kernels/ops/attention.h).
+// head after the other, ours have all queries first.
 std::vector<int64_t> OrderOfHeads(const Transformer& model) {
   const int64_t D = model.size_of_head();
-  const int64_t rotated = model.rotary_size == 0 ? D : model.rotary_size;
-  const auto in_our_head = [&](int64_t i) {
-    const bool is_rotated = i < rotated;
-    const int64_t half = (is_rotated ? rotated : D - rotated) / 2;
-    const int64_t j = is_rotated ? i : i - rotated;
-    return j / half * (D / 2) + j % half + (is_rotated ? 0 : rotated / 2);
-  };
   std::vector<int64_t> order;
   for (int64_t head = 0; head < model.heads; ++head) {
     for (int64_t part = 0; part < 3; ++part) {
       for (int64_t i = 0; i < D; ++i) {
-        order.push_back(part * model.width + head * D + (part < 2 ? in_our_head(i) : i));
+        order.push_back(part * model.width + head * D +
+                        (part < 2 ? PlaceInHead(D, model.rotary_size, i) : i));
       }
     }
   }

@@ -74,21 +74,33 @@ const Defaults& DefaultsOf(absl::string_view model_type) {
                        [&](const Defaults& type) { return type.model_type == model_type; });
 }
 
-absl::StatusOr<Rotation> ReadWholeRotation(const nlohmann::json& document, ObjectReader& reader,
-                                           int64_t most, bool is_phi3) {
-  PositionsOfConfig positions = {.most = most, .is_phi3 = is_phi3};
+// Heads of Phi 3 may be rotated in part, as those of Phi 4 mini are.
+absl::Status ReadLlamaPositions(const nlohmann::json& document, bool is_phi3, ObjectReader& reader,
+                                Transformer& model) {
+  constexpr char kShare[] = "partial_rotary_factor";
+  PositionsOfConfig positions = {.most = model.context, .is_phi3 = is_phi3};
+  Rotation rotation;
+  ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
   if (is_phi3) {
     ASSIGN_OR_RETURN(positions.original, reader.OptionalInt64("original_max_position_embeddings",
                                                               4096, kTransformerExtents));
+    ASSIGN_OR_RETURN(rotation.share, reader.OptionalDouble(kShare, 1.0, {.min = 0.0, .max = 1.0}));
+  } else {
+    RETURN_IF_ERROR(ExpectAbsentOr(document, reader, kShare, 1.0));
   }
-  Rotation rotation;
-  ASSIGN_OR_RETURN(rotation.base, reader.OptionalDouble("rope_theta", rotation.base));
   RETURN_IF_ERROR(ReadRotation(document, reader, positions, rotation));
-  if (rotation.share == 1.0) return rotation;
-  return reader.Error(
-      "rope_parameters",
-      absl::StrCat("has a partial_rotary_factor of ", rotation.share,
-                   ", which there is no Llama with here: its heads are rotated as a whole"));
+  model.rotary_base = rotation.base;
+  model.rotary_scaling = rotation.scaling;
+  if (rotation.share == 1.0) return absl::OkStatus();
+  if (!is_phi3) {
+    return reader.Error(
+        "rope_parameters",
+        absl::StrCat("has a partial_rotary_factor of ", rotation.share,
+                     ", which there is no Llama with here: its heads are rotated as a whole"));
+  }
+  ASSIGN_OR_RETURN(model.rotary_size,
+                   RotatedNumbers(rotation, model.size_of_head(), reader, kShare));
+  return absl::OkStatus();
 }
 
 // Reads the window of all blocks, or of those behind the first ones. One that no position of the
@@ -147,10 +159,6 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   ASSIGN_OR_RETURN(model.norm_epsilon,
                    reader.OptionalDouble("rms_norm_eps", defaults.norm_epsilon));
   ASSIGN_OR_RETURN(model.is_tied, reader.OptionalBool("tie_word_embeddings", false));
-  ASSIGN_OR_RETURN(const Rotation rotation,
-                   ReadWholeRotation(document, reader, model.context, model_type == "phi3"));
-  model.rotary_base = rotation.base;
-  model.rotary_scaling = rotation.scaling;
   model.qkv_bias = defaults.qkv_bias;
   model.qk_norm = defaults.qk_norm;
   model.has_joined_tensors = defaults.has_joined_tensors;
@@ -159,6 +167,7 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
     ASSIGN_OR_RETURN(model.head_size, reader.RequiredInt64("head_dim", kTransformerExtents));
   }
   if (model.head_size * model.heads == model.width) model.head_size = 0;
+  RETURN_IF_ERROR(ReadLlamaPositions(document, model_type == "phi3", reader, model));
   if (model_type != "llama") {
     RETURN_IF_ERROR(ReadWindow(document, reader, defaults, model));
   }
@@ -169,8 +178,10 @@ absl::StatusOr<Transformer> ReadLlama(const nlohmann::json& document, absl::stri
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "mlp_bias", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "rope_interleaved", false));
   RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "use_mrope", false));
-  RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "partial_rotary_factor", 1.0));
   if (model_type == "phi3") {
+    RETURN_IF_ERROR(ExpectAbsentOr(document, reader, "lm_head_bias", false));
+    // transformers does not read these.
+    for (const char* const key : {"full_attn_mod", "interpolate_factor"}) reader.Has(key);
     // The first names a program of the model's own, which does what that of transformers does.
     for (const char* const key : {"auto_map", "resid_pdrop", "embd_pdrop"}) reader.Has(key);
   }
@@ -202,6 +213,9 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   // Phi 3's is 32000 by default, whatever the vocabulary.
   if (model.has_joined_tensors) config["pad_token_id"] = nullptr;
   if (model.head_size != 0 || model.qk_norm) config["head_dim"] = model.size_of_head();
+  if (model.rotary_size != 0) {
+    config["partial_rotary_factor"] = RotaryShare(model.size_of_head(), model.rotary_size);
+  }
   WriteScaling(model.rotary_scaling, config);
   if (model.has_joined_tensors && model.rotary_scaling.kind == RotaryKind::kLongRope) {
     config["original_max_position_embeddings"] = model.rotary_scaling.original_positions;
@@ -212,6 +226,19 @@ nlohmann::ordered_json LlamaConfig(const Transformer& model) {
   config["use_sliding_window"] = true;
   config["max_window_layers"] = model.global_first;
   return config;
+}
+
+// Returns the order of the outputs of "qkv_proj", whose queries and keys are rotated in part; none
+// if it is that of ours.
+std::vector<int64_t> OrderOfJoinedHeads(const Transformer& model) {
+  std::vector<int64_t> order;
+  if (model.rotary_size == 0) return order;
+  const int64_t D = model.size_of_head();
+  const int64_t rotated = (model.heads + model.kv_heads) * D;
+  for (int64_t i = 0; i < rotated + model.kv_heads * D; ++i) {
+    order.push_back(i < rotated ? i - i % D + PlaceInHead(D, model.rotary_size, i % D) : i);
+  }
+  return order;
 }
 
 void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& names) {
@@ -227,7 +254,7 @@ void AddLlamaBlock(const Transformer& model, int64_t block, ParameterNames& name
                        : Linears{{attention + "q_proj", of_queries},
                                  {attention + "k_proj", of_kv},
                                  {attention + "v_proj", of_kv}},
-                   model.qkv_bias);
+                   model.qkv_bias, OrderOfJoinedHeads(model));
   if (model.qk_norm) {
     names.AddGain("2.q_gamma", attention + "q_norm.weight", model.size_of_head());
     names.AddGain("2.k_gamma", attention + "k_norm.weight", model.size_of_head());

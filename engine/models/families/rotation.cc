@@ -144,6 +144,32 @@ absl::Status ReadRotation(const nlohmann::json& document, ObjectReader& reader,
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> RotatedNumbers(const Rotation& rotation, int64_t head_size,
+                                       const ObjectReader& reader, const char* key) {
+  const auto rotated = static_cast<int64_t>(static_cast<double>(head_size) * rotation.share);
+  if (rotated < 2 || rotated % 2 != 0) {
+    return reader.Error(key, absl::StrCat("rotates ", rotated, " of the ", head_size,
+                                          " numbers of a head, expected pairs of them"));
+  }
+  return rotated == head_size ? 0 : rotated;
+}
+
+double RotaryShare(int64_t head_size, int64_t rotated) {
+  if (rotated == 0) return 1.0;
+  const auto of_all = static_cast<double>(head_size);
+  const auto own = static_cast<double>(rotated);
+  const double share = own / of_all;
+  return of_all * share < own ? std::nextafter(share, 1.0) : share;
+}
+
+int64_t PlaceInHead(int64_t head_size, int64_t rotated, int64_t number) {
+  if (rotated == 0) return number;
+  const bool is_rotated = number < rotated;
+  const int64_t half = (is_rotated ? rotated : head_size - rotated) / 2;
+  const int64_t j = is_rotated ? number : number - rotated;
+  return j / half * (head_size / 2) + j % half + (is_rotated ? 0 : rotated / 2);
+}
+
 void WriteScaling(const RotaryScaling& scaling, nlohmann::ordered_json& config) {
   if (scaling.is_none()) return;
   constexpr char kOriginal[] = "original_max_position_embeddings";

@@ -33,6 +33,17 @@ absl::Status ReadRotation(const nlohmann::json& document, base::ObjectReader& re
 // Reads the object under such a key.
 absl::Status ReadRotationObject(base::ObjectReader reader, const nlohmann::json& document,
                                 const PositionsOfConfig& positions, Rotation& rotation);
+// Returns how many numbers of a head are rotated: 0 for all. InvalidArgument: no pairs, by the
+// value of a key.
+absl::StatusOr<int64_t> RotatedNumbers(const Rotation& rotation, int64_t head_size,
+                                       const base::ObjectReader& reader, const char* key);
+// Returns a share of a head from which transformers computes that number.
+double RotaryShare(int64_t head_size, int64_t rotated);
+// Returns the place in a head of ours of a number of theirs. In theirs, those come first that are
+// rotated, in two halves. Ours has two halves of all, of which each is rotated in its first numbers
+// (kernels/ops/attention.h).
+int64_t PlaceInHead(int64_t head_size, int64_t rotated, int64_t number);
+
 // Writes a scaling to "rope_scaling", if there is one, and with "dynamic" the original positions to
 // "max_position_embeddings".
 void WriteScaling(const RotaryScaling& scaling, nlohmann::ordered_json& config);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/data/tokens/tokens.h"
 #include "engine/generate/token_choice.h"
@@ -46,6 +48,11 @@ class FixtureModel {
   explicit FixtureModel(const std::string& name)
       : folder_(absl::StrCat(STAGECOACH_TEST_FIXTURES, "/transformers/", name)),
         transformer_(ReadHuggingFaceConfigFile(folder_).value()) {}
+  FixtureModel(const std::string& name, int64_t context) : FixtureModel(name) {
+    transformer_.context = context;
+  }
+
+  const std::string& folder() const { return folder_; }
 
   int64_t context() const { return transformer_.context; }
   int64_t vocabulary() const { return transformer_.vocabulary; }
@@ -365,12 +372,35 @@ INSTANTIATE_TEST_SUITE_P(
     All, Generators,
     ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "opt", "gpt_neox", "gemma2",
                                          "gemma3", "mistral", "qwen2", "llama_yarn",
-                                         "phi3_longrope"),
+                                         "phi3_longrope", "phi4_mini"),
                        ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param),
                           std::get<1>(test.param) == Precision::kBfloat16 ? "_Bfloat16" : "");
     });
+
+// Models of scaled positions, within their original context and beyond it.
+TEST(Generator, ContinuesTextsAsTransformersDoes) {
+  for (const char* const name :
+       {"llama3", "llama_yarn", "llama_dynamic", "phi3_longrope", "phi4_mini", "gemma3"}) {
+    const std::string file = FixtureModel(name).folder() + "/texts.json";
+    const auto texts = nlohmann::json::parse(base::ReadFile(file, 1 << 20).value())["texts"];
+    ASSERT_FALSE(texts.empty()) << name;
+    for (const nlohmann::json& text : texts) {
+      const FixtureModel fixture(name, text["context"]);
+      const auto expected = text["ids"].get<std::vector<int32_t>>();
+      std::vector<int32_t> ids(expected.begin(), expected.begin() + text["prompt"].get<int>());
+      const auto trainer = fixture.ForGeneration({});
+      ASSERT_OK_AND_ASSIGN(Generator generator, Generator::Create(*trainer));
+      const std::vector<int32_t> prompt = ids;
+      ASSERT_OK(generator.Continue(prompt, 1000, [&](int32_t id) {
+        ids.push_back(id);
+        return true;
+      }));
+      EXPECT_EQ(ids, expected) << name << ", context " << fixture.context();
+    }
+  }
+}
 
 TEST(Generator, RefusesIdsThatItCannotTakeAndGoesOn) {
   const FixtureModel fixture("gpt2");

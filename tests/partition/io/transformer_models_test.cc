@@ -87,6 +87,22 @@ std::string Phi3Config() {
  "vocab_size": 32064})";
 }
 
+// The lists of its divisors have 48 numbers.
+std::string Phi4MiniConfig() {
+  return R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+ "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+ "bos_token_id": 199999, "embd_pdrop": 0.0, "eos_token_id": 199999, "full_attn_mod": 1,
+ "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 8192,
+ "interpolate_factor": 1, "lm_head_bias": false, "max_position_embeddings": 131072,
+ "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 24, "num_hidden_layers": 32,
+ "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+ "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05,
+ "rope_scaling": {"long_factor": [1.0], "short_factor": [1.0], "type": "longrope"},
+ "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true,
+ "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": true,
+ "vocab_size": 200064})";
+}
+
 std::string MixtralConfig(int64_t hidden, int64_t mlp, int64_t heads, int64_t layers) {
   return absl::StrCat(
       R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
@@ -120,6 +136,7 @@ std::vector<PublishedModel> Models() {
           {"Qwen 3 8B", Qwen3Config(4096, 12288, 32, 36, false), 8'190'735'360, 8.2},
           {"Qwen 3 0.6B", Qwen3Config(1024, 3072, 16, 28, true), 596'049'920, 0.6},
           {"Phi 3 mini", Phi3Config(), 3'821'079'552, 3.8},
+          {"Phi 4 mini", Phi4MiniConfig(), 3'836'021'760, 3.8},
           {"Mixtral 8x7B", MixtralConfig(4096, 14336, 32, 32), 46'702'792'704, 12.9},
           {"Mixtral 8x22B", MixtralConfig(6144, 16384, 48, 56), 140'620'634'112, 39.2},
           {"GPT-2", std::string(kGpt2Config), 124'439'808, 0.1}};

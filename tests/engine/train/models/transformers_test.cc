@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "engine/checkpoint/hugging_face_files.h"
@@ -330,8 +331,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, Transformers,
     ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied", "llama3", "llama_yarn",
                                          "llama_dynamic", "mistral", "phi3", "phi3_longrope",
-                                         "qwen2", "qwen3", "opt", "gpt_neox", "gpt_neox_sequential",
-                                         "gemma", "gemma2", "gemma3"),
+                                         "phi4_mini", "qwen2", "qwen3", "opt", "gpt_neox",
+                                         "gpt_neox_sequential", "gemma", "gemma2", "gemma3"),
                        ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param), "_", PrecisionName(std::get<1>(test.param)));
@@ -491,7 +492,9 @@ TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
       {ConfigWith("llama", "head_dim", "0"), "$.head_dim"},
       {ConfigWith("mistral", "sliding_window", "-1"), "$.sliding_window"},
       {ConfigWith("mistral", "use_sliding_window", "true"), "unknown key \"use_sliding_window\""},
-      {ConfigWith("phi3", "partial_rotary_factor", "0.75"), "$.partial_rotary_factor"},
+      {ConfigWith("phi3", "rope_parameters", "{\"partial_rotary_factor\": 0.25}"),
+       "$.partial_rotary_factor: rotates 1 of the 4 numbers of a head, expected pairs of them"},
+      {ConfigWith("phi3", "lm_head_bias", "true"), "$.lm_head_bias"},
       {ConfigWith("phi3", "rope_scaling", "{\"type\": \"longrope\"}"),
        "\"short_factor\" is missing"},
       {ConfigWith("llama", "auto_map", "{}"), "unknown key \"auto_map\""},
@@ -563,6 +566,34 @@ TEST(HuggingFaceConfig, OfPhi3IsThatOfALlamaWithJoinedTensors) {
   expected.begin_of_text = 1;
   EXPECT_EQ(model, expected) << HuggingFaceConfigOf(model);
   EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+}
+
+// That of Phi 4 mini, but for the lists of its divisors, which have 48 numbers.
+TEST(HuggingFaceConfig, OfPhi4MiniHasHeadsThatAreRotatedInPart) {
+  const std::string config = R"({
+      "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "bos_token_id": 199999,
+      "embd_pdrop": 0.0, "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu",
+      "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 8192,
+      "interpolate_factor": 1, "lm_head_bias": false, "max_position_embeddings": 131072,
+      "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 24, "num_hidden_layers": 32,
+      "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+      "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05,
+      "rope_scaling": {"long_factor": [LIST], "short_factor": [LIST], "type": "longrope"},
+      "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true,
+      "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": true,
+      "vocab_size": 200064})";
+  const auto with = [&](int divisors) {
+    const std::vector<int> list(static_cast<size_t>(divisors), 2);
+    return ReadHuggingFaceConfig(absl::StrReplaceAll(config, {{"LIST", absl::StrJoin(list, ",")}}));
+  };
+  ASSERT_OK_AND_ASSIGN(const Transformer model, with(48));
+  EXPECT_EQ(model.rotary_size, 96);
+  EXPECT_EQ(model.size_of_head(), 128);
+  EXPECT_EQ(model.window, 0);
+  EXPECT_TRUE(model.is_tied);
+  EXPECT_EQ(ReadHuggingFaceConfig(HuggingFaceConfigOf(model)).value(), model);
+  EXPECT_THAT(with(64), IsRefused("64 divisors, expected one for each of the 48 pairs of a head"));
 }
 
 struct PublishedConfig {
