@@ -149,17 +149,16 @@ TEST(CudaTrain, KeepsEachGpuWithinItsOwnMemoryOfACluster) {
   const stagecoach::testing::TestFolder folder;
   const std::string cluster = (folder.path() / "cluster.toml").string();
   const nlohmann::json equal = EventsOf({"--device", "cuda", "--schedule", "1f1b"}).back();
-  const auto budget = equal["devices"][1]["measured_peak_bytes"].get<int64_t>() - 1;
-  std::ofstream(cluster)
-      << "version = 1\n[[group]]\ndevices = 1\n[[group]]\ndevices = 1\nmemory = \"" << budget
-      << "\"\n";
+  const auto budget = equal["devices"][0]["measured_peak_bytes"].get<int64_t>() - 1;
+  std::ofstream(cluster) << "version = 1\n[[group]]\ndevices = 1\nmemory = \"" << budget
+                         << "\"\n[[group]]\ndevices = 1\n";
   const nlohmann::json end =
       EventsOf({"--device", "cuda", "--schedule", "1f1b", "--cluster", cluster}).back();
   EXPECT_EQ(end["parameters_hash"], equal["parameters_hash"]);
   for (const nlohmann::json& device : end["devices"]) {
     EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
   }
-  EXPECT_LE(end["devices"][1]["measured_peak_bytes"], budget);
+  EXPECT_LE(end["devices"][0]["measured_peak_bytes"], budget);
 }
 
 TEST(CudaTrain, TheMemoryOfTheGpuIsListedApart) {
