@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/nn/layer.h"
 #include "engine/nn/loss.h"
+#include "engine/nn/parameter_rules.h"
 #include "engine/nn/parameter_table.h"
 #include "engine/nn/skips.h"
 
@@ -30,6 +31,9 @@ struct Model {
   LossFactory loss = SoftmaxCrossEntropy();
   // All parameters keep their values, except for those of adapters (LayerContext::is_frozen).
   bool is_frozen = false;
+  // What sets some parameters apart in training; the last rule whose pattern matches is a
+  // parameter's.
+  std::vector<ParameterRule> parameter_rules = {};
   // The documents in a sample of its data do not see each other (LayerContext::has_documents).
   // Without it, data with documents is refused.
   bool has_documents = false;

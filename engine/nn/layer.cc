@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "engine/nn/boundary_tensors.h"
 #include "engine/nn/catch_exceptions.h"
+#include "engine/nn/parameter_rules.h"
+#include "engine/nn/partly_frozen_layer.h"
 #include "engine/nn/reordered_layer.h"
 
 namespace stagecoach::engine {
@@ -16,13 +18,51 @@ namespace {
 using kernels::DType;
 using partition::AlignTensor;
 
-// Freezes the parameters that are not to be trained. Nothing follows B in a layer without others.
+// Freezes the parameters of a frozen model that are not to be trained.
 void Freeze(LayerSpec& spec) {
   for (ParameterSpec& parameter : spec.parameters) {
     if (parameter.is_adapter || parameter.is_trained_base) continue;
     parameter.update = UpdateRule::Frozen();
   }
-  if (!spec.is_frozen()) return;
+}
+
+const ParameterRule* RuleOf(const LayerContext& context, const ParameterSpec& parameter) {
+  if (context.rules == nullptr) return nullptr;
+  return context.rules->Find(absl::StrCat(context.parameter_prefix, parameter.name));
+}
+
+// Returns whether rules freeze all parameters of a layer, and it does not know that yet.
+bool BecomesFrozen(const LayerContext& context, const LayerSpec& spec) {
+  if (context.is_frozen || spec.is_frozen()) return false;
+  return !spec.parameters.empty() &&
+         std::all_of(spec.parameters.begin(), spec.parameters.end(), [&](const auto& parameter) {
+           const ParameterRule* const rule = RuleOf(context, parameter);
+           return parameter.update.is_frozen() || (rule != nullptr && rule->is_frozen);
+         });
+}
+
+// Applies the rules of parameters that are not frozen yet, and returns the positions of those that
+// are now.
+std::vector<size_t> ApplyRules(const LayerContext& context, LayerSpec& spec) {
+  std::vector<size_t> frozen;
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    ParameterSpec& parameter = spec.parameters[i];
+    const ParameterRule* const rule = RuleOf(context, parameter);
+    if (rule == nullptr || parameter.update.is_frozen()) continue;
+    if (rule->is_frozen) {
+      parameter.update = UpdateRule::Frozen();
+      frozen.push_back(i);
+    } else if (!parameter.update.is_average()) {
+      parameter.update.rate_factor = rule->rate_factor;
+      parameter.update.weight_decay = rule->weight_decay;
+      parameter.decays = parameter.decays || rule->weight_decay.has_value();
+    }
+  }
+  return frozen;
+}
+
+// Nothing follows B in a layer whose parameters are all frozen.
+void LeaveOutWeights(LayerSpec& spec) {
   spec.backward_weight = spec.backward_shared = {};
   partition::LayerMemory& memory = spec.memory;
   for (schedule::LastUse* const use :
@@ -153,7 +193,18 @@ absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
                            context.skip->ToString(),
                            " ends here; expected a layer such as add skip"));
   }
+  if (BecomesFrozen(context, spec)) {  // it may keep less then
+    LayerContext frozen = context;
+    frozen.is_frozen = true;
+    return PrepareLayer(factory, frozen);
+  }
   if (context.is_frozen) Freeze(spec);
+  const std::vector<size_t> frozen = ApplyRules(context, spec);
+  if (spec.is_frozen()) {
+    LeaveOutWeights(spec);
+  } else if (!frozen.empty()) {
+    prepared.layer = std::make_unique<PartlyFrozenLayer>(std::move(prepared.layer), frozen, spec);
+  }
   for (const ParameterSpec& parameter : spec.parameters) {
     if (!parameter.quantized.has_value() || parameter.update.is_frozen()) continue;
     return absl::InvalidArgumentError(

@@ -25,6 +25,8 @@
 
 namespace stagecoach::engine {
 
+class ParameterRules;
+
 using kernels::Shape;
 using kernels::Tensor;
 using schedule::LastUse;
@@ -55,10 +57,14 @@ struct Init {
 //
 // A frozen parameter keeps its value. It has no gradient and no state, and its value exists once,
 // in the type in which layers read it, or as a quantized matrix.
+//
+// For the optimizer, a parameter may have a learning rate and a weight decay of its own.
 struct UpdateRule {
   enum class Kind : uint8_t { kOptimizer, kMovingAverage, kFrozen };
   Kind kind = Kind::kOptimizer;
-  float momentum = 0.0F;  // of a moving average
+  float momentum = 0.0F;                             // of a moving average
+  float rate_factor = 1.0F;                          // of the step's learning rate
+  std::optional<float> weight_decay = std::nullopt;  // unset: the optimizer's
 
   static UpdateRule MovingAverage(float momentum) { return {Kind::kMovingAverage, momentum}; }
   static UpdateRule Frozen() { return {Kind::kFrozen, 0.0F}; }
@@ -154,6 +160,10 @@ struct LayerContext {
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
+  // Rules for parameters by their names in the model, which begin with this prefix; null: none.
+  // PrepareLayer applies them.
+  const ParameterRules* rules = nullptr;
+  std::string parameter_prefix = {};
 
   bool is_fed_ids() const { return vocabulary > 0; }
   // Returns the bytes of one value of an activation, or of a parameter as layers read it.
@@ -276,9 +286,10 @@ struct PreparedLayer {
 // LayerSpec::memory: parameters (each float32 tensor rounded up by AlignTensor), the optimizer's
 // state and what layers see in place of float32 parameters, the input and the output as bundles
 // (boundary_tensors.h), and the layer's areas rounded up by AlignTensor. Frozen parameters count
-// among what is resident, in their StoredForm. InvalidArgument: the factory returns no layer; a
-// layer that takes ids is fed numbers, or one that takes no skip receives one, or vice versa; a
-// quantized parameter is not frozen. Internal: the factory or Prepare throws.
+// among what is resident, in their StoredForm. A layer of which the context's rules freeze some
+// parameters, but not all, is wrapped in a PartlyFrozenLayer. InvalidArgument: the factory returns
+// no layer; a layer that takes ids is fed numbers, or one that takes no skip receives one, or vice
+// versa; a quantized parameter is not frozen. Internal: the factory or Prepare throws.
 absl::StatusOr<PreparedLayer> PrepareLayer(const LayerFactory& factory,
                                            const LayerContext& context);
 

@@ -25,11 +25,11 @@ uint64_t RandomStreamOf(int layer, size_t index) {
   return uint64_t{1} << 62 | number << 31 | index;
 }
 
+}  // namespace
+
 std::string NameOf(const ParameterRef& parameter) {
   return absl::StrCat("layer ", parameter.layer, ": ", parameter.name);
 }
-
-}  // namespace
 
 void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
   STAGECOACH_CHECK(layer >= 0 && (parameters_.empty() || parameters_.back().layer < layer),

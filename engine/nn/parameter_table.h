@@ -58,6 +58,9 @@ struct ParameterRef {
   friend bool operator==(const ParameterRef&, const ParameterRef&) = default;
 };
 
+// Returns its name in the model: "layer 3: weight".
+std::string NameOf(const ParameterRef& parameter);
+
 // Two parameters of different layers that act as one: they start alike, and both change by the sum
 // of their gradients. The first one's layer comes first.
 struct ParameterTie {

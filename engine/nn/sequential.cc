@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/nn/catch_exceptions.h"
+#include "engine/nn/parameter_table.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -50,6 +51,7 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
   chain.checks_use_ = context.device.memory_is_host();
   chain.first_parameter_.push_back(0);
   LayerContext next = context;
+  bool is_untrained = true, has_frozen = false;  // the layers so far
   for (const LayerFactory& factory : factories) {
     const bool is_last = &factory == &factories.back();
     next.feeds_cross_entropy = context.feeds_cross_entropy && is_last;
@@ -57,6 +59,9 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
     const int index = first_index + static_cast<int>(chain.layers_.size());
     next.skip = skips.ReadBy(index);
     next.random_stream = StreamOfLayer(context.random_stream, index);
+    next.parameter_prefix = context.parameter_prefix.empty()
+                                ? NameOf({index, ""})
+                                : absl::StrCat(context.parameter_prefix, index - first_index, ".");
     ChainedLayer chained{.input = next.input};
     const auto prepare = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, next));
@@ -78,8 +83,9 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
                                       .last = first_index + static_cast<int>(factories.size()) - 1,
                                       .input = next.input,
                                       .output = chained.spec.output});
-    const bool leads = chain.frozen_layers_ == static_cast<int>(chain.layers_.size());
-    if (leads && chained.spec.is_frozen()) ++chain.frozen_layers_;
+    if (is_untrained && chained.spec.is_frozen()) has_frozen = true;
+    is_untrained = is_untrained && (chained.spec.is_frozen() || chained.spec.parameters.empty());
+    if (is_untrained && has_frozen) chain.frozen_layers_ = index - first_index + 1;
     next.input = chained.spec.output;
     next.vocabulary = 0;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +

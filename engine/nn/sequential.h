@@ -151,7 +151,8 @@ class Sequential {
   kernels::DType input_type_ = kernels::DType::kFloat32;  // of the first layer's x
   bool checks_use_ = false;
   std::vector<ChainedLayer> layers_;
-  int frozen_layers_ = 0;  // the first ones, before any that is trained
+  // The first ones, before any that is trained; 0 if none of them is frozen.
+  int frozen_layers_ = 0;
   std::vector<int> first_parameter_;
   int64_t cache_bytes_ = 0;
   schedule::StageMemory memory_;

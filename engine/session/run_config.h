@@ -116,6 +116,7 @@ struct RunConfig {
   std::optional<float> weight_decay;  // unset: the optimizer's own
   // By name (HyperParameter), of the optimizer's own; absent: its default.
   std::map<std::string, float> hyper_parameters;
+  std::vector<ParameterRule> parameter_rules;  // Model's
   float clip_norm = 0.0F;
   std::optional<OnNonFinite> on_nonfinite;  // unset: kStop, by the loss alone unless clipped
 

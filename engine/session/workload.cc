@@ -522,6 +522,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunConfig& options) {
   ASSIGN_OR_RETURN(workload.model, MakeModel(options, workload.model_text,
                                              ModelData::Of(workload.data.train->spec())));
   RETURN_IF_ERROR(SetLossOptions(options, workload.data, workload.model));
+  workload.model.parameter_rules = options.parameter_rules;
   workload.model.has_documents = workload.data.train->spec().has_documents;
   const auto check_fits = [&](const Dataset& data, const TargetSpec& target) {
     return CheckFits(data.spec(), workload.model.input, target, workload.model.vocabulary,
@@ -560,6 +561,7 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options) {
         return base::UsageError("--class-weights needs to know the classes: name --data");
       }
       RETURN_IF_ERROR(SetLossOptions(options, {}, planned.model));
+      planned.model.parameter_rules = options.parameter_rules;
       return planned;
     }
   }

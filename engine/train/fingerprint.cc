@@ -46,6 +46,8 @@ std::string HashOf(const ParameterTable& parameters) {
     hasher.UpdateValue(parameter.init.b);
     hasher.UpdateValue(parameter.random_stream);
     hasher.UpdateValue(parameter.decays);
+    hasher.UpdateValue(parameter.update.rate_factor);
+    hasher.UpdateValue(parameter.update.weight_decay.value_or(-1.0F));
     hasher.UpdateValue(parameter.tied_to.value());
     if (parameter.update.is_average()) hasher.UpdateValue(parameter.update.momentum);
     if (parameter.update.is_frozen()) hasher.UpdateValue(parameter.update.kind);

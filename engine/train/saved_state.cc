@@ -42,6 +42,37 @@ absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
   return files;
 }
 
+// Returns the file of a layer that has a tensor; null: there is none.
+const SavedFile* FileWith(const Manifest& manifest, int layer, const std::string& tensor) {
+  const auto found =
+      std::find_if(manifest.files.begin(), manifest.files.end(), [&](const SavedFile& file) {
+        return LayerOfFile(file.name) == layer &&
+               std::any_of(file.tensors.begin(), file.tensors.end(),
+                           [&](const auto& other) { return other.name == tensor; });
+      });
+  return found == manifest.files.end() ? nullptr : &*found;
+}
+
+// Returns the files of a run that only predicts as a checkpoint has them: whether its run froze
+// parameters decides the file that they are in.
+std::vector<ShardFile> PlacedAs(const Manifest& manifest, const std::vector<ShardFile>& files) {
+  std::vector<ShardFile> placed;
+  for (const ShardFile& file : files) {
+    for (const ShardTensor& tensor : file.tensors) {
+      const SavedFile* const saved = FileWith(manifest, file.layer, tensor.name);
+      const std::string& name = saved == nullptr ? file.name : saved->name;
+      const auto same = std::find_if(placed.begin(), placed.end(),
+                                     [&](const ShardFile& other) { return other.name == name; });
+      if (same != placed.end()) {
+        same->tensors.push_back(tensor);
+      } else {
+        placed.push_back({.name = name, .layer = file.layer, .tensors = {tensor}});
+      }
+    }
+  }
+  return placed;
+}
+
 std::string FormOf(const std::optional<kernels::QuantizedMatrix>& quantized) {
   return quantized.has_value() ? quantized->ToString() : "not quantized";
 }
@@ -59,21 +90,26 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
     return refuse("it was trained with ", TypeOf(manifest.optimizer).name,
                   ", which keeps other states than the optimizer of this run");
   }
+  // Whether parameters are frozen decides the file that they are in.
+  const auto refuse_frozen = [&](int layer) {
+    return refuse("it is of another model: layer ", layer, " has other trained parameters in it");
+  };
   for (const ShardFile& file : files) {
     const SavedFile* const saved = manifest.FindFile(file.name);
     if (saved == nullptr) {
-      // Whether parameters are frozen decides the file that they are in.
       const bool has_layer = std::any_of(
           manifest.files.begin(), manifest.files.end(),
           [&](const SavedFile& other) { return LayerOfFile(other.name) == file.layer; });
-      return refuse("it is of another model: layer ", file.layer,
-                    has_layer ? " has other trained parameters in it" : " is not in it");
+      if (has_layer) return refuse_frozen(file.layer);
+      return refuse("it is of another model: layer ", file.layer, " is not in it");
     }
     for (const ShardTensor& tensor : file.tensors) {
       const auto found = std::find_if(
           saved->tensors.begin(), saved->tensors.end(),
           [&](const SavedFile::Tensor& candidate) { return candidate.name == tensor.name; });
       if (found == saved->tensors.end()) {
+        const std::string& parameter = run.profile.parameters[tensor.parameter].name;
+        if (FileWith(manifest, file.layer, parameter) != nullptr) return refuse_frozen(file.layer);
         return refuse("it is of another model: \"", tensor.name, "\" is not in it");
       }
       if (found->shape != tensor.shape || found->quantized != tensor.quantized) {
@@ -385,15 +421,21 @@ absl::StatusOr<Manifest> SavedState::RestoreFrom(const std::string& path) {
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
   absl::Status status = checkpoint.status();
   if (status.ok()) status = files_.status();
-  if (status.ok()) status = CheckSameTensors(*checkpoint, *files_, run_);
+  std::vector<ShardFile> files;
   if (status.ok()) {
-    status = group_.ForEachLocalDevice([&](int device) { return RestoreTo(device, *checkpoint); });
+    files = run_.plan().trains() ? *files_ : PlacedAs(checkpoint->manifest(), *files_);
+    status = CheckSameTensors(*checkpoint, files, run_);
+  }
+  if (status.ok()) {
+    status = group_.ForEachLocalDevice(
+        [&](int device) { return RestoreTo(device, *checkpoint, files); });
   }
   RETURN_IF_ERROR(FirstError(status));
   return checkpoint->manifest();
 }
 
-absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint) {
+absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint,
+                                   const std::vector<ShardFile>& all_files) {
   const Executor& executor = *executors_[static_cast<size_t>(device)];
   PiecesOf pieces;
   for (const TrainedPiece& piece : executor.TrainedPieces()) {
@@ -401,14 +443,14 @@ absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint) {
   }
   std::vector<const ShardFile*> files;
   int64_t bytes = 0;
-  for (const ShardFile& file : *files_) {
+  for (const ShardFile& file : all_files) {
     const bool is_needed =
         std::any_of(file.tensors.begin(), file.tensors.end(), [&](const ShardTensor& tensor) {
           return pieces.contains({tensor.parameter, tensor.state});
         });
     if (!is_needed) continue;
     files.push_back(&file);
-    bytes += file.bytes();
+    bytes += checkpoint.manifest().FindFile(file.name)->bytes;
   }
   kernels::Device& to = group_.device(device);
   RETURN_IF_ERROR(kernels::Upload(to, bytes, static_cast<int>(files.size()),

@@ -57,7 +57,8 @@ class SavedState {
   // Returns the checkpoints that Restore tries, one after the other: the same in all processes.
   absl::StatusOr<std::vector<std::string>> Candidates(const std::string& path);
   absl::StatusOr<Manifest> RestoreFrom(const std::string& path);
-  absl::Status RestoreTo(int device, const Checkpoint& checkpoint);
+  absl::Status RestoreTo(int device, const Checkpoint& checkpoint,
+                         const std::vector<ShardFile>& all_files);
   // Returns the error of the first process that has one, in all of them.
   absl::Status FirstError(const absl::Status& own);
 

@@ -31,7 +31,12 @@ struct ParameterTensors {
   Tensor gradient;
   std::array<Tensor, 2> states;          // AdamW: m, v; SGD: momentum
   bool decays = true;                    // whether weight decay applies
+  float rate_factor = 1.0F;              // the learning rate is the step's times this
+  std::optional<float> weight_decay;     // in place of the step's
   std::optional<MovingAverage> average;  // instead of the optimizer, which has no states then
+
+  // Returns its weight decay, given that of the step.
+  float DecayOf(float of_step) const { return decays ? weight_decay.value_or(of_step) : 0.0F; }
 };
 
 // Parameters that are updated together: on an accelerator by a single launch. Made by OptimizerOps.

@@ -211,9 +211,10 @@ class ResidualLayer final : public Layer, public SumFusion {
   }
 
   // Adds what the branch declares to `spec`.
-  absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
-                                       const LayerContext& context, int first_index,
-                                       const std::string& prefix, LayerSpec& spec) {
+  absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, LayerContext context,
+                                       int first_index, const std::string& prefix,
+                                       LayerSpec& spec) {
+    context.parameter_prefix += prefix;
     ASSIGN_OR_RETURN(Sequential chain, Sequential::Prepare(layers, context, first_index));
     // Seen from outside, this layer's two backward operations may be apart, wherever it is.
     chain.LayOut({.splits_backward = true}, {});

@@ -142,7 +142,9 @@ absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,
                           absl::Span<const kernels::ParameterTensors> parameters) {
   std::vector<kernels::ParameterTensors> updated;  // an average moves at any learning rate
   for (const kernels::ParameterTensors& tensors : parameters) {
-    if (!tensors.average.has_value()) updated.push_back(tensors);
+    if (tensors.average.has_value()) continue;
+    updated.push_back(tensors);
+    updated.back().weight_decay.reset();  // the momentum of SGD would keep it
   }
   if (updated.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto group,

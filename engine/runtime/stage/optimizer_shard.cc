@@ -38,6 +38,8 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
     const int64_t count = (end - begin) / SizeOf(gradient.dtype);
     ParameterTensors& piece = pieces.emplace_back();
     piece.decays = tensors.decays;
+    piece.rate_factor = tensors.rate_factor;
+    piece.weight_decay = tensors.weight_decay;
     piece.average = tensors.average;
     piece.value = ElementsOf(tensors.value, first, count);
     piece.gradient = ElementsOf(gradient, first, count);

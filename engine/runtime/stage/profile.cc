@@ -40,7 +40,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   ASSIGN_OR_RETURN(profile.skips,
                    Skips::Create(model.skips, model.num_layers(), options.micro_batch_rows,
                                  device.activation_type()));
-  bool layer_computes_loss = false, is_below_trained = true;
+  const ParameterRules rules(model.parameter_rules, model.ties);
+  bool layer_computes_loss = false, is_untrained = true, has_frozen = false;
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
     const bool is_first = profile.layers.empty();
@@ -58,7 +59,9 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                               .cached_sequences = model.cached_sequences,
                               .rows_are_sequences = pass.rows_are_sequences,
                               .is_frozen = model.is_frozen,
-                              .has_documents = model.has_documents};
+                              .has_documents = model.has_documents,
+                              .rules = &rules,
+                              .parameter_prefix = NameOf({index, ""})};
       if (is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, context));
       return std::move(prepared.spec);
@@ -76,9 +79,10 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     profile.skips.AddTo(index, input, spec->output, spec->memory);
     partition::LayerCost cost = CostOf(*spec);
     // The first layer's input is data, so no gradient of it is computed; nor is that of frozen
-    // layers before the first adapter.
-    is_below_trained = is_below_trained && spec->is_frozen();
-    const bool has_b = !is_first && !is_below_trained;
+    // layers before the first that is trained.
+    if (is_untrained && spec->is_frozen()) has_frozen = true;
+    is_untrained = is_untrained && (spec->is_frozen() || spec->parameters.empty());
+    const bool has_b = !is_first && !(is_untrained && has_frozen);
     EstimateTimes({.forward = spec->forward,
                    .backward_input = has_b ? spec->backward_input : partition::Work(),
                    .backward_weight = spec->backward_weight,
@@ -93,6 +97,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     layer_computes_loss = spec->computes_loss;
   }
   RETURN_IF_ERROR(TieLayers(model, profile));
+  RETURN_IF_ERROR(rules.Check(profile.parameters));
   profile.output = input;
   ASSIGN_OR_RETURN(profile.loss_spec,
                    model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                                      const StageOptions& options) {
   const auto first = static_cast<size_t>(options.first_layer);
   const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
+  const ParameterRules rules(model.parameter_rules, model.ties);
   const auto prepare = [&](const RowPass& pass) {
     LayerContext context = {
         .device = device,
@@ -51,7 +52,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
         .cached_sequences = model.cached_sequences,
         .rows_are_sequences = pass.rows_are_sequences,
         .is_frozen = model.is_frozen,
-        .has_documents = model.has_documents};
+        .has_documents = model.has_documents,
+        .rules = &rules};
     if (options.is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
     return Sequential::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count), context,
                                options.first_layer, options.skips);
@@ -172,6 +174,8 @@ void Stage::PlaceParameters(std::byte* resident) {
     const Shape& shape = parameter.shape;
     kernels::ParameterTensors& tensors = tensors_.emplace_back();
     tensors.decays = parameter.decays;
+    tensors.rate_factor = parameter.update.rate_factor;
+    tensors.weight_decay = parameter.update.weight_decay;
     if (parameter.update.is_frozen()) {
       const Tensor frozen = StoredForm(shape, parameter.quantized, type);
       tensors.value = take(others, frozen.dtype, frozen.shape);

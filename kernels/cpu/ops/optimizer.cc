@@ -128,7 +128,6 @@ absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
                                     .beta2 = step.beta2,
                                     .epsilon = step.epsilon,
                                     .scale = ScaleOf(step.gradient_scale),
-                                    .rate = static_cast<float>(step.learning_rate / correction1),
                                     .root = static_cast<float>(1.0 / std::sqrt(correction2))};
   if (std::isnan(coefficients.scale)) return absl::OkStatus();
   for (const ParameterTensors& parameter : ParametersOf(group)) {
@@ -136,7 +135,9 @@ absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
       UpdateAverage(AsCpu(stream), parameter);
       continue;
     }
-    coefficients.keep = 1.0F - step.learning_rate * (parameter.decays ? step.weight_decay : 0.0F);
+    const float learning_rate = step.learning_rate * parameter.rate_factor;
+    coefficients.rate = static_cast<float>(learning_rate / correction1);
+    coefficients.keep = 1.0F - learning_rate * parameter.DecayOf(step.weight_decay);
     const Tiling tiles(parameter.value.elements(), kTile);
     AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
       const int64_t begin = tiles.begin(tile);
@@ -151,15 +152,15 @@ absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
 
 absl::Status CpuOptimizerOps::Sgd(Stream& stream, const SgdStep& step,
                                   const ParameterGroup& group) {
-  SgdCoefficients coefficients = {
-      .rate = step.learning_rate, .momentum = step.momentum, .scale = ScaleOf(step.gradient_scale)};
+  SgdCoefficients coefficients = {.momentum = step.momentum, .scale = ScaleOf(step.gradient_scale)};
   if (std::isnan(coefficients.scale)) return absl::OkStatus();
   for (const ParameterTensors& parameter : ParametersOf(group)) {
     if (parameter.average.has_value()) {
       UpdateAverage(AsCpu(stream), parameter);
       continue;
     }
-    coefficients.decay = parameter.decays ? step.weight_decay : 0.0F;
+    coefficients.rate = step.learning_rate * parameter.rate_factor;
+    coefficients.decay = parameter.DecayOf(step.weight_decay);
     const Tiling tiles(parameter.value.elements(), kTile);
     AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
       const int64_t begin = tiles.begin(tile);

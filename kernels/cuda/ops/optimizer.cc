@@ -70,7 +70,9 @@ AdamWCoefficients CoefficientsOf(const AdamWStep& step) {
           .epsilon = step.epsilon,
           .rate = static_cast<float>(step.learning_rate / correction1),
           .root = static_cast<float>(1.0 / std::sqrt(correction2)),
-          .keep = 1.0F - step.learning_rate * step.weight_decay};
+          .keep = 1.0F - step.learning_rate * step.weight_decay,
+          .learning_rate = step.learning_rate,
+          .weight_decay = step.weight_decay};
 }
 
 class CudaOptimizer final : public OptimizerOps {

@@ -14,10 +14,22 @@ constexpr int kThreads = 256;
 constexpr int kBatch = 2;  // vectors of each array that a thread has in flight
 constexpr int kVector = 4;
 
+__device__ float DecayOf(const ParameterChunk& chunk, float of_step) {
+  return chunk.weight_decay < 0.0F ? of_step : chunk.weight_decay;
+}
+
 // How one element changes. `states` are the kStates numbers that the optimizer keeps for it.
 struct AdamWRule {
   static constexpr int kStates = 2;
   AdamWCoefficients c;
+
+  // Returns the rule of a chunk that has a learning rate or a weight decay of its own.
+  __device__ AdamWRule For(const ParameterChunk& chunk) const {
+    AdamWRule own = *this;
+    own.c.rate = c.rate * chunk.rate_factor;
+    own.c.keep = 1.0F - c.learning_rate * chunk.rate_factor * DecayOf(chunk, c.weight_decay);
+    return own;
+  }
 
   __device__ void Apply(float gradient, bool decays, float& value, float (&states)[2]) const {
     const float m = c.beta1 * states[0] + (1.0F - c.beta1) * gradient;
@@ -32,6 +44,13 @@ struct AdamWRule {
 struct SgdRule {
   static constexpr int kStates = 1;
   SgdCoefficients c;
+
+  __device__ SgdRule For(const ParameterChunk& chunk) const {
+    SgdRule own = *this;
+    own.c.learning_rate = c.learning_rate * chunk.rate_factor;
+    own.c.weight_decay = DecayOf(chunk, c.weight_decay);
+    return own;
+  }
 
   __device__ void Apply(float gradient, bool decays, float& value, float (&states)[1]) const {
     const float decay = decays ? c.weight_decay * value : 0.0F;
@@ -116,8 +135,10 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
-  UpdateRange<kVector>(chunk, 0, in_vectors, rule, scale);
-  UpdateRange<1>(chunk, in_vectors, chunk.elements, rule, scale);
+  const bool is_plain = chunk.rate_factor == 1.0F && chunk.weight_decay < 0.0F;
+  const Rule own = is_plain ? rule : rule.For(chunk);
+  UpdateRange<kVector>(chunk, 0, in_vectors, own, scale);
+  UpdateRange<1>(chunk, in_vectors, chunk.elements, own, scale);
 }
 
 __global__ void __launch_bounds__(kThreads) RoundKernel(const ParameterTable table) {

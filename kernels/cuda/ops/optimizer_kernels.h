@@ -24,6 +24,9 @@ struct ParameterChunk {
   // True for a moving average, which nothing else updates: value = keep value + take gradient.
   bool is_average = false;
   float keep = 0.0F, take = 0.0F;
+  // Of others: the learning rate is the step's times this, and the weight decay is the step's or,
+  // if that is not below 0, its own.
+  float rate_factor = 1.0F, weight_decay = -1.0F;
 };
 
 // The description of a group, in device memory.
@@ -41,6 +44,7 @@ struct AdamWCoefficients {
   float rate;  // learning rate / (1 - beta1^t)
   float root;  // 1 / sqrt(1 - beta2^t)
   float keep;  // 1 - learning rate * weight decay, for parameters that decay
+  float learning_rate, weight_decay;
 };
 struct SgdCoefficients {
   float learning_rate, momentum, weight_decay;

@@ -63,7 +63,9 @@ ParameterChunks CutIntoChunks(absl::Span<const ParameterTensors> parameters) {
            .decays = parameter.decays,
            .is_average = parameter.average.has_value(),
            .keep = 1.0F - average.momentum,
-           .take = average.momentum * average.share});
+           .take = average.momentum * average.share,
+           .rate_factor = parameter.rate_factor,
+           .weight_decay = parameter.weight_decay.value_or(-1.0F)});
     }
   }
   STAGECOACH_CHECK(cut.chunks.size() <= size_t{std::numeric_limits<int32_t>::max()},

@@ -60,6 +60,8 @@ struct Parameter {
 
   std::vector<float> value, gradient, m, v;
   bool decays = true;
+  float rate_factor = 1.0F;
+  std::optional<float> weight_decay;
   bool has_working = true;
   int64_t offset = 0;  // in elements
 };
@@ -73,6 +75,8 @@ std::vector<Parameter> ManyParameters() {
     Parameter& parameter = parameters.emplace_back(elements, parameters.size() * 10);
     parameter.decays = parameters.size() % 2 == 0;
     parameter.has_working = parameters.size() % 3 != 0;
+    if (parameters.size() % 5 == 3) parameter.rate_factor = 0.25F;
+    if (parameters.size() % 5 > 2) parameter.weight_decay = 0.5F;
     parameter.offset = parameters.size() % 4 == 3 ? 1 : 0;
   }
   return parameters;
@@ -145,7 +149,9 @@ class OptimizerTest : public OpTest<Case> {
             .working = working,
             .gradient = place(parameter.gradient),
             .states = {place(parameter.m), has_v ? place(parameter.v) : Tensor{}},
-            .decays = parameter.decays};
+            .decays = parameter.decays,
+            .rate_factor = parameter.rate_factor,
+            .weight_decay = parameter.weight_decay};
   }
 };
 
@@ -153,6 +159,13 @@ void ExpectWorkingIsValueRounded(const Parameter& parameter, const State& state)
   const std::vector<float> value(state.value.begin(), state.value.end());
   EXPECT_TRUE(state.working ==
               (parameter.has_working ? ToDouble(RoundedTo(DType::kBfloat16, value)) : Vector{}));
+}
+
+// Sets what the parameter has of its own.
+template <typename Step>
+void SetRates(const Parameter& parameter, Step& step) {
+  step.learning_rate *= parameter.rate_factor;
+  step.weight_decay = parameter.decays ? parameter.weight_decay.value_or(step.weight_decay) : 0.0F;
 }
 
 // A step's coefficients, and the factor of its gradients.
@@ -179,7 +192,7 @@ class AdamW : public OptimizerTest<Scaled<AdamWStep>> {
     SCOPED_TRACE(absl::StrCat("parameter of ", parameter.value.size()));
     AdamWStep step = shape().step;
     const double scale = shape().scale.value_or(1.0F);
-    if (!parameter.decays) step.weight_decay = 0.0F;
+    SetRates(parameter, step);
     reference::AdamWState expected{ToDouble(parameter.value), ToDouble(parameter.m),
                                    ToDouble(parameter.v)};
     reference::AdamW(step, ToDouble(parameter.gradient), expected, scale);
@@ -224,7 +237,7 @@ class Sgd : public OptimizerTest<Scaled<SgdStep>> {
     SCOPED_TRACE(absl::StrCat("parameter of ", parameter.value.size()));
     SgdStep step = shape().step;
     const double scale = shape().scale.value_or(1.0F);
-    if (!parameter.decays) step.weight_decay = 0.0F;
+    SetRates(parameter, step);
     reference::SgdState expected{ToDouble(parameter.value), ToDouble(parameter.m)};
     reference::Sgd(step, ToDouble(parameter.gradient), expected, scale);
     Vector value_bound, momentum_bound;

@@ -459,7 +459,8 @@ std::vector<RunFlag> ModelFlags() {
            "default, gpt2-124m, llama, resnet18, ..., or a .toml file [default]",
            Reads(&O::model_file, ParseModelName),
            {.in_effect = OfOptions([](const O& options) { return NameOfModel(options); })}),
-      Flag("--init", "PATH", "Start from a Hugging Face folder or a torchvision .safetensors file",
+      Flag("--init", "PATH",
+           "Start from a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--lora", "OPTIONS",
            "Train adapters: rank=16,targets=q_proj+v_proj,train=head; or a PEFT folder",
@@ -637,6 +638,14 @@ std::vector<RunFlag> OptimizerFlags() {
   return {Flag("--optimizer", "NAME", Describe(engine::ListOptimizers(), defaults.optimizer),
                Reads(&O::optimizer, Choice(OptimizerNames())),
                {.in_effect = OfOptions([](const O& options) { return options.optimizer; })}),
+          Flag("--parameter-groups", "LIST",
+               "PATTERN:frozen;PATTERN:lr-factor=X,weight-decay=Y by parameter names",
+               Reads(&O::parameter_rules, engine::ParseParameterRules),
+               {.in_effect = OfOptions([](const O& options) -> Effect {
+                  return options.parameter_rules.empty()
+                             ? std::nullopt
+                             : Effect(engine::ParameterRulesText(options.parameter_rules));
+                })}),
           Flag("--clip-norm", "X", "Maximum gradient norm [no clipping]",
                Reads(&O::clip_norm, NumberIn({.min = 0.0, .max = 1e30, .above_min = true})),
                {.in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {

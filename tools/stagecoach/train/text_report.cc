@@ -127,19 +127,35 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
 // "1,234 parameters", and how many of them are trained unless all are.
 std::string DescribeParameters(const engine::ParameterTable& parameters) {
   int64_t all = 0, trained = 0;
-  bool has_frozen = false, has_whole = false;
+  bool has_frozen = false, has_adapters = false, has_whole = false;
   for (const engine::ModelParameter& parameter : parameters.all()) {
     if (parameter.is_copy() || parameter.update.is_average()) continue;
     all += parameter.shape.elements();
     has_frozen = has_frozen || parameter.update.is_frozen();
+    has_adapters = has_adapters || parameter.is_adapter;
     has_whole = has_whole || parameter.is_trained_base;
     if (!parameter.update.is_frozen()) trained += parameter.shape.elements();
   }
   if (!has_frozen) return absl::StrCat(base::FormatCount(all), " parameters");
-  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained, those of adapters%s",
+  return absl::StrFormat("%s parameters, of which %s (%.2f %%) are trained%s%s",
                          base::FormatCount(all), base::FormatCount(trained),
                          100.0 * static_cast<double>(trained) / static_cast<double>(all),
-                         has_whole ? " and of whole layers" : "");
+                         has_adapters ? ", those of adapters" : "",
+                         has_adapters && has_whole ? " and of whole layers" : "");
+}
+
+// Says how many parameters each of their groups has, on a line of its own.
+std::string DescribeGroups(const engine::PreparedRun& run) {
+  const engine::Model& model = run.model;
+  const std::vector<int> counts =
+      engine::ParameterRules(model.parameter_rules, model.ties).CountsIn(run.profile.parameters);
+  std::string text;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    absl::StrAppend(&text, "\n       group ",
+                    engine::ParameterRulesText({model.parameter_rules[i]}), " has ",
+                    Counted(counts[i], "tensor", "tensors"));
+  }
+  return text;
 }
 
 // Says what the model is if the data chose it; "": a name says it, or it is the network for
@@ -166,7 +182,8 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
                                         : ", which make no whole batch: others each time"),
       "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
       DescribeParameters(run.prepared.profile.parameters), DescribeDefault(config, measures),
-      "\nplan   ", plan.schedule.name, " over ", Counted(plan.num_stages(), "stage", "stages"),
+      DescribeGroups(run.prepared), "\nplan   ", plan.schedule.name, " over ",
+      Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
       plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
       plan.replication.reduction == partition::ReductionKind::kRing

@@ -50,6 +50,8 @@ std::unique_ptr<Parameters> MakeParameters() {
     tensors.value = kernels::Float32(parameters->values.data() + begin, Shape{size});
     tensors.gradient = kernels::Float32(parameters->gradients.data() + begin, Shape{size});
     tensors.decays = begin % 64 == 0;
+    if (parameters->tensors.size() % 2 == 0) tensors.rate_factor = 0.25F;
+    if (parameters->tensors.size() % 3 == 0) tensors.weight_decay = 0.5F;
     if (size == kAveraged) tensors.average = {.momentum = 0.25F, .share = 0.5F};
     begin += AlignedElements(size);
   }
