@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/supervisor.h"
+#include "engine/session/initial_run.h"
 #include "engine/session/plan_choice.h"
 #include "engine/session/process_group.h"
 #include "engine/session/saved_run.h"
@@ -27,6 +28,7 @@ absl::StatusOr<bool> Complete(const TrainingHooks& hooks, const std::optional<La
     RETURN_IF_ERROR(hooks.complete(newest.has_value() ? &*newest : nullptr, launch, config));
   } else if (!newest.has_value()) {
     const bool is_silent = launch.has_value() && launch->rank > 0;
+    RETURN_IF_ERROR(TakeInitialRun(config, is_silent));
     ASSIGN_OR_RETURN(const std::string tokenizer, FindFolderTokenizer(config, is_silent));
     if (!tokenizer.empty()) config.tokenizer = tokenizer;
   }

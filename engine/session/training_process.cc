@@ -18,11 +18,13 @@
 #include "base/deadline.h"
 #include "base/error_class.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/comm/vote.h"
 #include "engine/models/hugging_face_model.h"
+#include "engine/session/initial_run.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/training.h"
 #include "engine/train/class_metrics.h"
@@ -163,10 +165,14 @@ absl::StatusOr<TrainingProcess::InitialValues> TrainingProcess::OpenInitialValue
     return HuggingFaceModelOf(run.model_text, run.prepared.model.input,
                               run.data.train->spec().target.classes);
   };
-  if (!options.initial_parameters.empty()) {
+  const bool starts_from_run = IsSavedRun(options.initial_parameters);
+  if (!options.initial_parameters.empty() && !starts_from_run) {
     ASSIGN_OR_RETURN(const HuggingFaceModel model, model_of_run());
     ASSIGN_OR_RETURN(initial.parameters,
                      HuggingFaceFolder::Open(options.initial_parameters, model));
+  }
+  if (starts_from_run) {
+    ASSIGN_OR_RETURN(initial.checkpoint, CheckpointValues::Open(options.initial_parameters));
   }
   if (IsPeftFolder(options.lora)) {
     ASSIGN_OR_RETURN(const HuggingFaceModel model, model_of_run());
@@ -190,10 +196,16 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::Train(RunConfig options,
   if (begins) {
     ASSIGN_OR_RETURN(initial, OpenInitialValues(options, *run_));
   }
-  ParameterStart start = {.is_drawn = begins && !initial.parameters.has_value()};
+  ParameterStart start = {.is_drawn = begins && !initial.parameters.has_value() &&
+                                      !initial.checkpoint.has_value()};
   // Hosts may have different folders of the same name.
   if (rendezvous_ != nullptr && initial.parameters.has_value()) {
     ASSIGN_OR_RETURN(start.fingerprint, initial.parameters->Fingerprint());
+  }
+  if (rendezvous_ != nullptr && initial.checkpoint.has_value()) {
+    start.fingerprint +=
+        absl::StrCat("initial checkpoint: ",
+                     base::HashOf(ToJson(initial.checkpoint->checkpoint().manifest().files)), "\n");
   }
   if (rendezvous_ != nullptr && initial.adapters.has_value()) {
     ASSIGN_OR_RETURN(const std::string of_adapters, initial.adapters->Fingerprint());
@@ -241,6 +253,9 @@ absl::Status TrainingProcess::TakeOwnFolder(RunConfig& options, const ProcessGro
 absl::Status TrainingProcess::Begin(RunConfig& options, const ProcessGroup& group) {
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(CheckRun(options, *run_));
+  if (!resumes_ && IsSavedRun(options.initial_parameters)) {
+    RETURN_IF_ERROR(CheckStartsFrom(options, *run_));
+  }
   if (group.rendezvous != nullptr && !options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(group.launch, run_->prepared.plan().num_devices(),
                                    absl::StrCat("--plan ", options.plan_file)));
@@ -296,6 +311,17 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(const RunConfig& options
                                           "/config.json: ", folder->dropout()));
       }
       RETURN_IF_ERROR(trainer.SetParameters(std::bind_front(&HuggingFaceFolder::Read, *folder)));
+    }
+    if (initial.checkpoint.has_value()) {
+      if (options.is_first_rank()) {
+        options.notices.Tell(
+            absl::StrCat("starts with the parameters of ", options.initial_parameters));
+      }
+      const auto read = std::bind_front(&CheckpointValues::Read, &*initial.checkpoint);
+      RETURN_IF_ERROR(trainer.SetParameters(read));
+      if (initial.checkpoint->HasAdapters(run_->prepared.profile.parameters)) {
+        RETURN_IF_ERROR(trainer.SetAdapters(read));
+      }
     }
     if (initial.adapters.has_value()) {
       RETURN_IF_ERROR(trainer.SetAdapters(std::bind_front(&PeftFolder::Read, *initial.adapters)));

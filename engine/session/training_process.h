@@ -14,6 +14,7 @@
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/supervisor.h"
 #include "engine/session/answer_sampler.h"
+#include "engine/session/checkpoint_values.h"
 #include "engine/session/process_group.h"
 #include "engine/session/run_config.h"
 #include "engine/session/training_hooks.h"
@@ -47,6 +48,7 @@ class TrainingProcess {
   // What a run that begins starts from, if not at random.
   struct InitialValues {
     std::optional<HuggingFaceFolder> parameters;
+    std::optional<CheckpointValues> checkpoint;
     std::optional<PeftFolder> adapters;
   };
   static absl::StatusOr<InitialValues> OpenInitialValues(const RunConfig& options,

@@ -35,6 +35,7 @@
 #include "engine/models/presets.h"
 #include "engine/models/transformer.h"
 #include "engine/nn/layers/lora.h"
+#include "engine/session/initial_run.h"
 #include "engine/session/loss_options.h"
 #include "engine/session/run_config.h"
 
@@ -352,7 +353,7 @@ outputs = "classes"
 
 absl::StatusOr<std::string> OwnModelText(const RunConfig& options) {
   if (!options.model_text.empty()) return options.model_text;
-  if (options.model_file.empty() && !options.initial_parameters.empty()) {
+  if (options.model_file.empty() && NameOfModel(options) != kDefaultModel) {
     if (IsStateDict(options.initial_parameters)) {
       return base::UsageError(
           absl::StrCat(options.initial_parameters,
@@ -403,8 +404,9 @@ absl::StatusOr<std::string> WithQuantization(const RunConfig& options, std::stri
     return refuse(options.model_text.empty() ? NameOfModel(options) : "the saved run",
                   " has weights in ", QuantizationName(**own));
   }
-  if (!options.model_text.empty())
+  if (!options.model_text.empty() && !IsSavedRun(options.initial_parameters)) {
     return refuse("the saved run has weights that are not quantized");
+  }
   const absl::Status fits = CheckCanQuantize(text);
   if (!fits.ok()) return refuse(fits.message());
   return absl::StrCat(text, "\n", QuantizationTableOf(*options.quantization));
@@ -461,7 +463,8 @@ std::string DescribeReading(const std::string& data) {
 
 std::string NameOfModel(const RunConfig& options) {
   if (!options.model_file.empty()) return options.model_file;
-  return options.initial_parameters.empty() ? kDefaultModel : options.initial_parameters;
+  const std::string& initial = options.initial_parameters;
+  return initial.empty() || IsSavedRun(initial) ? kDefaultModel : initial;
 }
 
 NetworkSize NetworkSizeOf(const RunConfig& options, int64_t features) {
@@ -547,7 +550,9 @@ absl::StatusOr<std::string> FindFolderTokenizer(const RunConfig& options, bool i
   return found->path;
 }
 
-absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& options) {
+absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& config) {
+  RunConfig options = config;
+  RETURN_IF_ERROR(TakeInitialRun(options, /*is_silent=*/false));
   if (!options.data.has_value()) {
     ASSIGN_OR_RETURN(const std::string text, ModelTextOf(options));
     ASSIGN_OR_RETURN(const ModelTokens tokens, ModelTokensOf(options, text));

@@ -460,7 +460,7 @@ std::vector<RunFlag> ModelFlags() {
            Reads(&O::model_file, ParseModelName),
            {.in_effect = OfOptions([](const O& options) { return NameOfModel(options); })}),
       Flag("--init", "PATH",
-           "Start from a Hugging Face folder or a torchvision .safetensors file",
+           "Start from a run, a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--lora", "OPTIONS",
            "Train adapters: rank=16,targets=q_proj+v_proj,train=head; or a PEFT folder",

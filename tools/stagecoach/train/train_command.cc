@@ -19,6 +19,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/comm/launch.h"
+#include "engine/session/initial_run.h"
 #include "engine/session/run_config.h"
 #include "engine/session/saved_run.h"
 #include "engine/session/session.h"
@@ -93,6 +94,18 @@ absl::Status TakeFolderTokenizer(CLI::App& flags, const engine::RunConfig& optio
   return TakeSavedOption(flags, {.name = "--tokenizer", .value = tokenizer});
 }
 
+// A run that begins takes it, and what its model needs, as if it were on the command line.
+absl::Status TakeInitial(CLI::App& flags, engine::RunConfig& options, bool is_silent) {
+  RETURN_IF_ERROR(engine::TakeInitialRun(options, is_silent));
+  const std::pair<const char*, std::string> taken[] = {{"--tokenizer", options.tokenizer},
+                                                       {"--chat-template", options.chat_template}};
+  for (const auto& [name, value] : taken) {
+    if (value.empty() || IsOnCommandLine(flags, name)) continue;
+    RETURN_IF_ERROR(TakeSavedOption(flags, {.name = name, .value = value}));
+  }
+  return absl::OkStatus();
+}
+
 // Fills in what the flags leave to the checkpoint from which the run resumes; null: it begins.
 // `options` are those that `flags` fill.
 absl::Status CompleteOptions(CLI::App& flags, const engine::Checkpoint* resumed,
@@ -104,7 +117,9 @@ absl::Status CompleteOptions(CLI::App& flags, const engine::Checkpoint* resumed,
       RETURN_IF_ERROR(
           CheckMayStart(flags, options.checkpoints, launch.has_value() && launch->restarts > 0));
     }
-    return TakeFolderTokenizer(flags, options, launch.has_value() && launch->rank > 0);
+    const bool is_silent = launch.has_value() && launch->rank > 0;
+    RETURN_IF_ERROR(TakeInitial(flags, options, is_silent));
+    return TakeFolderTokenizer(flags, options, is_silent);
   }
   const bool has_epochs = IsOnCommandLine(flags, "--epochs"),
              has_steps = IsOnCommandLine(flags, "--steps");
