@@ -11,6 +11,9 @@
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/data/chat/chat_dataset.h"
+#include "engine/data/formats/format.h"
+#include "engine/data/tokens/tokens.h"
 #include "engine/models/model_file.h"
 #include "engine/session/saved_run.h"
 
@@ -34,7 +37,10 @@ void TakeModel(const Manifest& manifest, RunConfig& config) {
   config.model_text = manifest.model_source;
   TakeNumber(manifest, "--layers", config.layers);
   TakeNumber(manifest, "--width", config.width);
-  TakeNumber(manifest, "--image-size", config.image_size);
+  const DataFormat* const format = FindDataFormat({.spec = DataOf(config)});
+  if (format != nullptr && format->has_image_files) {
+    TakeNumber(manifest, "--image-size", config.image_size);
+  }
   if (manifest.encoding.vocabulary == 0) return;
   if (!config.vocabulary.has_value()) config.vocabulary = manifest.encoding.vocabulary;
   const absl::StatusOr<ModelTokens> tokens = ParseModelTokens(manifest.model_source);
@@ -68,8 +74,9 @@ absl::Status TakeInitialRun(RunConfig& config, bool is_silent) {
   }
   if (config.model_file.empty()) TakeModel(manifest, config);
   if (manifest.encoding.vocabulary > 0) {
-    TakeText(manifest, "--tokenizer", config.tokenizer);
-    TakeText(manifest, "--chat-template", config.chat_template);
+    const std::string data = DataOf(config);
+    if (HoldsText(data)) TakeText(manifest, "--tokenizer", config.tokenizer);
+    if (HoldsChats(data)) TakeText(manifest, "--chat-template", config.chat_template);
   }
   if (manifest.encoding.labels_are_numbers() && !config.loss.has_value()) config.loss = "mse";
   config.initial_parameters = checkpoint.path();

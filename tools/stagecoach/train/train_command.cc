@@ -96,16 +96,12 @@ absl::Status TakeFolderTokenizer(CLI::App& flags, const engine::RunConfig& optio
 
 // A run that begins takes it, and what its model needs, as if it were on the command line.
 absl::Status TakeInitial(CLI::App& flags, engine::RunConfig& options, bool is_silent) {
-  const bool has_tokenizer = !options.tokenizer.empty();
-  const bool has_template = !options.chat_template.empty();
   RETURN_IF_ERROR(engine::TakeInitialRun(options, is_silent));
-  const engine::RunConfig taken = options;
-  if (!has_tokenizer && !taken.tokenizer.empty()) {
-    RETURN_IF_ERROR(TakeSavedOption(flags, {.name = "--tokenizer", .value = taken.tokenizer}));
-  }
-  if (!has_template && !taken.chat_template.empty()) {
-    RETURN_IF_ERROR(
-        TakeSavedOption(flags, {.name = "--chat-template", .value = taken.chat_template}));
+  const std::pair<const char*, std::string> taken[] = {{"--tokenizer", options.tokenizer},
+                                                       {"--chat-template", options.chat_template}};
+  for (const auto& [name, value] : taken) {
+    if (value.empty() || IsOnCommandLine(flags, name)) continue;
+    RETURN_IF_ERROR(TakeSavedOption(flags, {.name = name, .value = value}));
   }
   return absl::OkStatus();
 }
