@@ -523,7 +523,7 @@ std::vector<RunFlag> PipelineFlags() {
       Flag("--chunks", "N", "Virtual stages (model chunks) per device [the schedule's default]",
            Reads(&O::chunks, CountIn(1, kMaxStages)), {.is_of_plan = true}),
       Flag("--global-batch-size", "N",
-           "Samples per optimizer step, over all replicas [128, or fewer of few samples]",
+           "Samples per optimizer step, over all replicas [128; fewer of small data]",
            Reads(&O::batch, CountIn(1, kMaxBatch)),
            {.in_effect = OfRun([](const engine::TrainingRun& run) {
               return absl::StrCat(run.prepared.plan().batch_rows());
@@ -801,7 +801,7 @@ std::vector<RunFlag> ReportFlags() {
           Flag("--trace", "FILE", "Write a trace of the actions of one step",
                Reads(&O::trace, ParseOutput), {.saving = FlagSaving::kNever, .is_output = true}),
           Flag("--simulated-trace", "FILE",
-               "Write a trace of this step, simulated from the measured times of its actions",
+               "Write a trace of this step, simulated from measured times of actions",
                Reads(&O::simulated_trace, ParseOutput),
                {.saving = FlagSaving::kNever, .is_output = true}),
           Flag("--trace-step", "N", "Number of the step that is traced [the last]",
