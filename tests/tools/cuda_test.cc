@@ -171,7 +171,7 @@ TEST(CudaTrain, TheMemoryOfTheGpuIsListedApart) {
     EXPECT_EQ(memory["context_bytes"], 1'000'000);
     EXPECT_GE(memory["library_bytes"], 0);
   }
-  EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda"})).out,
+  EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda", "--verbose"})).out,
               AllOf(HasSubstr("allocated"), HasSubstr("context"), HasSubstr("libraries")));
 }
 
