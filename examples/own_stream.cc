@@ -2,8 +2,8 @@
 // Point i depends on i alone, so that a run has the same bits over one device and over two.
 #include <cstring>
 #include <iostream>
+#include <random>
 
-#include "base/random.h"
 #include "engine/stagecoach.h"
 
 using namespace stagecoach::engine;
@@ -19,8 +19,9 @@ class Circle final : public SampleGenerator {
   }
   absl::Status Next(absl::Span<const absl::Span<std::byte>> inputs,
                     absl::Span<std::byte> target) override {
-    float point[2];
-    random_.FillUniform(-1.0F, 1.0F, point, 2 * next_++);
+    std::mt19937_64 random(next_++);  // of this point alone
+    std::uniform_real_distribution<float> side(-1.0F, 1.0F);
+    const float point[] = {side(random), side(random)};
     const int32_t label = point[0] * point[0] + point[1] * point[1] < 0.6F ? 1 : 0;
     std::memcpy(inputs[0].data(), point, sizeof(point));
     std::memcpy(target.data(), &label, sizeof(label));
@@ -28,7 +29,6 @@ class Circle final : public SampleGenerator {
   }
 
  private:
-  const stagecoach::base::RandomStream random_{/*seed=*/1, /*stream=*/0};
   uint64_t next_ = 0;
 };
 
