@@ -32,8 +32,8 @@ struct Launch {
   int restarts = 0;
   // True if the process replaces one that was lost; the others live on (supervisor.h).
   bool is_replacement = false;
-  // Of a run that has lost devices: those that are left, of the first start; the process of rank r
-  // has devices[r]. Empty: none has been lost, or the launcher does not tell.
+  // The devices left after others were lost, by their numbers in the first start; the process of
+  // rank r has devices[r]. Empty: none has been lost, or the launcher does not tell.
   std::vector<int> devices = {};
 };
 

@@ -17,8 +17,8 @@ namespace stagecoach::engine {
 // Sets a group of parameters apart in training, as the groups of PyTorch's optimizers do. Regular
 // value type.
 struct ParameterRule {
-  // Of names such as "layer 3: weight" (ModelParameter::name), in a shell's notation: * stands for
-  // any text, ? for a letter, [abc] for one of these.
+  // Matches names such as "layer 3: weight" (ModelParameter::name), in a shell's notation: * stands
+  // for any text, ? for a letter, [abc] for one of these.
   std::string pattern;
   // They keep their values: they have no gradients and no states, and layers before the first that
   // is trained have no B. Nothing else may be set then.

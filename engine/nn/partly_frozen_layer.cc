@@ -22,29 +22,16 @@ absl::StatusOr<LayerSpec> PartlyFrozenLayer::Prepare(const LayerContext& /*conte
   return absl::InternalError("the layer is prepared already");
 }
 
-std::vector<Tensor> PartlyFrozenLayer::WithScratch(const LayerArgs& args) const {
+absl::Status PartlyFrozenLayer::WithScratch(Pass pass, const LayerArgs& args) {
   std::vector<Tensor> gradients(args.gradients.begin(), args.gradients.end());
   for (const Scratch& scratch : scratch_) {
     gradients[scratch.parameter] = {args.workspace + scratch.offset, kernels::DType::kFloat32,
                                     scratch.shape};
   }
-  return gradients;
-}
-
-absl::Status PartlyFrozenLayer::BackwardWeight(const LayerArgs& args) {
-  const std::vector<Tensor> gradients = WithScratch(args);
   LayerArgs own = args;
   own.gradients = gradients;
   own.aside = nullptr;
-  return layer_->BackwardWeight(own);
-}
-
-absl::Status PartlyFrozenLayer::Backward(const LayerArgs& args) {
-  const std::vector<Tensor> gradients = WithScratch(args);
-  LayerArgs own = args;
-  own.gradients = gradients;
-  own.aside = nullptr;
-  return layer_->Backward(own);
+  return ((*layer_).*pass)(own);
 }
 
 }  // namespace stagecoach::engine

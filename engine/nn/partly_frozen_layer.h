@@ -22,8 +22,12 @@ class PartlyFrozenLayer final : public Layer {
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override;
   absl::Status Forward(const LayerArgs& args) override { return layer_->Forward(args); }
   absl::Status BackwardInput(const LayerArgs& args) override { return layer_->BackwardInput(args); }
-  absl::Status BackwardWeight(const LayerArgs& args) override;
-  absl::Status Backward(const LayerArgs& args) override;
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return WithScratch(&Layer::BackwardWeight, args);
+  }
+  absl::Status Backward(const LayerArgs& args) override {
+    return WithScratch(&Layer::Backward, args);
+  }
 
  private:
   struct Scratch {
@@ -32,8 +36,10 @@ class PartlyFrozenLayer final : public Layer {
     Shape shape;
   };
 
-  // Returns the gradients with places for those that are not wanted.
-  std::vector<Tensor> WithScratch(const LayerArgs& args) const;
+  using Pass = absl::Status (Layer::*)(const LayerArgs&);
+
+  // Performs a pass of the layer, with places for the gradients that are not wanted.
+  absl::Status WithScratch(Pass pass, const LayerArgs& args);
 
   const std::unique_ptr<Layer> layer_;
   std::vector<Scratch> scratch_;

@@ -1,5 +1,4 @@
 // GPTNeoXForCausalLM, of which the Pythias are.
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
