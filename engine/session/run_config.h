@@ -211,8 +211,8 @@ inline constexpr double kWarmupShare = 0.1;
 // many equal micro-batches.
 absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
 // Returns the default number of samples per step: 128, rounded down to a multiple of the
-// micro-batches. With few rows (0: unknown) it is smaller, so that an epoch has at least eight steps
-// if possible.
+// micro-batches. With few rows (0: unknown) it is smaller, so that an epoch has at least eight
+// steps if possible.
 int64_t DefaultBatch(int64_t rows, int64_t micro_batches);
 
 // Returns "--train-samples is 80, in the checkpoint": the number of rows, which must be set, and

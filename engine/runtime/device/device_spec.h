@@ -45,8 +45,8 @@ struct DeviceSpec {
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
-// Returns InvalidArgument unless the cluster, if there is one, is valid (CheckCluster), has that many
-// devices, and names threads only if the devices are CPUs.
+// Returns InvalidArgument unless the cluster, if there is one, is valid (CheckCluster), has that
+// many devices, and names threads only if the devices are CPUs.
 absl::Status CheckClusterOf(const DeviceSpec& spec, int devices);
 
 // Makes the device of that index. InvalidArgument: threads out of range, a negative budget, no GPU
