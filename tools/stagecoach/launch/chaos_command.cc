@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,6 +29,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/stagecoach/flags/add_flag.h"
 #include "tools/stagecoach/flags/commands.h"
+#include "tools/stagecoach/launch/local_processes.h"
 #include "tools/stagecoach/launch/supervision.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/json_line.h"
@@ -53,26 +53,25 @@ struct ChaosOptions {
 };
 
 // Returns the command that all runs train with: a few seconds' worth.
-std::vector<std::string> TrainCommand(const std::vector<std::string>& more) {
-  std::error_code error;
-  std::vector<std::string> command = {
-      std::filesystem::read_symlink("/proc/self/exe", error).string(),
-      "train",
-      "--json",
-      "--data",
-      "synthetic:4000x64x10",
-      "--layers",
-      "8",
-      "--width",
-      "256",
-      "--global-batch-size",
-      "64",
-      "--micro-batches",
-      "8",
-      "--gradient-blocks",
-      absl::StrCat(kReplicas),
-      "--epochs",
-      "20"};
+absl::StatusOr<std::vector<std::string>> TrainCommand(const std::vector<std::string>& more) {
+  ASSIGN_OR_RETURN(const std::string self, OwnProgram());
+  std::vector<std::string> command = {self,
+                                      "train",
+                                      "--json",
+                                      "--data",
+                                      "synthetic:4000x64x10",
+                                      "--layers",
+                                      "8",
+                                      "--width",
+                                      "256",
+                                      "--global-batch-size",
+                                      "64",
+                                      "--micro-batches",
+                                      "8",
+                                      "--gradient-blocks",
+                                      absl::StrCat(kReplicas),
+                                      "--epochs",
+                                      "20"};
   command.insert(command.end(), more.begin(), more.end());
   return command;
 }
@@ -186,7 +185,7 @@ void TellAlone(const ChaosOptions& options, const Result& result, absl::Duration
 absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folder) {
   const absl::Time begin = absl::Now();
   Supervision alone;
-  alone.processes.command = TrainCommand({"--stages", "1"});
+  ASSIGN_OR_RETURN(alone.processes.command, TrainCommand({"--stages", "1"}));
   alone.processes.disturb = [](absl::Span<const pid_t>) { EndIfHungUp(); };
   alone.processes.log_dir = folder.path() + "/alone";
   const absl::StatusOr<Result> expected = RunAndRead(alone);
@@ -204,12 +203,14 @@ absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folde
   const int stages = options.processes / kReplicas;
   const std::string run = folder.path() + "/run";
   Saboteur saboteur(options, took);
+  ASSIGN_OR_RETURN(
+      std::vector<std::string> command,
+      TrainCommand({"--stages", absl::StrCat(stages), "--replicas", absl::StrCat(kReplicas),
+                    "--checkpoint", run, "--checkpoint-every", "25"}));
   Supervision disturbed;
   disturbed.processes = {
       .processes = options.processes,
-      .command =
-          TrainCommand({"--stages", absl::StrCat(stages), "--replicas", absl::StrCat(kReplicas),
-                        "--checkpoint", run, "--checkpoint-every", "25"}),
+      .command = std::move(command),
       .log_dir = folder.path() + "/disturbed",
       .patience = absl::Seconds(2),
       .silence = kSilence,

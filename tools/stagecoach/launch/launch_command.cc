@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +14,7 @@
 #include "base/status_macros.h"
 #include "tools/stagecoach/flags/add_flag.h"
 #include "tools/stagecoach/flags/commands.h"
+#include "tools/stagecoach/launch/local_processes.h"
 #include "tools/stagecoach/launch/supervision.h"
 #include "tools/stagecoach/terminal/messages.h"
 #include "tools/stagecoach/values/flags.h"
@@ -44,12 +43,8 @@ bool IsOneOf(const std::vector<const CLI::App*>& commands, const std::string& na
 absl::StatusOr<std::vector<std::string>> CommandOf(const Options& options, bool is_own) {
   std::vector<std::string> command = options.command;
   if (!is_own) return command;
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    return absl::InternalError(absl::StrCat("cannot find this program: ", error.message()));
-  }
-  command.insert(command.begin(), self.string());
+  ASSIGN_OR_RETURN(const std::string self, OwnProgram());
+  command.insert(command.begin(), self);
   return command;
 }
 

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -347,6 +349,13 @@ class Group {
 
 absl::StatusOr<EndOfProcesses> RunLocalProcesses(const LocalProcesses& processes) {
   return Group(processes).Run();
+}
+
+absl::StatusOr<std::string> OwnProgram() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) return self.string();
+  return absl::InternalError(absl::StrCat("cannot find this program: ", error.message()));
 }
 
 }  // namespace stagecoach::tools

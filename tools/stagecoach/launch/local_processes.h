@@ -67,6 +67,9 @@ struct LocalProcesses {
 // Unavailable: a process or a file cannot be made; none is left then.
 absl::StatusOr<EndOfProcesses> RunLocalProcesses(const LocalProcesses& processes);
 
+// Returns the path of this program, to start it again. Internal: it cannot be found.
+absl::StatusOr<std::string> OwnProgram();
+
 }  // namespace stagecoach::tools
 
 #endif  // STAGECOACH_TOOLS_STAGECOACH_LAUNCH_LOCAL_PROCESSES_H_

@@ -1,11 +1,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -93,12 +91,11 @@ absl::StatusOr<std::vector<SweptFlag>> FlagsOf(const SweepOptions& options) {
   return flags;
 }
 
-std::vector<std::string> TrainingOf(const SweepOptions& options,
-                                    const std::vector<SweptFlag>& flags,
-                                    const SweptValues& values) {
-  std::error_code error;
-  std::vector<std::string> command = {
-      std::filesystem::read_symlink("/proc/self/exe", error).string()};
+absl::StatusOr<std::vector<std::string>> TrainingOf(const SweepOptions& options,
+                                                    const std::vector<SweptFlag>& flags,
+                                                    const SweptValues& values) {
+  ASSIGN_OR_RETURN(const std::string self, OwnProgram());
+  std::vector<std::string> command = {self};
   command.insert(command.end(), options.command.begin(), options.command.end());
   for (size_t i = 0; i < flags.size(); ++i) {
     command.push_back(absl::StrCat("--", flags[i].name, "=", values[i]));
@@ -126,10 +123,11 @@ std::string FailureIn(const std::string& errors) {
 absl::StatusOr<SweptRun> Train(const SweepOptions& options, const std::vector<SweptFlag>& flags,
                                const SweptValues& values, const std::string& logs) {
   const absl::Time begin = absl::Now();
+  ASSIGN_OR_RETURN(std::vector<std::string> command, TrainingOf(options, flags, values));
   ASSIGN_OR_RETURN(
       const EndOfProcesses end,
       RunLocalProcesses(
-          {.command = TrainingOf(options, flags, values),
+          {.command = std::move(command),
            .variables = [](int) { return std::vector<std::pair<std::string, std::string>>(); },
            .log_dir = logs}));
   if (end.was_stopped) return absl::CancelledError("stopped by a signal");
