@@ -25,7 +25,7 @@ target_compile_options(stagecoach_cuda_flags INTERFACE
 
 # stagecoach_library(NAME name [SOURCES ...] HEADERS ... [DEPS ...] [PRIVATE_DEPS ...])
 # One library per folder: target stagecoach_<name>, alias Stagecoach::<name>. Headers are included by their path from
-# the root of the tree ("base/json.h"). HEADERS are public: they are installed, and each is compiled alone by the target
+# the root of the tree ("base/text/json.h"). HEADERS are public: they are installed, and each is compiled alone by the target
 # all_verify_interface_header_sets. The others stand among the SOURCES.
 function(stagecoach_library)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})

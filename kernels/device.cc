@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/futex.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/system/futex.h"
+#include "base/text/units.h"
 #include "kernels/communicator.h"
 
 namespace stagecoach::kernels {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
-#include "base/futex.h"
+#include "base/system/futex.h"
 
 namespace stagecoach::kernels {
 

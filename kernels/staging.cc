@@ -14,9 +14,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/deadline.h"
-#include "base/futex.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/system/futex.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -25,18 +25,18 @@ expect() {
   fi
 }
 
-expect accepts kernels/device.h '"base/file.h"'
+expect accepts kernels/device.h '"base/system/file.h"'
 expect accepts partition/plan/plan.cc '"schedule/ir/schedule.h"'
 expect accepts engine/nn/layer.h '"kernels/tensor.h"'
 expect accepts engine/train/trainer.cc '"engine/runtime/executor.h"'
 expect accepts engine/runtime/executor.h '"engine/comm/transport.h"'
 expect accepts tools/stagecoach/main.cc '"engine/train/trainer.h"'
 expect accepts tests/engine/train/trainer_test.cc '"tests/testing/status_matchers.h"'
-expect accepts base/file.cc '"absl/status/status.h"'
-expect accepts base/file.cc '<vector>'
+expect accepts base/system/file.cc '"absl/status/status.h"'
+expect accepts base/system/file.cc '<vector>'
 expect accepts kernels/cuda/device.cu '<cuda_runtime.h>'
 
-expect refuses base/file.h '"kernels/device.h"'
+expect refuses base/system/file.h '"kernels/device.h"'
 expect refuses kernels/device.cc '"schedule/ir/action.h"'
 expect refuses schedule/ir/schedule.h '"partition/plan/plan.h"'
 expect refuses partition/plan/plan.cc '"kernels/tensor.h"'
@@ -47,12 +47,12 @@ expect refuses engine/runtime/executor.cc '"engine/train/trainer.h"'
 expect refuses engine/comm/in_process.cc '"engine/runtime/executor.h"'
 expect refuses engine/train/fit.cc '"tools/stagecoach/train/report.h"'
 expect refuses kernels/device.cc '"tests/testing/close_to.h"'
-expect refuses novel/thing.cc '"base/file.h"'
-expect refuses base/file.cc '  "kernels/device.h"  // spaces and a comment hide nothing'
+expect refuses novel/thing.cc '"base/system/file.h"'
+expect refuses base/system/file.cc '  "kernels/device.h"  // spaces and a comment hide nothing'
 expect refuses kernels/device.h '<cuda_runtime.h>'
 expect refuses engine/comm/transport.h '<nccl.h>'
 expect refuses kernels/device.h '"kernels/cuda/scalar.cuh"'
-expect refuses partition/exact/chain.h '"partition/search/cut_evaluator.h"'
+expect refuses partition/exact/chain.h '"partition/evaluate/cut_evaluator.h"'
 expect refuses kernels/cuda/runtime/handles.cc '"kernels/cuda/ops/cuda_ops.h"'
 expect refuses engine/data/feed.h '"engine/nn/layer.h"'
 expect refuses engine/new_room/thing.h '"tools/stagecoach/train/report.h"'
@@ -62,9 +62,22 @@ rm -rf "${tree:?}"/*
 mkdir -p "$tree/kernels/ops"
 echo '#include "kernels/device.h"' >"$tree/kernels/ops/linear.h"
 echo '#include "kernels/ops/linear.h"' >"$tree/kernels/device.h"
-sed 's#\[kernels\]="base kernels"#[kernels]="base kernels kernels/ops"#' "$script" >"$tree/check"
+sed 's#\[kernels\]="$base kernels"#[kernels]="$base kernels kernels/ops"#' "$script" >"$tree/check"
 if bash "$tree/check" "$tree" >"$tree/output" 2>&1 || ! grep -q "includes kernels.*; one of the two must not" "$tree/output"; then
   echo "two rooms that include each other:" >&2
+  cat "$tree/output" >&2
+  failures=$((failures + 1))
+fi
+
+# A folder with more files than fit in a room.
+rm -rf "${tree:?}"/*
+mkdir -p "$tree/kernels/ops"
+echo '#include "kernels/device.h"' >"$tree/kernels/ops/linear.h"
+touch "$tree/kernels/ops/"{2..32}.h
+"$script" "$tree" >/dev/null 2>&1 || { echo "32 files: refused" >&2; failures=$((failures + 1)); }
+touch "$tree/kernels/ops/33.h"
+if "$script" "$tree" >"$tree/output" 2>&1 || ! grep -q "^kernels/ops: has 33 files" "$tree/output"; then
+  echo "33 files in a folder:" >&2
   cat "$tree/output" >&2
   failures=$((failures + 1))
 fi

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard_files.h"

@@ -13,10 +13,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
+#include "base/system/file.h"
+#include "base/system/system_calls.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/checkpoint/large_buffer.h"
+#include "engine/checkpoint/files/large_buffer.h"
+#include "engine/checkpoint/files/safetensors.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/checkpoint/safetensors.h"
 
 namespace stagecoach::engine {
 

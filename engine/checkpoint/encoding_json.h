@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "engine/data/encoding.h"
 
 // Returns the form of the data's encoding in a manifest.

@@ -2,9 +2,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/file.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/safetensors.h"
+#include "base/system/file.h"
+#include "engine/checkpoint/files/safetensors.h"
 #include "engine/checkpoint/shard_files.h"
 
 namespace stagecoach::engine {

@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/error_class.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/text/json.h"
 #include "engine/checkpoint/encoding_json.h"
-#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/files/safetensors.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/models/transformer.h"
-#include "engine/nn/layers/lora.h"
 #include "engine/nn/parameter_table.h"
+#include "engine/nn/parsing/lora.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {

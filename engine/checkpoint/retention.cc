@@ -9,9 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
+#include "base/system/file.h"
+#include "base/system/system_calls.h"
 #include "engine/checkpoint/checkpoint.h"
 
 namespace stagecoach::engine {

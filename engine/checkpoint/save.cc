@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/deadline.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/checkpoint/checkpoint.h"
 
 namespace stagecoach::engine {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/retention.h"
 #include "engine/checkpoint/shard_files.h"

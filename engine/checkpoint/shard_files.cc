@@ -11,9 +11,9 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/error_class.h"
-#include "base/json.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/safetensors.h"
+#include "base/text/json.h"
+#include "engine/checkpoint/files/safetensors.h"
 
 namespace stagecoach::engine {
 namespace {

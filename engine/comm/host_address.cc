@@ -7,8 +7,8 @@
 #include <climits>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/comm/socket.h"
 
 namespace stagecoach::engine {

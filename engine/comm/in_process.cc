@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/futex.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/system/futex.h"
 #include "engine/comm/transport.h"
 #include "kernels/peer_copy.h"
 

@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
 #include "kernels/device.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "engine/diagnosis/messages.h"
 
 namespace stagecoach::engine {

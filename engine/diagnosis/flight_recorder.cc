@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
+#include "base/system/file.h"
+#include "base/system/system_calls.h"
 
 namespace stagecoach::engine {
 

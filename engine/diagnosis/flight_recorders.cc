@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/diagnosis/first_stalled_rank.h"
 #include "engine/diagnosis/merged_trace.h"
 #include "engine/diagnosis/messages.h"

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "engine/generate/token_choice.h"
 #include "engine/runtime/stage/layer_cost.h"
-#include "kernels/ops/head_choice.h"
+#include "kernels/head_choice.h"
 
 namespace stagecoach::engine {
 

@@ -21,8 +21,8 @@ namespace stagecoach::engine {
 // Returns the model that a config.json describes. InvalidArgument names the key that asks for
 // something unsupported: another architecture, activation, scaling of rotary positions, biases in
 // Llama; and any unknown key, unless its value is null. Keys that are known to have no part in what
-// a model computes are not read (base/hugging_face_keys.h). Of quantized models, those in NF4 and
-// int8 by bitsandbytes are read.
+// a model computes are not read (base/text/hugging_face_keys.h). Of quantized models, those in NF4
+// and int8 by bitsandbytes are read.
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModel(absl::string_view json);
 // Does the same for a model of tokens: InvalidArgument for another.
 absl::StatusOr<Transformer> ReadHuggingFaceConfig(absl::string_view json);

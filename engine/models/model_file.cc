@@ -11,14 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/check.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
 #include "base/status_macros.h"
-#include "base/toml.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
+#include "base/text/toml.h"
 #include "engine/models/named_outputs.h"
 #include "engine/nn/layers/layers.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 
 namespace stagecoach::engine {
 namespace {

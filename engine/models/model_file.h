@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/data/sample_spec.h"
 #include "engine/models/model.h"
-#include "engine/nn/layers/lora.h"
+#include "engine/nn/parsing/lora.h"
 #include "kernels/quantized_matrix.h"
 
 namespace stagecoach::engine {
@@ -50,7 +50,7 @@ namespace stagecoach::engine {
 //   outputs = "classes"
 //
 //   [lora]                              # all parameters are frozen, and linear layers get adapters
-//   rank = 16                           # (engine/nn/layers/lora.h)
+//   rank = 16                           # (engine/nn/parsing/lora.h)
 //   alpha = 32                          # default: twice the rank
 //   dropout = 0.05                      # default: 0
 //   rslora = false                      # the default

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 #include "engine/nn/skips.h"
 
 namespace stagecoach::engine {

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/text/nearest.h"
 #include "engine/models/transformer.h"
 
 namespace stagecoach::engine {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/toml.h"
+#include "base/text/toml.h"
 #include "engine/models/model_file.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 
 namespace stagecoach::engine {
 namespace {

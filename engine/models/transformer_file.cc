@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "base/json.h"
 #include "base/status_macros.h"
-#include "base/toml.h"
+#include "base/text/json.h"
+#include "base/text/toml.h"
 #include "engine/models/model_file.h"
 #include "engine/models/transformer.h"
 
@@ -44,7 +44,7 @@ std::string ScalingText(const Transformer& model) {
 }
 
 // The keys that say what the linear layers of a block are called, where the layers beside them do
-// not (engine/nn/layers/lora.h).
+// not (engine/nn/parsing/lora.h).
 struct PartNames {
   const char* qkv = "";
   const char* attention = "";

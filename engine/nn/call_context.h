@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops/cached_row.h"
+#include "kernels/cached_row.h"
 
 namespace stagecoach::engine {
 

@@ -11,7 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "base/guard_pages.h"
+#include "base/system/guard_pages.h"
 #include "engine/nn/layer.h"
 
 namespace stagecoach::engine {

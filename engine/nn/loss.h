@@ -13,7 +13,7 @@
 #include "engine/data/sample_spec.h"
 #include "engine/nn/call_context.h"
 #include "kernels/device.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {

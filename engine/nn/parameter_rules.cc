@@ -14,8 +14,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/error_class.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/text/nearest.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/deadline.h"
-#include "base/futex.h"
 #include "base/status_macros.h"
+#include "base/system/futex.h"
 #include "kernels/ops/ops.h"
 #include "partition/cost/replication.h"
 

@@ -10,9 +10,9 @@
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/data/chat/chat_template.h"
 #include "engine/models/model_file.h"
-#include "engine/session/machine.h"
+#include "engine/session/machine/machine.h"
 #include "engine/session/training.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/models/model.h"
-#include "engine/session/notices.h"
+#include "engine/session/machine/notices.h"
 #include "engine/train/trainer.h"
 
 namespace stagecoach::engine {

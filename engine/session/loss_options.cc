@@ -9,8 +9,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/nn/loss.h"
 
 namespace stagecoach::engine {

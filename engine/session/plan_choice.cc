@@ -11,18 +11,18 @@
 #include "absl/strings/str_format.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "engine/runtime/stage/profile.h"
-#include "engine/session/asked_schedule.h"
-#include "engine/session/machine.h"
+#include "engine/session/machine/machine.h"
 #include "engine/session/training.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/io/plan_file.h"
 #include "partition/plan/plan_evaluation.h"
-#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
+#include "schedule/io/asked_schedule.h"
 #include "schedule/io/schedule_file.h"
 
 namespace stagecoach::engine {
@@ -56,10 +56,10 @@ absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
       .recompute = options.recompute};
   plan.results = ResultsOf(options, plan.replication);
   if (schedule::IsScheduleFile(options.schedule)) {
-    ASSIGN_OR_RETURN(plan.given,
-                     ReadAskedSchedule(options.schedule, {.stages = options.stages,
-                                                          .micro_batches = options.micro_batches,
-                                                          .chunks = options.chunks}));
+    ASSIGN_OR_RETURN(plan.given, schedule::ReadAskedSchedule(
+                                     options.schedule, {.stages = options.stages,
+                                                        .micro_batches = options.micro_batches,
+                                                        .chunks = options.chunks}));
     plan.devices = plan.given->num_ranks();
     plan.micro_batches = plan.given->num_micro_batches * options.replicas;
   }

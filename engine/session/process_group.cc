@@ -14,7 +14,7 @@
 #include "base/deadline.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
-#include "engine/session/machine.h"
+#include "engine/session/machine/machine.h"
 #include "engine/session/plan_choice.h"
 #include "kernels/cuda_backend.h"
 #include "schedule/io/schedule_file.h"

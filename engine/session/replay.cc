@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/session/training.h"
 #include "engine/train/fit.h"
 

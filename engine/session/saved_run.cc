@@ -13,10 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
-#include "base/units.h"
+#include "base/system/file.h"
+#include "base/system/system_calls.h"
+#include "base/text/units.h"
 #include "engine/train/save_interval.h"
 
 namespace stagecoach::engine {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/file_lock.h"
 #include "base/status_macros.h"
+#include "base/system/file_lock.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/supervisor.h"
 #include "engine/session/initial_run.h"

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/session/device_choice.h"
-#include "engine/session/machine.h"
-#include "engine/session/recorders.h"
+#include "engine/session/machine/device_choice.h"
+#include "engine/session/machine/machine.h"
+#include "engine/session/machine/recorders.h"
 #include "engine/train/class_metrics.h"
 #include "engine/train/fit.h"
 

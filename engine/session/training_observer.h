@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/session/run_config.h"
-#include "engine/session/stop_condition.h"
 #include "engine/train/fit.h"
+#include "engine/train/stop_condition.h"
 #include "engine/train/trainer.h"
 
 namespace stagecoach::engine {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 #include "engine/runtime/device/choices.h"
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"

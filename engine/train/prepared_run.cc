@@ -8,8 +8,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/search/balance_stages.h"
-#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/background_save.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/large_buffer.h"
+#include "engine/checkpoint/files/large_buffer.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/trained_parameters.h"
 #include "engine/train/prepared_run.h"

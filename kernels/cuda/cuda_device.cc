@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda/environment.h"
 #include "kernels/cuda/inspect.h"

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cached_row.h"
 #include "kernels/device.h"
-#include "kernels/ops/cached_row.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
-#include "kernels/ops/head_choice.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/head_choice.h"
+#include "kernels/loss_terms.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 

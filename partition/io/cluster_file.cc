@@ -12,12 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
 #include "base/status_macros.h"
-#include "base/toml.h"
-#include "base/units.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
+#include "base/text/toml.h"
+#include "base/text/units.h"
 
 namespace stagecoach::partition {
 namespace {

@@ -57,7 +57,7 @@ absl::StatusOr<Profile> ReadProfileFile(const std::string& path);
 // its fields. Pre-condition: CheckProfile.
 std::string ToProfileJson(const Profile& profile);
 
-// Writes the file atomically (base/file.h). InvalidArgument: CheckProfile.
+// Writes the file atomically (base/system/file.h). InvalidArgument: CheckProfile.
 absl::Status WriteProfileFile(const std::string& path, const Profile& profile);
 
 }  // namespace stagecoach::partition

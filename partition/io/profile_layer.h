@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "partition/cost/layer_cost.h"
 #include "partition/cost/profile.h"
 

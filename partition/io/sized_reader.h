@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "schedule/memory/memory_plan.h"
 
 namespace stagecoach::partition {

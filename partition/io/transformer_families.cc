@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/hugging_face_keys.h"
 #include "base/status_macros.h"
+#include "base/text/hugging_face_keys.h"
 
 namespace stagecoach::partition {
 namespace {

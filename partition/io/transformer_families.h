@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "nlohmann/json_fwd.hpp"
 #include "partition/io/transformer_file.h"
 

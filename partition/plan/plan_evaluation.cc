@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "schedule/simulate/shared_cores.h"
 
 namespace stagecoach::partition {

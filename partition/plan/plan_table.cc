@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/text_table.h"
-#include "base/units.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
 #include "partition/plan/compiled_plan.h"
 
 namespace stagecoach::partition {

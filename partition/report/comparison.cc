@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "base/text_table.h"
-#include "base/units.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
 #include "partition/report/evaluation_parts.h"
 #include "partition/report/evaluation_report.h"
 

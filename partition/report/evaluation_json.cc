@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "partition/report/evaluation_parts.h"
 #include "partition/report/evaluation_report.h"
 

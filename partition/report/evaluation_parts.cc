@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/units.h"
+#include "base/text/units.h"
 
 namespace stagecoach::partition {
 

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/text_table.h"
-#include "base/units.h"
-#include "base/utf8.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
+#include "base/text/utf8.h"
 #include "partition/report/evaluation_parts.h"
 #include "partition/report/evaluation_report.h"
 

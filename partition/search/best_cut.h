@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/plan/plan_evaluation.h"
-#include "partition/search/cut_evaluator.h"
 #include "partition/search/search_budget.h"
 
 namespace stagecoach::partition {

@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "partition/cost/profile.h"
 #include "partition/cost/replication.h"
-#include "partition/search/cut_evaluator.h"
+#include "partition/evaluate/cut_evaluator.h"
 
 namespace stagecoach::partition {
 

@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "partition/cost/profile.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/plan/plan_evaluation.h"
-#include "partition/search/cut_evaluator.h"
 
 // Lower bounds of the time of a candidate's plans, before any of them is made; in ns.
 // docs/planner.md has the proofs. `speeds`: those of the ranks, each that of its slowest replica.

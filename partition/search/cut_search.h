@@ -8,9 +8,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/exact/chain.h"
 #include "partition/exact/recompute.h"
-#include "partition/search/cut_evaluator.h"
 #include "partition/search/search_budget.h"
 
 namespace stagecoach::partition {

@@ -11,9 +11,9 @@
 
 #include "base/status_macros.h"
 #include "partition/cost/stage_memory.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/plan/stash_bytes.h"
 #include "partition/search/best_cut.h"
-#include "partition/search/cut_evaluator.h"
 #include "schedule/generators/generators.h"
 #include "schedule/ir/placement.h"
 #include "schedule/search/best_order.h"

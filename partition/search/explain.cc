@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/cut_search.h"
 #include "schedule/generators/generators.h"

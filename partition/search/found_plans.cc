@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "partition/search/cut_evaluator.h"
+#include "partition/evaluate/cut_evaluator.h"
 
 namespace stagecoach::partition {
 namespace {

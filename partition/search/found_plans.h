@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/candidates.h"
-#include "partition/search/cut_evaluator.h"
 #include "partition/search/planner.h"
 #include "partition/search/search_budget.h"
 #include "schedule/ir/schedule.h"

@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/text/nearest.h"
 #include "partition/exact/chain.h"
 
 namespace stagecoach::partition {

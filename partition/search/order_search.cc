@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/plan/stash_bytes.h"
 #include "partition/search/best_cut.h"
-#include "partition/search/cut_evaluator.h"
 #include "schedule/search/automatic.h"
 
 namespace stagecoach::partition {

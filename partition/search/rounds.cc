@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "partition/evaluate/cut_evaluator.h"
 #include "partition/search/best_cut.h"
-#include "partition/search/cut_evaluator.h"
 #include "partition/search/order_search.h"
 
 namespace stagecoach::partition {

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/text/nearest.h"
 
 namespace stagecoach::schedule {
 namespace {

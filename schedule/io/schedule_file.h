@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "schedule/ir/schedule.h"
 
 namespace stagecoach::schedule {
@@ -47,7 +47,7 @@ absl::StatusOr<Schedule> ReadSchedule(base::ObjectReader& reader);
 std::string ToScheduleJson(const Schedule& schedule);
 
 // Returns true if the path ends as the files below do, in upper or lower case, or is a stream
-// (base/file.h).
+// (base/system/file.h).
 bool IsScheduleFile(const std::string& path);
 
 // Reads and proves the schedule in a file, compute or lowered. The extension decides the format:

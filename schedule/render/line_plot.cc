@@ -7,7 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "schedule/render/trace_style.h"
 
 namespace stagecoach::schedule {

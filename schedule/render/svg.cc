@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "schedule/render/bands.h"
 #include "schedule/render/trace_style.h"
 #include "schedule/traces/trace_parts.h"

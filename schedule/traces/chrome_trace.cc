@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
 #include "schedule/traces/check_trace.h"
 #include "schedule/traces/trace_parts.h"
 

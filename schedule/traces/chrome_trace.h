@@ -39,10 +39,11 @@ std::string ToChromeTrace(const Trace& trace);
 absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text);
 
 // Writes the file. InvalidArgument if CheckTrace refuses the trace, ResourceExhausted if it would
-// take more than kMaxTraceBytes; otherwise errors of base/file.h.
+// take more than kMaxTraceBytes; otherwise errors of base/system/file.h.
 absl::Status WriteTrace(const Trace& trace, const std::string& path);
 
-// Reads the file. Errors are those of ParseChromeTrace, prefixed with the path, and of base/file.h.
+// Reads the file. Errors are those of ParseChromeTrace, prefixed with the path, and of
+// base/system/file.h.
 absl::StatusOr<Trace> ReadTrace(const std::string& path);
 
 }  // namespace stagecoach::schedule

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/text_table.h"
-#include "base/units.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
 #include "schedule/traces/trace_diff.h"
 #include "schedule/traces/trace_parts.h"
 

@@ -1,4 +1,4 @@
-#include "base/csv_reader.h"
+#include "base/text/csv_reader.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"

@@ -1,7 +1,7 @@
 #include "base/error_class.h"
 
-#include "base/line.h"
 #include "base/status_macros.h"
+#include "base/text/line.h"
 #include "gtest/gtest.h"
 
 namespace stagecoach::base {

@@ -1,4 +1,4 @@
-#include "base/file_lock.h"
+#include "base/system/file_lock.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "base/futex.h"
+#include "base/system/futex.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/guard_pages.h"
+#include "base/system/guard_pages.h"
 
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"

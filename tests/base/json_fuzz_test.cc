@@ -7,9 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "base/json.h"
 #include "base/random.h"
-#include "base/toml.h"
+#include "base/text/json.h"
+#include "base/text/toml.h"
 
 namespace stagecoach::base {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace stagecoach::base {
 namespace {

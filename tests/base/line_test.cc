@@ -1,11 +1,11 @@
-#include "base/line.h"
+#include "base/text/line.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/json.h"
-#include "base/toml.h"
+#include "base/text/json.h"
+#include "base/text/toml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"

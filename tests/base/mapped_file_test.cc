@@ -1,4 +1,4 @@
-#include "base/mapped_file.h"
+#include "base/system/mapped_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/file.h"
+#include "base/system/file.h"
 #include "tests/testing/test_folder.h"
 
 namespace stagecoach::base {

@@ -1,4 +1,4 @@
-#include "base/run_with_timeout.h"
+#include "base/system/run_with_timeout.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "base/toml.h"
+#include "base/text/toml.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

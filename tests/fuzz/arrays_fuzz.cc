@@ -5,8 +5,8 @@
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
 #include "engine/data/formats/arrays.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/memory_folder.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/memory_folder.h"
 
 namespace stagecoach::fuzz {
 

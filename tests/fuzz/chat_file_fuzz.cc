@@ -4,8 +4,8 @@
 
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/chat/chat_template.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/memory_file.h"
 
 namespace stagecoach::fuzz {
 namespace {

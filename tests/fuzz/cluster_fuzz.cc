@@ -1,6 +1,6 @@
 #include "partition/cost/cluster.h"
 #include "partition/io/cluster_file.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
-#include "base/csv_reader.h"
 #include "base/status_macros.h"
+#include "base/text/csv_reader.h"
 #include "engine/data/dataset.h"
 #include "engine/data/formats/csv.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/memory_file.h"
 
 namespace stagecoach::fuzz {
 namespace {

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "engine/data/formats/idx.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/memory_file.h"
 
 namespace stagecoach::fuzz {
 

@@ -1,6 +1,6 @@
 #include "engine/data/images/decode.h"
 #include "engine/data/images/resize.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

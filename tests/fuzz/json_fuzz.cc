@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
-#include "base/json.h"
-#include "tests/fuzz/fuzz.h"
+#include "base/text/json.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

@@ -1,6 +1,6 @@
 #include "engine/models/model.h"
 #include "engine/models/model_file.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

@@ -1,5 +1,5 @@
 #include "partition/io/pipedream_profile.h"
-#include "tests/fuzz/profile_round_trip.h"
+#include "tests/fuzz/support/profile_round_trip.h"
 
 namespace stagecoach::fuzz {
 

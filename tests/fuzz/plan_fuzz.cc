@@ -1,9 +1,9 @@
 #include <nlohmann/json.hpp>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "partition/io/plan_file.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/large_plan.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/large_plan.h"
 
 namespace stagecoach::fuzz {
 

@@ -4,7 +4,7 @@
 #include "partition/io/profile_file.h"
 #include "partition/plan/plan.h"
 #include "partition/search/planner.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 namespace {

@@ -1,8 +1,8 @@
 #include <cstdint>
 
 #include "absl/strings/strip.h"
-#include "engine/checkpoint/safetensors.h"
-#include "tests/fuzz/fuzz.h"
+#include "engine/checkpoint/files/safetensors.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

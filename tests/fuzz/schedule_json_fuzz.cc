@@ -1,6 +1,6 @@
 #include "schedule/io/schedule_file.h"
 #include "schedule/ir/schedule.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

@@ -1,8 +1,8 @@
 #include "schedule/generators/generators.h"
 #include "schedule/simulate/costs.h"
 #include "schedule/simulate/simulate.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/memory_file.h"
 #include "tools/stagecoach/simulate/times_file.h"
 
 namespace stagecoach::fuzz {

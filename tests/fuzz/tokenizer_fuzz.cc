@@ -2,7 +2,7 @@
 
 #include "engine/data/tokenizer/text_pipeline.h"
 #include "engine/data/tokenizer/tokenizer.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "engine/data/tokenizer/token_ids.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/memory_file.h"
 
 namespace stagecoach::fuzz {
 

@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
-#include "base/json.h"
-#include "base/line.h"
-#include "base/toml.h"
-#include "tests/fuzz/fuzz.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
+#include "base/text/toml.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

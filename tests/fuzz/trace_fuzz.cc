@@ -2,7 +2,7 @@
 #include "schedule/traces/chrome_trace.h"
 #include "schedule/traces/trace.h"
 #include "schedule/traces/trace_diff.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace stagecoach::fuzz {
 

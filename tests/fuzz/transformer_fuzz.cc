@@ -1,6 +1,6 @@
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_profile.h"
-#include "tests/fuzz/profile_round_trip.h"
+#include "tests/fuzz/support/profile_round_trip.h"
 
 namespace stagecoach::fuzz {
 

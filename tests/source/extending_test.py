@@ -34,7 +34,7 @@ SCALE = {
 #define STAGECOACH_ENGINE_NN_LAYERS_SCALE_H_
 
 #include "engine/nn/layer.h"
-#include "engine/nn/layers/layer_type.h"
+#include "engine/nn/parsing/layer_type.h"
 
 namespace stagecoach::engine {
 
@@ -51,7 +51,7 @@ extern const LayerType kScaleType;
 #include "engine/nn/layers/scale.h"
 
 #include "base/status_macros.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -129,7 +129,7 @@ TSV = {
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/error_class.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "base/status_macros.h"
 #include "engine/data/formats/format.h"
 

@@ -45,7 +45,7 @@
 //   out: PATTERN         stdout has such a line.
 //   no err: PATTERN, no out: PATTERN             There is no such line.
 //   out is               stdout is exactly the indented lines, or = "TEXT".
-//   json PATH = VALUE and PATH > VALUE           See tests/tools/cli/cli_json.h.
+//   json PATH = VALUE and PATH > VALUE           See tests/tools/cli_files/cli_json.h.
 //   contents FILE: PATTERN, no contents FILE: PATTERN
 //   exists FILE, missing FILE
 //   same FILE FILE, differ FILE FILE             Compares the contents.
@@ -63,8 +63,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/tools/cli/cli_file.h"
-#include "tests/tools/cli/cli_run.h"
+#include "tests/tools/cli_files/cli_file.h"
+#include "tests/tools/cli_files/cli_run.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -117,7 +117,7 @@ void RegisterCliFile(const fs::path& path) {
 
 bool RegisterCliFiles() {
   std::vector<fs::path> paths;
-  for (const fs::directory_entry& entry : fs::directory_iterator(STAGECOACH_CLI_CASES)) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(STAGECOACH_CLI_CASES)) {
     if (entry.path().extension() == ".cli") paths.push_back(entry.path());
   }
   absl::c_sort(paths);

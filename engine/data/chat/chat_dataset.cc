@@ -14,13 +14,13 @@
 #include "absl/types/span.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/chat/chat_template.h"
 #include "engine/data/chat/packing.h"
 #include "engine/data/file_name.h"
 #include "engine/data/tokenizer/tokenizer.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 
 namespace stagecoach::engine {
 

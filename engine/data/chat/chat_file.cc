@@ -13,11 +13,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/error_class.h"
-#include "base/json.h"
-#include "base/line.h"
-#include "base/mapped_file.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/system/mapped_file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
+#include "base/text/nearest.h"
 #include "engine/data/file_name.h"
 
 namespace stagecoach::engine {

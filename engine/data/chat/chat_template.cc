@@ -11,12 +11,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
-#include "base/toml.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
+#include "base/text/nearest.h"
+#include "base/text/toml.h"
 #include "engine/data/chat/chat_templates.h"
 
 namespace stagecoach::engine {

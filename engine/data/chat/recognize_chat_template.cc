@@ -9,10 +9,10 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
 #include "engine/data/chat/chat_template.h"
 #include "engine/data/chat/chat_templates.h"
 

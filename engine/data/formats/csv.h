@@ -31,10 +31,11 @@ struct CsvOptions {
 inline constexpr int64_t kMaxCsvCategories = 64;
 
 // Reads a table of numbers and texts with one column of labels; it may be compressed (gzip). The
-// text is split as base/csv_reader.h says. The first record names the columns, each differently.
-// Every column is a feature, in the order of the file, but for the label column and those that are
-// dropped. Each field of a column is a decimal number without spaces, of magnitude below 3.4e38; or
-// each is a text, of which a column has at most kMaxCsvCategories. No field is empty.
+// text is split as base/text/csv_reader.h says. The first record names the columns, each
+// differently. Every column is a feature, in the order of the file, but for the label column and
+// those that are dropped. Each field of a column is a decimal number without spaces, of magnitude
+// below 3.4e38; or each is a text, of which a column has at most kMaxCsvCategories. No field is
+// empty.
 //
 // A column of texts becomes a feature for each text that the training rows have, sorted by bytes: 1
 // in rows with that text, and 0 in others, also if theirs is new.

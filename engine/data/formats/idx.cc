@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/pixels.h"
 

@@ -14,9 +14,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/nearest.h"
 #include "engine/data/formats/format.h"
 
 namespace stagecoach::engine {

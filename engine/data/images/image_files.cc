@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "base/line.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/line.h"
 #include "engine/data/images/decode.h"
 #include "engine/data/images/resize.h"
 #include "engine/data/random_streams.h"

@@ -7,9 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/error_class.h"
-#include "base/mapped_file.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
+#include "base/system/mapped_file.h"
+#include "base/text/utf8.h"
 #include "engine/data/file_name.h"
 #include "engine/data/npy.h"
 

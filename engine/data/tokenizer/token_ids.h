@@ -44,7 +44,7 @@ class TokenIds {
   // Maps a file and checks all of it: every id is below `vocabulary`, unless that is 0. Errors name
   // the file, what was found and what was expected: NotFound for a missing file, DataLoss for one
   // that is truncated, has extra bytes or, with kText, is not UTF-8, InvalidArgument for any other
-  // malformed content. The file must not change (base/mapped_file.h).
+  // malformed content. The file must not change (base/system/mapped_file.h).
   static absl::StatusOr<TokenIds> Map(const std::string& path, TokenFormat format,
                                       int64_t vocabulary = 0);
   // Makes ids in memory. InvalidArgument: an id is out of range.

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/text/json.h"
 #include "engine/data/tokenizer/text_pipeline.h"
 #include "engine/data/tokenizer/tokenizer_json_model.h"
 

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "engine/data/tokenizer/piece_model.h"
 
 namespace stagecoach::engine {

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 #include "engine/data/npy.h"
 
 namespace stagecoach::engine {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
 #include "engine/data/tokenizer/token_ids.h"
 
 namespace stagecoach::engine {

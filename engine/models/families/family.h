@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/transformer.h"
 #include "kernels/activation.h"

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/hugging_face_keys.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/text/hugging_face_keys.h"
+#include "base/text/json.h"
 #include "engine/models/families/family.h"
 
 namespace stagecoach::engine {

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
-#include "base/hugging_face_keys.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/text/hugging_face_keys.h"
+#include "base/text/json.h"
 
 namespace stagecoach::engine {
 namespace {

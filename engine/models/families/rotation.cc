@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/hugging_face_keys.h"
 #include "base/status_macros.h"
+#include "base/text/hugging_face_keys.h"
 #include "engine/models/families/family.h"
 
 namespace stagecoach::engine {

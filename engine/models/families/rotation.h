@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "absl/status/status.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "engine/nn/layers/rotary.h"
 
 namespace stagecoach::engine {

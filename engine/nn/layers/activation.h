@@ -4,7 +4,7 @@
 #include <array>
 
 #include "engine/nn/layer.h"
-#include "engine/nn/layers/layer_type.h"
+#include "engine/nn/parsing/layer_type.h"
 #include "kernels/activation.h"
 
 namespace stagecoach::engine {

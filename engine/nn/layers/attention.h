@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
-#include "engine/nn/layers/layer_type.h"
 #include "engine/nn/layers/rotary.h"
+#include "engine/nn/parsing/layer_type.h"
 
 namespace stagecoach::engine {
 

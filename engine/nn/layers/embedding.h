@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/layer.h"
-#include "engine/nn/layers/layer_type.h"
+#include "engine/nn/parsing/layer_type.h"
 
 namespace stagecoach::engine {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/nn/layers/last_axis.h"
+#include "engine/nn/last_axis.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/columns.h"
 #include "kernels/ops/dequantize.h"

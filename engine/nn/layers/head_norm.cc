@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/text/json.h"
 #include "engine/nn/layers/heads.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 #include "kernels/ops/concat.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/ops.h"

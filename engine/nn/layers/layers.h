@@ -4,20 +4,20 @@
 // All layers.
 #include "engine/nn/layers/activation.h"
 #include "engine/nn/layers/attention.h"
-#include "engine/nn/layers/conv2d.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/embedding.h"
-#include "engine/nn/layers/flatten.h"
 #include "engine/nn/layers/head.h"
 #include "engine/nn/layers/head_norm.h"
-#include "engine/nn/layers/image_norm.h"
+#include "engine/nn/layers/image/conv2d.h"
+#include "engine/nn/layers/image/flatten.h"
+#include "engine/nn/layers/image/image_norm.h"
+#include "engine/nn/layers/image/pooling.h"
 #include "engine/nn/layers/layer_norm.h"
-#include "engine/nn/layers/layer_type.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/pooling.h"
 #include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/skip.h"
 #include "engine/nn/layers/swiglu.h"
+#include "engine/nn/parsing/layer_type.h"
 
 namespace stagecoach::engine {
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/last_axis.h"
 #include "engine/nn/layers/frozen_linear.h"
-#include "engine/nn/layers/last_axis.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/nn/layer.h"
-#include "engine/nn/layers/layer_type.h"
+#include "engine/nn/parsing/layer_type.h"
 #include "kernels/ops/linear.h"
 #include "kernels/quantized_matrix.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/parsing/parsed_layer.h"
 #include "engine/nn/sequential.h"
 #include "engine/nn/sum_fusion.h"
 #include "kernels/ops/activation.h"

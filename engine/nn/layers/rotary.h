@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "kernels/rotary_scaling.h"
 
 namespace stagecoach::engine {

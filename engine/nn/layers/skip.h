@@ -2,7 +2,7 @@
 #define STAGECOACH_ENGINE_NN_LAYERS_SKIP_H_
 
 #include "engine/nn/layer.h"
-#include "engine/nn/layers/layer_type.h"
+#include "engine/nn/parsing/layer_type.h"
 
 namespace stagecoach::engine {
 

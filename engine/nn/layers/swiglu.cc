@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/nn/layers/last_axis.h"
-#include "engine/nn/layers/parsed_layer.h"
+#include "engine/nn/last_axis.h"
+#include "engine/nn/parsing/parsed_layer.h"
 #include "kernels/ops/ops.h"
 #include "kernels/ops/swiglu.h"
 

@@ -3,8 +3,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/text/json.h"
 
 namespace stagecoach::engine {
 

@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/train/class_metrics.h"
 
 namespace stagecoach::engine {

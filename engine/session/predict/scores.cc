@@ -14,9 +14,9 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 
 namespace stagecoach::engine {
 namespace {

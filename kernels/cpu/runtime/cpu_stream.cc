@@ -3,7 +3,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "base/futex.h"
+#include "base/system/futex.h"
 #include "kernels/cpu/runtime/threads.h"
 
 namespace stagecoach::kernels {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/run_with_timeout.h"
 #include "base/status_macros.h"
+#include "base/system/run_with_timeout.h"
 #include "kernels/cuda/runtime/backoff.h"
 #include "kernels/cuda/runtime/status.h"
 

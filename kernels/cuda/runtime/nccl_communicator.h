@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
 
 // A Communicator by NCCL. Its communicators are nonblocking, so that every wait of the host has a
 // deadline. Groups run on the stream's communication stream. Calls that block even so, abort and
-// destroy, run in threads that may be left behind (base/run_with_timeout.h).
+// destroy, run in threads that may be left behind (base/system/run_with_timeout.h).
 class NcclCommunicator final : public Communicator {
  public:
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(

@@ -14,9 +14,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -1,6 +1,6 @@
 // Folders that are quantized otherwise than they should be. What right ones have is in
 // lora_test.cc and quantized_test.cc.
-#include "engine/checkpoint/bits_and_bytes.h"
+#include "engine/checkpoint/files/bits_and_bytes.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
+#include "engine/checkpoint/files/safetensors.h"
 #include "engine/checkpoint/hugging_face_files.h"
-#include "engine/checkpoint/safetensors.h"
 #include "engine/nn/parameter_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "engine/models/transformer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 
 namespace stagecoach::engine {
 

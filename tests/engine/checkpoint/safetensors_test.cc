@@ -1,4 +1,4 @@
-#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/files/safetensors.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "engine/checkpoint/stored_matrix.h"
+#include "engine/checkpoint/files/stored_matrix.h"
 
 #include <cmath>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
+#include "base/system/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/diagnosis/flight_recorders.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

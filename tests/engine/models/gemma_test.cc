@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/model_file.h"

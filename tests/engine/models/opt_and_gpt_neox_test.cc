@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/transformer.h"
 #include "gmock/gmock.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/guard_pages.h"
+#include "base/system/guard_pages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"

@@ -14,7 +14,7 @@
 #include "tests/engine/outside/hinge_loss.h"
 #include "tests/engine/outside/prelu.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/finite_difference.h"

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/ops/ops.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

@@ -9,7 +9,7 @@
 #include "engine/nn/layers/linear.h"
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -16,7 +16,7 @@
 #include "engine/data/tokens/tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

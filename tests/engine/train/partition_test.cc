@@ -23,7 +23,7 @@
 #include "gtest/gtest.h"
 #include "schedule/io/csv.h"
 #include "schedule/transforms/lowering.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,5 +1,5 @@
 #include "gtest/gtest.h"
-#include "tests/engine/train/planned_runs.h"
+#include "tests/engine/train/runs/planned_runs.h"
 
 namespace stagecoach::engine {
 namespace {

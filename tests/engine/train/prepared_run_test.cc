@@ -8,10 +8,10 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/search/evaluate_plan.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "schedule/generators/generators.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/train/trainer.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/thread_count.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/ops/loss.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/io/cluster_file.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/io/transformer_file.h"

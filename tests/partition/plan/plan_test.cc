@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/plan/compiled_plan.h"

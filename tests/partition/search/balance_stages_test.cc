@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/plan/plan.h"

@@ -1,4 +1,4 @@
-#include "partition/search/cut_evaluator.h"
+#include "partition/evaluate/cut_evaluator.h"
 
 #include <cstdint>
 #include <vector>

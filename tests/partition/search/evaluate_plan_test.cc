@@ -1,4 +1,4 @@
-#include "partition/search/evaluate_plan.h"
+#include "partition/evaluate/evaluate_plan.h"
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"

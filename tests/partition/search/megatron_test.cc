@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/io/transformer_file.h"
 #include "partition/io/transformer_profile.h"
-#include "partition/search/evaluate_plan.h"
 #include "schedule/generators/generators.h"
 #include "tests/testing/status_matchers.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/plan/plan_evaluation.h"
-#include "partition/search/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "tests/partition/published.h"
 #include "tests/testing/status_matchers.h"

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "partition/search/evaluate_plan.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/search/planner.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "partition/search/stage_peaks.h"
+#include "partition/evaluate/stage_peaks.h"
 
 #include <cstdint>
 #include <random>

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "schedule/generators/generators.h"
 #include "schedule/io/csv.h"
 #include "schedule/transforms/lowering.h"

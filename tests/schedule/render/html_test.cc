@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "schedule/render/trace_style.h"
 #include "tests/schedule/render/markup.h"
 #include "tests/schedule/traces/traces.h"

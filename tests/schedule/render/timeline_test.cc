@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "tests/schedule/traces/traces.h"
 
 namespace stagecoach::schedule {

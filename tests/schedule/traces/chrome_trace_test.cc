@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
 #include "schedule/traces/check_trace.h"
 #include "tests/schedule/mutate.h"
 #include "tests/schedule/traces/traces.h"

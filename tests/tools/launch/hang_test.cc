@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/diagnosis/flight_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "base/system_calls.h"
+#include "base/system/file.h"
+#include "base/system/system_calls.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard_files.h"

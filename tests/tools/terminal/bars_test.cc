@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "gtest/gtest.h"
 #include "tests/tools/scoped_variable.h"
 #include "tools/stagecoach/terminal/exit_status.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
-#include "engine/checkpoint/safetensors.h"
+#include "base/system/file.h"
+#include "engine/checkpoint/files/safetensors.h"
 #include "engine/models/resnet.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -16,10 +16,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/error_class.h"
-#include "base/file.h"
 #include "base/status_macros.h"
-#include "engine/session/asked_schedule.h"
+#include "base/system/file.h"
 #include "engine/session/run_config.h"
+#include "schedule/io/asked_schedule.h"
 #include "schedule/io/schedule_file.h"
 #include "tools/stagecoach/bench/bench_case.h"
 #include "tools/stagecoach/bench/bench_comparison.h"
@@ -137,16 +137,16 @@ absl::Status AddScheduleFiles(const CLI::App& flags, BenchGrid& grid) {
   const std::vector<int> micro_batches = asked("--micro-batches", grid.micro_batches);
   for (const std::string& name : grid.schedules) {
     if (!schedule::IsScheduleFile(name)) continue;
-    ASSIGN_OR_RETURN(const schedule::Schedule schedule, engine::ReadAskedSchedule(name, {}));
+    ASSIGN_OR_RETURN(const schedule::Schedule schedule, schedule::ReadAskedSchedule(name, {}));
     const BenchGrid::Shape shape = {schedule.num_ranks(), schedule.num_micro_batches};
-    engine::AskedShape wrong;
+    schedule::AskedShape wrong;
     const auto lacks = [](const std::vector<int>& list, int count) {
       return !list.empty() && std::find(list.begin(), list.end(), count) == list.end();
     };
     if (lacks(devices, shape.devices)) wrong.stages = devices.front();
     if (lacks(micro_batches, shape.micro_batches)) wrong.micro_batches = micro_batches.front();
     if (wrong.stages.has_value() || wrong.micro_batches.has_value()) {
-      return engine::ReadAskedSchedule(name, wrong).status();
+      return schedule::ReadAskedSchedule(name, wrong).status();
     }
     grid.files[name] = shape;
   }

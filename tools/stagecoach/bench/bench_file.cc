@@ -6,9 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "schedule/io/schedule_file.h"
 
 namespace stagecoach::tools {

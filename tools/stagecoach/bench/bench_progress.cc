@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "tools/stagecoach/terminal/terminal.h"
 
 namespace stagecoach::tools {

@@ -18,7 +18,7 @@
 #include "engine/train/measure/matrix_peak.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
-#include "partition/search/evaluate_plan.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "schedule/io/schedule_file.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/stagecoach/terminal/exit_status.h"

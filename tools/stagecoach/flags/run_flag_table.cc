@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"

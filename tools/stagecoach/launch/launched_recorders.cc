@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "tools/stagecoach/terminal/messages.h"
 
 namespace stagecoach::tools {

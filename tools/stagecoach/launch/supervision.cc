@@ -18,7 +18,7 @@
 #include "base/status_macros.h"
 #include "engine/comm/free_port.h"
 #include "engine/comm/launch.h"
-#include "engine/session/recorders.h"
+#include "engine/session/machine/recorders.h"
 #include "tools/stagecoach/launch/launched_recorders.h"
 #include "tools/stagecoach/terminal/exit_status.h"
 #include "tools/stagecoach/terminal/messages.h"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/text_table.h"
-#include "base/units.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
 #include "engine/checkpoint/metrics.h"
 
 namespace stagecoach::tools {

@@ -5,10 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "partition/evaluate/evaluate_plan.h"
 #include "partition/io/plan_file.h"
-#include "partition/search/evaluate_plan.h"
 #include "partition/search/heuristics.h"
 #include "tools/stagecoach/values/flags.h"
 

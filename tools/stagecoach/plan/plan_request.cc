@@ -12,19 +12,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/line.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/system/file.h"
+#include "base/text/line.h"
+#include "base/text/units.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/stage/profile.h"
-#include "engine/session/asked_schedule.h"
 #include "engine/train/measured_profile.h"
 #include "partition/io/cluster_file.h"
 #include "partition/io/csv_profile.h"
 #include "partition/io/pipedream_profile.h"
 #include "partition/io/profile_file.h"
 #include "partition/io/transformer_file.h"
+#include "schedule/io/asked_schedule.h"
 #include "schedule/io/schedule_file.h"
 #include "tools/stagecoach/flags/add_flag.h"
 #include "tools/stagecoach/flags/run_flags.h"
@@ -287,7 +287,7 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
   if (schedule::IsScheduleFile(flags.schedule)) {
     // With replicas, FindPlan checks the micro-batches; the file has each replica's share.
     ASSIGN_OR_RETURN(request.given,
-                     engine::ReadAskedSchedule(
+                     schedule::ReadAskedSchedule(
                          flags.schedule,
                          {.stages = {},
                           .micro_batches = flags.replicas == 1 ? flags.micro_batches : std::nullopt,

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/text_table.h"
-#include "base/units.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
 
 namespace stagecoach::tools {
 namespace {

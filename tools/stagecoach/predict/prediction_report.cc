@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "engine/session/predict/scores.h"
 #include "tools/stagecoach/predict/confusion_table.h"
 #include "tools/stagecoach/terminal/json_line.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
-#include "engine/session/machine.h"
+#include "engine/session/machine/machine.h"
 #include "engine/session/training.h"
 #include "schedule/io/schedule_file.h"
 #include "tools/stagecoach/flags/run_flags.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/units.h"
+#include "base/text/units.h"
 #include "partition/plan/plan_evaluation.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/tensor_difference.h"

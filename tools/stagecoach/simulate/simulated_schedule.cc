@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
-#include "engine/session/asked_schedule.h"
 #include "schedule/generators/generators.h"
+#include "schedule/io/asked_schedule.h"
 #include "schedule/io/schedule_file.h"
 #include "schedule/memory/stash.h"
 #include "schedule/search/automatic.h"
@@ -155,9 +155,9 @@ absl::StatusOr<Schedule> Finder::SearchAll() const {
 
 absl::StatusOr<Schedule> Finder::AskedSchedule() const {
   if (schedule::IsScheduleFile(request_.schedule)) {
-    return engine::ReadAskedSchedule(request_.schedule, {.stages = request_.stages,
-                                                         .micro_batches = request_.micro_batches,
-                                                         .chunks = request_.chunks});
+    return schedule::ReadAskedSchedule(request_.schedule, {.stages = request_.stages,
+                                                           .micro_batches = request_.micro_batches,
+                                                           .chunks = request_.chunks});
   }
   if (request_.schedule == kAutomatic) return SearchAll();
   return schedule::Generate(

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/text_table.h"
-#include "base/units.h"
-#include "base/utf8.h"
+#include "base/text/text_table.h"
+#include "base/text/units.h"
+#include "base/text/utf8.h"
 #include "schedule/render/html.h"
 
 namespace stagecoach::tools {

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
-#include "base/json.h"
-#include "base/line.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
+#include "base/text/line.h"
 
 namespace stagecoach::tools {
 namespace {

@@ -23,7 +23,8 @@ int64_t Nanoseconds(double ms);
 // Optional besides "stages": "latency_ms" and "bytes_per_second" of every link, "overlap" (duration
 // of an overlapped forward and backward pass as a share of their sum).
 //
-// Errors of base/file.h and base/json.h: InvalidArgument, with path and place, for anything else.
+// Errors of base/system/file.h and base/text/json.h: InvalidArgument, with path and place, for
+// anything else.
 absl::StatusOr<schedule::Costs> ReadTimesFile(const std::string& path);
 
 }  // namespace stagecoach::tools

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/units.h"
+#include "base/text/units.h"
 
 namespace stagecoach::tools {
 namespace {

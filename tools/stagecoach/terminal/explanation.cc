@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/units.h"
+#include "base/text/units.h"
 
 namespace stagecoach::tools {
 namespace {

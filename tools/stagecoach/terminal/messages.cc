@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "engine/comm/launch.h"
 
 namespace stagecoach::tools {

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "base/file.h"
+#include "base/system/file.h"
 
 namespace stagecoach::tools {
 namespace {

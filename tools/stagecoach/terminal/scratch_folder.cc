@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/file_lock.h"
+#include "base/system/file.h"
+#include "base/system/file_lock.h"
 
 namespace stagecoach::tools {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/file_lock.h"
+#include "base/system/file_lock.h"
 
 namespace stagecoach::tools {
 

@@ -1,7 +1,7 @@
 #ifndef STAGECOACH_TOOLS_STAGECOACH_TERMINAL_TERMINAL_NOTICES_H_
 #define STAGECOACH_TOOLS_STAGECOACH_TERMINAL_TERMINAL_NOTICES_H_
 
-#include "engine/session/notices.h"
+#include "engine/session/machine/notices.h"
 
 namespace stagecoach::tools {
 

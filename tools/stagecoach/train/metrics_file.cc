@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
+#include "base/text/json.h"
 #include "tools/stagecoach/train/run_events.h"
 
 namespace stagecoach::tools {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "tools/stagecoach/terminal/messages.h"
 #include "tools/stagecoach/train/run_events.h"
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 
 namespace stagecoach::tools {
 namespace {

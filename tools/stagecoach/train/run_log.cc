@@ -1,7 +1,7 @@
 #include "tools/stagecoach/train/run_log.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/system_calls.h"
+#include "base/system/system_calls.h"
 #include "tools/stagecoach/terminal/messages.h"
 
 namespace stagecoach::tools {

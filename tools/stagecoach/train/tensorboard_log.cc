@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 
 namespace stagecoach::tools {
 namespace {

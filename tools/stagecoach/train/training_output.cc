@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/system/file.h"
+#include "base/text/units.h"
 #include "engine/session/training.h"
 #include "tools/stagecoach/terminal/json_line.h"
 #include "tools/stagecoach/terminal/messages.h"

@@ -13,13 +13,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/error_class.h"
-#include "base/file.h"
-#include "base/nearest.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "base/system/file.h"
+#include "base/text/nearest.h"
+#include "base/text/units.h"
 #include "engine/checkpoint/peft.h"
 #include "engine/data/chat/chat_template.h"
-#include "engine/nn/layers/lora.h"
+#include "engine/nn/parsing/lora.h"
 
 namespace stagecoach::tools {
 namespace {

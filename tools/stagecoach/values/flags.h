@@ -85,7 +85,7 @@ struct OutputFile {
 // Returns InvalidArgument if two of them are the same file, only one of which would be left.
 absl::Status CheckDistinct(absl::Span<const OutputFile> outputs);
 
-// Parses a size above 0 (base/units.h).
+// Parses a size above 0 (base/text/units.h).
 absl::StatusOr<int64_t> ParseMemory(const std::string& text);
 
 }  // namespace stagecoach::tools

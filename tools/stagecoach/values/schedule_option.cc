@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 #include "schedule/generators/generators.h"
 #include "schedule/io/schedule_file.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/session/stop_condition.h"
+#include "engine/train/stop_condition.h"
 
 namespace stagecoach::tools {
 

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/device/element_type.h"
-#include "kernels/ops/head_choice.h"
+#include "kernels/head_choice.h"
 
 namespace stagecoach::kernels {
 

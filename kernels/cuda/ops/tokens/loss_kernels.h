@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/element_type.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 
 // The kernels of LossOp and HeadOp (kernels/ops/loss.h and head.h have the formulas and shapes).
 namespace stagecoach::kernels {

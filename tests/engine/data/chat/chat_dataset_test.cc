@@ -12,7 +12,7 @@
 #include "engine/data/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/ops/loss_terms.h"
+#include "kernels/loss_terms.h"
 #include "tests/engine/data/data_test_util.h"
 #include "tests/testing/refusals.h"
 #include "tests/testing/status_matchers.h"

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/data/formats/load.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/data/formats/load.h"
 #include "engine/data/images/decode.h"
 #include "engine/data/images/image_files.h"

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/file.h"
-#include "base/utf8.h"
+#include "base/system/file.h"
+#include "base/text/utf8.h"
 #include "engine/data/tokenizer/bpe_merges.h"
 #include "engine/data/tokenizer/characters.h"
 #include "engine/data/tokenizer/split_pattern.h"

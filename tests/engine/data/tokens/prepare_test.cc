@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/data/formats/load.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/data/tokens/token_file.h"

@@ -1,4 +1,4 @@
-#include "engine/nn/layers/lora.h"
+#include "engine/nn/parsing/lora.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/toml.h"
+#include "base/text/toml.h"
 #include "engine/models/model_file.h"
 #include "engine/models/transformer.h"
 #include "gmock/gmock.h"

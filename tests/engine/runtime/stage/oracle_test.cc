@@ -15,7 +15,7 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/reference.h"

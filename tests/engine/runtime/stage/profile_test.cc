@@ -7,7 +7,7 @@
 
 #include "engine/nn/layers/activation.h"
 #include "engine/nn/layers/dropout.h"
-#include "engine/nn/layers/flatten.h"
+#include "engine/nn/layers/image/flatten.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
 #include "engine/nn/layers/residual.h"
@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/cost/analytic.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
 

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/ops/ops.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

@@ -21,7 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 

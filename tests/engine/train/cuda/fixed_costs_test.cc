@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "schedule/ir/schedule.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"

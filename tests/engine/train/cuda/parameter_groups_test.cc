@@ -1,7 +1,7 @@
 // Groups of parameters on GPUs.
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/grouped_runs.h"
+#include "tests/engine/train/runs/grouped_runs.h"
 
 namespace stagecoach::engine {
 namespace {

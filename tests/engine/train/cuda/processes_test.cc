@@ -24,7 +24,7 @@
 #include "schedule/memory/memory_plan.h"
 #include "tests/engine/comm/on_ranks.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/cuda/cublas_lt/faults.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"

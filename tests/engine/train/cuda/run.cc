@@ -20,7 +20,7 @@
 #include "engine/nn/layers/swiglu.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 
 namespace stagecoach::engine {
 Model TinyModel() {

@@ -8,7 +8,7 @@
 #include "engine/train/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda/run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
 #include "tests/engine/train/models/image_models.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/peft.h"
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/models/model_file.h"
 #include "gtest/gtest.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {

@@ -9,7 +9,7 @@
 #include "engine/data/dataset.h"
 #include "engine/models/model.h"
 #include "engine/models/transformer.h"
-#include "engine/nn/layers/lora.h"
+#include "engine/nn/parsing/lora.h"
 #include "engine/train/trainer.h"
 #include "partition/plan/plan.h"
 

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "kernels/quantized_matrix.h"
 #include "tests/engine/train/models/lora_fixture.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 

@@ -22,7 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/comm/on_ranks.h"
-#include "tests/engine/train/replicated_run.h"
+#include "tests/engine/train/runs/replicated_run.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 

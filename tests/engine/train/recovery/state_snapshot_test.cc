@@ -17,8 +17,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/comm/on_ranks.h"
-#include "tests/engine/train/replicated_run.h"
-#include "tests/engine/train/small_run.h"
+#include "tests/engine/train/runs/replicated_run.h"
+#include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
