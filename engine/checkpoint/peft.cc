@@ -37,14 +37,10 @@ using base::ObjectReader;
 using kernels::DType;
 using nlohmann::json;
 
-constexpr char kConfig[] = "adapter_config.json";
+constexpr char kAdapterConfig[] = "adapter_config.json";
 constexpr char kTensors[] = "adapter_model.safetensors";
-constexpr int64_t kMaxConfigBytes = 1'000'000;
+constexpr int64_t kMaxAdapterConfigBytes = 1'000'000;
 constexpr absl::string_view kMatrices[] = {"lora_A", "lora_B"};
-
-std::string PathIn(const std::string& folder, const char* name) {
-  return absl::StrCat(folder, "/", name);
-}
 
 // Keys that have no part in what adapters compute once they are trained, or that only repeat what
 // the model says.
@@ -149,7 +145,8 @@ bool IsNothing(const json& value) {
 }
 
 absl::StatusOr<PeftConfig> ParseConfig(absl::string_view text) {
-  ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxConfigBytes}));
+  ASSIGN_OR_RETURN(const json document,
+                   base::ParseJson(text, {.max_bytes = kMaxAdapterConfigBytes}));
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("peft_type"));
   if (type != "LORA") return reader.Error("peft_type", "is not \"LORA\"");
@@ -245,13 +242,15 @@ std::vector<AdapterPlace> AdapterPlacesOf(const Transformer& model, const LoraOp
   return places;
 }
 
-bool IsPeftFolder(const std::string& folder) { return base::Exists(PathIn(folder, kConfig)); }
+bool IsPeftFolder(const std::string& folder) {
+  return base::Exists(absl::StrCat(folder, "/", kAdapterConfig));
+}
 
 namespace {
 
 absl::StatusOr<PeftConfig> ReadConfig(const std::string& folder) {
-  const std::string path = PathIn(folder, kConfig);
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
+  const std::string path = absl::StrCat(folder, "/", kAdapterConfig);
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxAdapterConfigBytes));
   absl::StatusOr<PeftConfig> config = ParseConfig(text);
   if (!config.ok()) return base::InFile(base::WithJsonPlace(config.status(), text), path);
   return config;
@@ -281,12 +280,12 @@ absl::StatusOr<PeftFolder> PeftFolder::Open(const std::string& folder, const Tra
   LoraOptions& lora = config.lora;
   if (model.is_tied && !config.ties && (lora.trains("embedding") || lora.trains("head"))) {
     return base::DataError(
-        absl::StrCat(PathIn(folder, kConfig),
+        absl::StrCat(folder, "/", kAdapterConfig,
                      ": $.modules_to_save: the head's weight is the embedding's table, of which "
                      "PEFT has trained "
                      "copies apart, since \"ensure_weight_tying\" is not set; they are one here"));
   }
-  const std::string path = PathIn(folder, kTensors);
+  const std::string path = absl::StrCat(folder, "/", kTensors);
   ASSIGN_OR_RETURN(base::FileReader file, base::FileReader::Open(path, /*follows_links=*/true));
   absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
   if (!header.ok()) return base::Annotate(header.status(), path);
@@ -393,7 +392,7 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
   const Transformer& model = adapted.first;
   const LoraOptions& lora = adapted.second;
   // This file is written last: a folder without it is that of a failed export.
-  const std::string config_path = PathIn(folder, kConfig);
+  const std::string config_path = absl::StrCat(folder, "/", kAdapterConfig);
   if (base::Exists(config_path)) {
     return absl::AlreadyExistsError(
         absl::StrCat(config_path, " is there already: name a new folder"));
@@ -421,7 +420,7 @@ absl::Status ExportToPeft(const Checkpoint& checkpoint, const std::string& base_
   }
   ParameterReader reader(checkpoint);
   RETURN_IF_ERROR(base::WriteFileAtomically(
-      PathIn(folder, kTensors), [&](const base::AppendFunction& append) -> absl::Status {
+      absl::StrCat(folder, "/", kTensors), [&](const base::AppendFunction& append) -> absl::Status {
         RETURN_IF_ERROR(append(LayOutSafetensors(header)));
         for (const AdapterPlace& place : places) {
           for (const absl::string_view matrix : kMatrices) {
