@@ -274,16 +274,20 @@ class ModelParser {
     static const auto* const types = new std::vector<const LayerType*>(AllLayerTypes());
     ASSIGN_OR_RETURN(const size_t choice, ChooseAmong(NamesOf(*types), "type", name, reader));
     ParsedLayer layer;
-    LayerEntry own = {.json = entry,
-                      .reader = reader,
-                      .classes = classes_,
-                      .list = list,
-                      .index = i,
-                      .lora = lora_.has_value() ? &*lora_ : nullptr,
-                      .quantization = quantization_,
-                      .parse_inside = [&](const char* key, ParsedLayer& outer) {
-                        return ParseInside(entry, key, reader, outer);
-                      }};
+    LayerEntry own = {
+        .json = entry,
+        .reader = reader,
+        .classes = classes_,
+        .list = list,
+        .index = i,
+        .lora = lora_.has_value() ? &*lora_ : nullptr,
+        .quantization = quantization_,
+        .parse_inside = [&](const char* key,
+                            ParsedLayer& outer) { return ParseInside(entry, key, reader, outer); },
+        .parse_lists_inside =
+            [&](const char* key, std::vector<ParsedLayer>& lists) {
+              return ParseListsInside(entry, key, reader, lists);
+            }};
     RETURN_IF_ERROR((*types)[choice]->parse(own, layer));
     if (lora_.has_value() && lora_->trains(WholeLayerOf(name))) TrainWhole(layer);
     if (reader.Has("name")) {
@@ -303,11 +307,27 @@ class ModelParser {
                            ParsedLayer& layer) {
     ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray(key));
     if (entries.size() == 0) return reader.Error(key, "expected at least one layer");
+    return ParseList(entry[key], entries, layer);
+  }
+
+  absl::Status ParseListsInside(const json& entry, const char* key, ObjectReader& reader,
+                                std::vector<ParsedLayer>& lists) {
+    ASSIGN_OR_RETURN(const base::ArrayReader arrays, reader.RequiredArray(key));
+    if (arrays.size() == 0) return reader.Error(key, "expected at least one array of layers");
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      ASSIGN_OR_RETURN(const base::ArrayReader entries, arrays.Array(i));
+      if (entries.size() == 0) return arrays.Error(i, "expected at least one layer");
+      RETURN_IF_ERROR(ParseList(entry[key][i], entries, lists.emplace_back()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ParseList(const json& list, const base::ArrayReader& entries, ParsedLayer& layer) {
     LayerList inside;
     std::vector<ParsedLayer> parsed;
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat(entries.path(), "[", i, "]");
-      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(entry[key], i, path));
+      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(list, i, path));
       RETURN_IF_ERROR(CheckInside(parsed.back(), path));
       RETURN_IF_ERROR(inside.Append(parsed.back(), path));
     }

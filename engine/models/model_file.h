@@ -40,7 +40,7 @@ namespace stagecoach::engine {
 //   deviation = 0.02                    # of normal weights; default: linear.h's uniform ones
 //
 //   [[layer]]
-//   type = "residual"                   # engine/nn/layers/residual.h
+//   type = "residual"                   # engine/nn/layers/composite/residual.h
 //   layers = [{ type = "layer_norm" },  # engine/nn/layers/layer_norm.h; epsilon = 1e-5
 //             { type = "linear", outputs = 512, activation = "gelu" }]
 //   repeat = 4                          # four such layers in a row; any layer may have this

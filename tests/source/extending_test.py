@@ -107,10 +107,10 @@ const LayerType kScaleType = {
 """,
     },
     "lines": [
-        ("engine/nn/layers/layers.h", '#include "engine/nn/layers/residual.h"', '#include "engine/nn/layers/scale.h"\n'),
+        ("engine/nn/layers/layers.h", '#include "engine/nn/layers/linear.h"', '#include "engine/nn/layers/scale.h"\n'),
         ("engine/nn/layers/layers.h", "    &kFlattenType,", '    // { type = "scale", doublings = 1 }\n    &kScaleType,\n'),
-        ("engine/CMakeLists.txt", "    nn/layers/residual.h", "    nn/layers/scale.h\n"),
-        ("engine/CMakeLists.txt", "    nn/layers/residual.cc", "    nn/layers/scale.cc\n"),
+        ("engine/CMakeLists.txt", "    nn/layers/linear.h", "    nn/layers/scale.h\n"),
+        ("engine/CMakeLists.txt", "    nn/layers/linear.cc", "    nn/layers/scale.cc\n"),
         ("tests/engine/models/networks.cc", '      {"SwiGlu", Shape{6}', '      {"Scale", five, {Linear(4), Scale(2), Linear(3)}},\n'),
     ],
 }

@@ -4,6 +4,8 @@
 // All layers.
 #include "engine/nn/layers/activation.h"
 #include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/composite/branches.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/head.h"
@@ -14,7 +16,6 @@
 #include "engine/nn/layers/image/pooling.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/skip.h"
 #include "engine/nn/layers/swiglu.h"
 #include "engine/nn/parsing/layer_type.h"
@@ -39,6 +40,9 @@ inline constexpr const LayerType* kLayerTypes[] = {
     // { type = "residual", layers = [...], shortcut = [...], relu = false }: the default shortcut
     // is the input; relu is that of the sum.
     &kResidualType,
+    // { type = "branches", branches = [[...], [...]] }: the sum of the outputs of each list of
+    // layers, all on the same input.
+    &kBranchesType,
     // { type = "sequence", layers = [...] }: these, one after the other, between which a cut may
     // fall: to be repeated.
     &kSequenceType,

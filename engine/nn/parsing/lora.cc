@@ -85,14 +85,25 @@ bool HasActivation(const json& entry) {
   return activation != entry.end() && *activation != "none";
 }
 
+// Returns the lists of layers that are inside a layer.
+std::vector<const json*> ListsInside(const json& entry) {
+  std::vector<const json*> lists;
+  if (!entry.is_object()) return lists;
+  for (const char* const key : {"layers", "shortcut"}) {
+    if (entry.contains(key)) lists.push_back(&entry[key]);
+  }
+  if (const auto branches = entry.find("branches"); branches != entry.end()) {
+    for (const json& list : *branches) lists.push_back(&list);
+  }
+  return lists;
+}
+
 // Adds the kinds of layers that can be trained as a whole, including those inside others.
 void AddWholeLayers(const json& list, std::set<std::string>& kinds) {
   for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
     const absl::string_view kind = WholeLayerOf(TypeAt(list, i));
     if (!kind.empty()) kinds.emplace(kind);
-    for (const char* const inside : {"layers", "shortcut"}) {
-      if (list[i].is_object() && list[i].contains(inside)) AddWholeLayers(list[i][inside], kinds);
-    }
+    for (const json* const inside : ListsInside(list[i])) AddWholeLayers(*inside, kinds);
   }
 }
 
@@ -268,9 +279,7 @@ std::set<std::string> LinearLayersIn(const json& list) {
     if (TypeAt(list, i) == "linear") {
       for (AdaptedOutputs& part : AdaptedOutputsOf(list, i, 1)) names.insert(std::move(part.name));
     }
-    for (const char* const inside : {"layers", "shortcut"}) {
-      if (list[i].contains(inside)) names.merge(LinearLayersIn(list[i][inside]));
-    }
+    for (const json* const inside : ListsInside(list[i])) names.merge(LinearLayersIn(*inside));
   }
   return names;
 }

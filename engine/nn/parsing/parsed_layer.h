@@ -55,6 +55,8 @@ struct LayerEntry {
   // Parses the layers in the array at `key`, which are inside this one: their factories, number
   // and output.
   std::function<absl::Status(const char* key, ParsedLayer& layer)> parse_inside;
+  // Does so for each of the arrays in the array at `key`, of which there is at least one.
+  std::function<absl::Status(const char* key, std::vector<ParsedLayer>& lists)> parse_lists_inside;
 };
 
 // Returns a number, or the data's classes where the word "classes" stands for them.

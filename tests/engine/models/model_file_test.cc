@@ -70,13 +70,19 @@ layers = [{ type = "layer_norm", epsilon = 1e-3 },
           { type = "linear", outputs = 8, activation = "gelu" }]
 
 [[layer]]
+type = "branches"
+branches = [[{ type = "linear", outputs = 6 }],
+            [{ type = "layer_norm" }, { type = "linear", outputs = 6, repeat = 2 }]]
+
+[[layer]]
 type = "linear"
 outputs = "classes"
 )"));
   EXPECT_THAT(Describe(model),
               ElementsAre("linear 20 -> 8, relu",
                           AllOf(StartsWith("residual("), HasSubstr("linear 8 -> 8, gelu")),
-                          "linear 8 -> 3"));
+                          "branches(linear 8 -> 6 | layer norm 8; linear 8 -> 6; linear 6 -> 6)",
+                          "linear 6 -> 3"));
 }
 
 // Returns the layers' descriptions where the data are ids.
@@ -241,8 +247,8 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {"layer = [\n{ type = \"liner\" }]\n", StartsWith("2:3: $.layer[0].type: ")},
       {LayerLines("residual", "layers = [{ type = \"pooling\" }]"),
        AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
-             HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
-                       "head_norm, swiglu, geglu, dropout"))},
+             HasSubstr("linear, layer_norm, rms_norm, residual, branches, sequence, embedding, "
+                       "attention, head_norm, swiglu, geglu, dropout"))},
       {LayerLines("linear", "outputs = 3\nactivatoin = \"relu\""),
        AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
              HasSubstr("\"activation\""))},
@@ -252,6 +258,14 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {LayerLines("linear", "outputs = 0"), "layer[0].outputs"},
       {LayerLines("linear", "outputs = \"features\""), "expected a number or \"classes\""},
       {LayerLines("linear", "outputs = 3\nbias = 1"), "layer[0].bias"},
+      {LayerLines("branches"), "\"branches\" is missing"},
+      {LayerLines("branches", "branches = []"),
+       "layer[0].branches: expected at least one array of layers"},
+      {LayerLines("branches", "branches = [[{ type = \"relu\" }], []]"),
+       "layer[0].branches[1]: expected at least one layer"},
+      {LayerLines("branches", "branches = [{ type = \"relu\" }]"), "layer[0].branches[0]"},
+      {LayerLines("branches", "branches = [[{ type = \"relu\" }, { type = \"rleu\" }]]"),
+       "layer[0].branches[0][1].type"},
       {LayerLines("dropout", "rate = 1.0"), "layer[0].rate"},
       {LayerLines("dropout"), "\"rate\" is missing"},
       {LayerLines("embedding", "vocabulary = \"words\"\nfeatures = 3"),

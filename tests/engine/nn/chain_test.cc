@@ -2,8 +2,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/sequential.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,12 +7,12 @@
 
 #include "engine/nn/layers/activation.h"
 #include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/image/conv2d.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"

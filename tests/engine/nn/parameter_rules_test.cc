@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/runtime/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/skip.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"

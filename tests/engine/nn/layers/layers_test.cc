@@ -78,6 +78,54 @@ TEST(LayerShapes, LayersOfTheLastAxisRefuseSamplesWithoutAxes) {
   }
 }
 
+// y is one number, whatever x is.
+class ConstantLayer final : public Layer {
+ public:
+  explicit ConstantLayer(float value) : value_(value) {}
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    LayerSpec spec;
+    spec.output = context.input;
+    return spec;
+  }
+  absl::Status Forward(const LayerArgs& args) override {
+    std::fill_n(static_cast<float*>(args.y.data), args.y.elements(), value_);
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+
+ private:
+  const float value_;
+};
+
+std::vector<double> SumOfConstants(const std::vector<float>& values) {
+  std::vector<std::vector<LayerFactory>> branches;
+  for (const float value : values) branches.push_back({LayerOf<ConstantLayer>(value)});
+  return ForwardOf(Branches(branches), 1, Shape{1}, Shape{1}, {0.0F});
+}
+
+// Additions of float32: 1 vanishes beside 1e8.
+TEST(BranchesLayer, AddsInATreeWhoseLeftHalfIsAPowerOfTwo) {
+  EXPECT_EQ(SumOfConstants({3.0F}), std::vector<double>{3.0});
+  EXPECT_EQ(SumOfConstants({1e8F, 1.0F, -1e8F}), std::vector<double>{0.0});
+  EXPECT_EQ(SumOfConstants({1e8F, -1e8F, 1.0F}), std::vector<double>{1.0});
+  EXPECT_EQ(SumOfConstants({1e8F, 1.0F, -1e8F, 1.0F}), std::vector<double>{0.0});
+  EXPECT_EQ(SumOfConstants({1e8F, 1.0F, 1.0F, -1e8F, 5.0F}), std::vector<double>{5.0});
+  EXPECT_EQ(SumOfConstants({1.0F, 2.0F, 1e8F, 1.0F, -1e8F, 1.0F, 4.0F}), std::vector<double>{4.0});
+}
+
+TEST(BranchesLayer, RefusesBranchesThatDoNotFit) {
+  TestDevice device;
+  const auto prepare = [&](const std::vector<std::vector<LayerFactory>>& branches) {
+    return Branches(branches)()->Prepare(LayerContext{device.device(), 3, Shape{5}}).status();
+  };
+  EXPECT_THAT(prepare({}), IsRefused("branches: needs at least one branch"));
+  EXPECT_THAT(prepare({{Linear(4)}, {}}), IsRefused("branches: branch 1 needs at least one layer"));
+  EXPECT_THAT(prepare({{Linear(4)}, {Linear(4), Linear(5)}}),
+              IsRefused("branches: branch 0 turns [5] into [4], and branch 1 into [5]; the shapes "
+                        "must be equal"));
+  EXPECT_THAT(prepare({{Linear(4)}, {Linear(0)}}), IsRefused("branch 1: layer 1"));
+}
+
 // Returns y of a chain for x of ones.
 std::vector<double> MaskOf(const std::vector<LayerFactory>& layers, const CallContext& call,
                            int first_index = 0) {

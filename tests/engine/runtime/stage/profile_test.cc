@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "engine/nn/layers/activation.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/image/flatten.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/swiglu.h"
 #include "engine/runtime/stage/layer_cost.h"
 #include "gmock/gmock.h"

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/runtime/stage/profile.h"
 #include "engine/runtime/stage/stage.h"
 #include "gtest/gtest.h"

@@ -11,12 +11,13 @@
 #include "engine/models/transformer.h"
 #include "engine/nn/layers/activation.h"
 #include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/composite/branches.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/head.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/swiglu.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
@@ -53,8 +54,12 @@ Model FeedForwardModel() {
   };
   return {.input = Shape{kSmallFeatures},
           .layers = {linear(16, Activation::kSigmoid), Dropout(0.1F),
-                     Residual({RmsNorm(), linear(32, Activation::kNone), SwiGlu(),
-                               linear(16, Activation::kGeluExact), Tanh(), Dropout(0.25F)}),
+                     Residual({RmsNorm(),
+                               Branches({{linear(32, Activation::kNone), SwiGlu(),
+                                          linear(16, Activation::kGeluExact), Tanh()},
+                                         {linear(16, Activation::kSigmoid)},
+                                         {linear(16, Activation::kNone)}}),
+                               Dropout(0.25F)}),
                      RmsNorm(), Linear(kSmallClasses)}};
 }
 

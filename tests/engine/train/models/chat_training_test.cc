@@ -7,11 +7,11 @@
 
 #include "engine/data/chat/chat_dataset.h"
 #include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/head.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "engine/nn/layers/activation.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/image/conv2d.h"
 #include "engine/nn/layers/image/image_norm.h"
 #include "engine/nn/layers/image/pooling.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/skip.h"
 #include "tests/engine/train/runs/reference_run.h"
 #include "tests/engine/train/runs/small_run.h"

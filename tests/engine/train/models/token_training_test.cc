@@ -8,10 +8,10 @@
 
 #include "engine/data/tokens/tokens.h"
 #include "engine/nn/layers/attention.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/train/fit.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"

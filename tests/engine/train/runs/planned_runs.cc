@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "engine/nn/layers/skip.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/stage/profile.h"

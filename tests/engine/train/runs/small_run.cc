@@ -10,9 +10,9 @@
 #include "base/status_macros.h"
 #include "engine/data/formats/synthetic.h"
 #include "engine/nn/layers/activation.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "kernels/ops/ops.h"
 #include "partition/search/balance_stages.h"
 

@@ -1,4 +1,4 @@
-#include "engine/nn/layers/residual.h"
+#include "engine/nn/layers/composite/residual.h"
 
 #include <algorithm>
 #include <memory>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/composite/branch.h"
 #include "engine/nn/parsing/parsed_layer.h"
 #include "engine/nn/sequential.h"
 #include "engine/nn/sum_fusion.h"
@@ -19,42 +20,6 @@ namespace stagecoach::engine {
 namespace {
 
 using partition::AlignTensor;
-
-// An area has no address if it has no bytes, or does not exist in the call at hand.
-std::byte* At(std::byte* area, int64_t offset) { return area == nullptr ? area : area + offset; }
-
-void AddWork(const partition::Work& part, partition::Work& sum) {
-  sum.flops += part.flops;
-  sum.bytes += part.bytes;
-}
-
-// One of the two sides of the sum: its layers, and the places of its memory in that of the whole.
-struct Branch {
-  Sequential chain;
-  size_t first_parameter = 0;
-  int64_t stash = 0, weight_stash = 0, gradient_stash = 0, cache = 0;  // offsets
-  // Set if a layer reads its own output again, which it needs where the sum does not overwrite it:
-  // the offset in the weight stash.
-  std::optional<int64_t> kept_output;
-
-  size_t parameters() const { return static_cast<size_t>(chain.first_parameter(chain.size())); }
-  Tensor Output(const LayerArgs& args, const Tensor& otherwise) const {
-    if (!kept_output.has_value()) return otherwise;
-    return {At(args.weight_stash, *kept_output), otherwise.dtype, otherwise.shape};
-  }
-  LayerArgs Args(const LayerArgs& args) const {
-    LayerArgs own = args;
-    own.parameters = args.parameters.subspan(first_parameter, parameters());
-    if (!args.gradients.empty()) {
-      own.gradients = args.gradients.subspan(first_parameter, parameters());
-    }
-    own.stash = At(args.stash, stash);
-    own.weight_stash = At(args.weight_stash, weight_stash);
-    own.gradient_stash = At(args.gradient_stash, gradient_stash);
-    own.cache = At(args.cache, cache);
-    return own;
-  }
-};
 
 class ResidualLayer final : public Layer, public SumFusion {
  public:
@@ -83,6 +48,8 @@ class ResidualLayer final : public Layer, public SumFusion {
       other = shortcut_->chain.output();
     }
     absl::StrAppend(&spec.description, relu_ ? "; relu)" : ")");
+    aside_bytes_ =
+        std::max(inner_->aside_bytes, shortcut_.has_value() ? shortcut_->aside_bytes : 0);
     if (spec.output != other) {
       return absl::InvalidArgumentError(absl::StrCat(
           "residual: the inner layers turn ", context.input.ToString(), " into ",
@@ -180,8 +147,6 @@ class ResidualLayer final : public Layer, public SumFusion {
   }
 
  private:
-  static absl::Status AfterNoLayer(int) { return absl::OkStatus(); }
-
   // Runs B, or with `is_whole` B and W: `backward(chain, args, dx_addend, tail)` of each branch,
   // and the sum of their dx.
   template <typename ChainBackward>
@@ -210,56 +175,13 @@ class ResidualLayer final : public Layer, public SumFusion {
     return add_->Add(args.stream, args.dx, around.dx, args.dx);
   }
 
-  // Adds what the branch declares to `spec`.
-  absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, LayerContext context,
-                                       int first_index, const std::string& prefix,
-                                       LayerSpec& spec) {
-    context.parameter_prefix += prefix;
-    ASSIGN_OR_RETURN(Sequential chain, Sequential::Prepare(layers, context, first_index));
-    // Seen from outside, this layer's two backward operations may be apart, wherever it is.
-    chain.LayOut({.splits_backward = true}, {});
-    Branch branch{.chain = std::move(chain), .first_parameter = spec.parameters.size()};
-    for (int i = 0; i < branch.chain.size(); ++i) {
-      const LayerSpec& inner = branch.chain.spec(i);
-      absl::StrAppend(&spec.description, i == 0 ? "" : "; ", inner.description);
-      for (ParameterSpec parameter : inner.parameters) {
-        parameter.name = absl::StrCat(prefix, i, ".", parameter.name);
-        spec.parameters.push_back(std::move(parameter));
-      }
-      spec.has_attention = spec.has_attention || inner.has_attention;
-      aside_bytes_ = std::max(aside_bytes_, inner.aside_bytes);
-      AddWork(inner.forward, spec.forward);
-      AddWork(inner.backward_input, spec.backward_input);
-      AddWork(inner.backward_weight, spec.backward_weight);
-      AddWork(inner.backward_shared, spec.backward_shared);
-    }
-    return branch;
-  }
-
   // Lays out the areas of both branches one after the other, except for scratch, which they share;
   // then what the block itself keeps.
   void LayOutBlock(partition::LayerMemory& memory) {
     memory.input_last_use = LastUse::kForward;
     memory.output_gradient_last_use = LastUse::kBackwardInput;
-    for (Branch* const branch : {&*inner_, shortcut_.has_value() ? &*shortcut_ : nullptr}) {
-      if (branch == nullptr) continue;
-      const schedule::StageMemory& own = branch->chain.memory();
-      branch->stash = std::exchange(memory.stash_bytes, memory.stash_bytes + own.stash_bytes);
-      branch->weight_stash = std::exchange(memory.weight_stash_bytes,
-                                           memory.weight_stash_bytes + own.weight_stash_bytes);
-      branch->gradient_stash = std::exchange(
-          memory.gradient_stash_bytes, memory.gradient_stash_bytes + own.gradient_stash_bytes);
-      branch->cache =
-          std::exchange(memory.cache_bytes, memory.cache_bytes + branch->chain.cache_bytes());
-      if (own.output_last_use > LastUse::kForward) {
-        branch->kept_output = memory.weight_stash_bytes;
-        memory.weight_stash_bytes += AlignTensor(y_.bytes());
-      }
-      memory.workspace_bytes = std::max(memory.workspace_bytes, own.workspace_bytes);
-      memory.input_last_use = std::max(memory.input_last_use, own.input_last_use);
-      memory.output_gradient_last_use =
-          std::max(memory.output_gradient_last_use, own.output_gradient_last_use);
-    }
+    inner_->PlaceIn(memory, y_.bytes());
+    if (shortcut_.has_value()) shortcut_->PlaceIn(memory, y_.bytes());
     aside_ = memory.workspace_bytes;
     memory.workspace_bytes += AlignTensor(aside_bytes_);
     if (shortcut_.has_value()) {
