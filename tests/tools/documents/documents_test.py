@@ -11,6 +11,7 @@ sizes of scratch depend on the machine; but the columns of their tables that are
 Every link of these pages to a file or to a heading has its target.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -129,21 +130,23 @@ class Shell:
         limit = threading.Timer(COMMAND_LIMIT_S, self.kill)
         limit.start()
         printed = []
-        for line in self.process.stdout:
-            before, end, status = line.partition(f"{END} ")
-            printed.append(before)
-            if end:
-                limit.cancel()
-                return int(status), "".join(printed)
-        return self.process.wait(), "".join(printed)
+        try:
+            for line in self.process.stdout:
+                before, end, status = line.partition(f"{END} ")
+                printed.append(before)
+                if end:
+                    return int(status), "".join(printed)
+            return self.process.wait(), "".join(printed)
+        finally:
+            limit.cancel()
 
     def kill(self):
         """Ends the shell, and what it has left running."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self):
-        if self.process.poll() is None:
-            self.kill()
+        self.kill()
         self.process.communicate()
 
 
