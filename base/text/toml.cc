@@ -25,12 +25,21 @@
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
 // It also treats as unreachable that a letter from U+00A1 to U+0499 stands where white space may;
-// there, and nowhere else in its character tables, false is the right answer.
+// there, and nowhere else in its character tables, false is the right answer. (toml++ 3.4, which is
+// the same in both, calls these two headers .hpp.)
 // clang-format off: the order of these lines matters.
+#if __has_include(<toml++/impl/forward_declarations.hpp>)
+#include <toml++/impl/forward_declarations.hpp>
+#else
 #include <toml++/impl/forward_declarations.h>
+#endif
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
+#if __has_include(<toml++/impl/unicode.hpp>)
+#include <toml++/impl/unicode.hpp>
+#else
 #include <toml++/impl/unicode.h>
+#endif
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE __builtin_unreachable()
 #include <toml++/toml.h>

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/runtime/library_primitive.h"
 #include "kernels/cpu/runtime/register_peak.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/convolution.h"
@@ -192,13 +193,12 @@ void BM_OneDnnInnerProduct(benchmark::State& state) {
   Operands o;
   using tag = memory::format_tag;
   const tag weight_tag[] = {tag::ab, tag::ba, tag::any};
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const dnnl::engine& engine = kernels::CpuEngine();
   const memory::desc x = Desc(kRows, kWidth, tag::ab);
   const memory::desc w = Desc(kWidth, kWidth, weight_tag[state.range(1)]);
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::inner_product_forward::primitive_desc forward(
-      {dnnl::prop_kind::forward_training, x, w, x}, attributes, engine);
+  const dnnl::primitive_attr attributes = kernels::UserScratchpad();
+  const auto forward = kernels::Describe<dnnl::inner_product_forward>(
+      attributes, dnnl::prop_kind::forward_training, x, w, x);
   float* const xs = o.x.f32();
   float* const ys = o.y.f32();
   float* const ws = o.w[0].f32();
@@ -212,8 +212,8 @@ void BM_OneDnnInnerProduct(benchmark::State& state) {
                    DNNL_ARG_WEIGHTS);
       return;
     case 1: {
-      const dnnl::inner_product_backward_data::primitive_desc backward({x, w, x}, attributes,
-                                                                       engine, forward);
+      const auto backward = kernels::DescribeBackward<dnnl::inner_product_backward_data>(
+          attributes, forward, x, w, x);
       RunPrimitive(state, o, engine, dnnl::inner_product_backward_data(backward),
                    backward.scratchpad_desc(),
                    {{DNNL_ARG_DIFF_SRC, {x, xs}},
@@ -223,8 +223,8 @@ void BM_OneDnnInnerProduct(benchmark::State& state) {
       return;
     }
     default: {
-      const dnnl::inner_product_backward_weights::primitive_desc backward({x, w, x}, attributes,
-                                                                          engine, forward);
+      const auto backward = kernels::DescribeBackward<dnnl::inner_product_backward_weights>(
+          attributes, forward, x, w, x);
       RunPrimitive(state, o, engine, dnnl::inner_product_backward_weights(backward),
                    backward.scratchpad_desc(),
                    {{DNNL_ARG_SRC, {x, xs}},

@@ -33,8 +33,7 @@ LibraryPrimitive MakePrimitive(Type type, const ProductShape& shape, bool accumu
     sum.append_sum(1.0F);
     attributes.set_post_ops(sum);
   }
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
-                                                 CpuEngine());
+  const auto description = Describe<dnnl::matmul>(attributes, a, b, c);
   return LibraryPrimitive(dnnl::matmul(description), description,
                           {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}}, slots);
 }

@@ -29,6 +29,30 @@ absl::Status FromLibrary(dnnl_status_t status, const char* what);
 // Returns attributes that let a primitive work in memory that its caller provides.
 dnnl::primitive_attr UserScratchpad();
 
+// Describes a primitive of CpuEngine() by the arguments that oneDNN 2 takes as a `desc`, and oneDNN
+// 3, which has none, one by one. Throws dnnl::error.
+template <typename Primitive, typename... Arguments>
+typename Primitive::primitive_desc Describe(const dnnl::primitive_attr& attributes,
+                                            const Arguments&... arguments) {
+  if constexpr (requires { typename Primitive::desc; }) {
+    return {typename Primitive::desc(arguments...), attributes, CpuEngine()};
+  } else {
+    return {CpuEngine(), arguments..., attributes};
+  }
+}
+
+// The same for a backward pass of what `forward` describes.
+template <typename Primitive, typename Forward, typename... Arguments>
+typename Primitive::primitive_desc DescribeBackward(const dnnl::primitive_attr& attributes,
+                                                    const Forward& forward,
+                                                    const Arguments&... arguments) {
+  if constexpr (requires { typename Primitive::desc; }) {
+    return {typename Primitive::desc(arguments...), attributes, CpuEngine(), forward};
+  } else {
+    return {CpuEngine(), arguments..., forward, attributes};
+  }
+}
+
 // A oneDNN primitive with the objects that a call of it needs, created once. Creating one throws
 // dnnl::error; a primitive is single-threaded if it was created within SingleThreadedLibraries.
 class LibraryPrimitive {

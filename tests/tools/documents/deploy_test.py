@@ -15,6 +15,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
+DOCKERFILES = ["Dockerfile", "Dockerfile.cuda"]
+DEFINITIONS = ["stagecoach.def", "stagecoach-cuda.def"]
 PROGRAM = None
 # docs/cli.md: what another try would only repeat, and a run that SIGTERM has saved.
 REPEATED, SAVED = {2, 65, 74, 78}, 143
@@ -28,7 +30,7 @@ def flags_of(command):
 
 def train_arguments(text):
     """The arguments of each `train` in a text whose lines may begin with #."""
-    return [shlex.split(match) for match in re.findall(r"(?:stagecoach|stagecoach\.sif) train ([^`\n.]*(?:\.[a-z][^`\n.]*)*)", text)]
+    return [shlex.split(match) for match in re.findall(r"(?:stagecoach|stagecoach(?:-cuda)?\.sif) train ([^`\n.]*(?:\.[a-z][^`\n.]*)*)", text)]
 
 
 class Deploy(unittest.TestCase):
@@ -38,30 +40,89 @@ class Deploy(unittest.TestCase):
         self.assertLessEqual(given, flags_of("train"))
 
     def test_every_file_is_one_of_these(self):
-        self.assertEqual({path.name for path in DEPLOY.iterdir()}, {"Dockerfile", "job.yaml", "stagecoach.def", "stagecoach.service"})
+        self.assertEqual({path.name for path in DEPLOY.iterdir()}, {*DOCKERFILES, *DEFINITIONS, "job.yaml", "stagecoach.service"})
+
+    def check_build(self, text):
+        """What builds the packages in a recipe names presets, variables and components that there are."""
+        presets = json.loads((ROOT / "CMakePresets.json").read_text())
+        for kind, command in ("configurePresets", "cmake"), ("buildPresets", "cmake --build"), ("packagePresets", "cpack"):
+            preset = re.search(command + r" --preset (\w+)", text)[1]
+            self.assertIn(preset, [one["name"] for one in presets[kind]])
+        cmake = "".join(path.read_text() for path in [ROOT / "CMakeLists.txt", *(ROOT / "cmake").glob("*.cmake")])
+        for variable in re.findall(r"-D(\w+)=", text):
+            self.assertRegex(cmake, rf"(option|set)\({variable}\b")
+        components = {part for path in ROOT.glob("*/**/CMakeLists.txt") for part in re.findall(r"COMPONENT (\w+)", path.read_text())}
+        self.assertLessEqual(set(re.findall(r"--component (\w+)", text)), components)
+        self.check_libraries(re.sub(r"(?m)^#.*", "", text))
+
+    def check_libraries(self, text):
+        """No name of a Debian package has the version of a library, which differs between distributions: the packages
+        that are built say what they need. (cuDNN is NVIDIA's.)"""
+        names = re.findall(r"\blib[a-z][a-z0-9.+-]*", re.sub(r"libcudnn9-cuda-|libstagecoach", "", text))
+        self.assertEqual([name for name in names if not name.endswith("-dev")], [])
+
+    def test_packages_are_named_as_in_every_distribution(self):
+        self.check_libraries(re.sub(r"#.*", "", (ROOT / "tools" / "packages.txt").read_text()))
+        depends = re.search(r"libdevel ([^\n]*\n[^\n]*)\n", (ROOT / "cmake" / "StagecoachPackage.cmake").read_text())[1]
+        self.assertIn("libdnnl-dev", depends)
+        self.check_libraries(depends)
+
+    def check_bases(self, bases):
+        """A package is installed on the distribution that it was built on, for CUDA in the same version of that."""
+        self.assertEqual(len({re.sub("-devel-|-runtime-", "-", base) for base in bases}), 1, bases)
 
     def test_images_are_built_from_what_there_is(self):
-        dockerfile = (DEPLOY / "Dockerfile").read_text()
-        instructions = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", dockerfile)).splitlines()
-        names = [line.split()[0] for line in instructions if line]
-        self.assertEqual(names[0], "FROM")
-        self.assertLessEqual(set(names), {"FROM", "RUN", "COPY", "WORKDIR", "STOPSIGNAL", "ENTRYPOINT", "CMD"})
-        for line in instructions:
-            if line.startswith("COPY ") and "--from" not in line:
-                for source in line.split()[1:-1]:
+        for name in DOCKERFILES:
+            with self.subTest(name):
+                dockerfile = (DEPLOY / name).read_text()
+                instructions = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", dockerfile)).splitlines()
+                lines = [line.split() for line in instructions if line]
+                self.assertEqual([line[0] for line in lines[:2]], ["ARG", "FROM"])
+                self.assertLessEqual({line[0] for line in lines}, {"ARG", "FROM", "RUN", "COPY", "WORKDIR", "STOPSIGNAL", "ENTRYPOINT", "CMD"})
+                self.check_build(dockerfile)
+                self.check_stages(lines)
+                named = set(re.findall(r"--target (\w+)", dockerfile))
+                self.assertLessEqual(named, {line[3] for line in lines if line[0] == "FROM" and len(line) == 4})
+                arguments = {line[1].split("=")[0] for line in lines if line[0] == "ARG"}
+                self.assertEqual(set(re.findall(r"--build-arg (\w+)=", dockerfile)), arguments)
+                self.assertLessEqual(set(re.findall(r"\$\{(\w+)", "\n".join(instructions))), arguments)
+                self.assertEqual(lines[-2], ["ENTRYPOINT", '["stagecoach"]'])
+
+    def check_stages(self, lines):
+        """Each COPY takes what is in the repository and in no build folder, or is from an earlier stage."""
+        self.assertIn("build", (ROOT / ".dockerignore").read_text().splitlines())
+        stages, bases = [], []
+        for line in lines:
+            if line[0] == "FROM":
+                stages.append(line[3] if len(line) == 4 else "")
+                bases += [line[1]] if line[1] != "scratch" else []
+            elif line[0] == "COPY" and line[1].startswith("--from="):
+                self.assertIn(line[1].removeprefix("--from="), stages[:-1])
+            elif line[0] == "COPY":
+                for source in line[1:-1]:
                     self.assertTrue((ROOT / source).exists(), source)
-        presets = json.loads((ROOT / "CMakePresets.json").read_text())
-        definition = (DEPLOY / "stagecoach.def").read_text()
-        for text in dockerfile, definition:
-            for kind, command in ("configurePresets", "cmake"), ("buildPresets", "cmake --build"), ("packagePresets", "cpack"):
-                preset = re.search(command + r" --preset (\w+)", text)[1]
-                self.assertIn(preset, [one["name"] for one in presets[kind]])
-        # By the paths that the package is written to.
-        package = (ROOT / "cmake" / "StagecoachPackage.cmake").read_text()
-        self.assertIn("stagecoach", package)
-        self.assertEqual(re.findall(r"(?m)^%(\w+)", definition), ["files", "post", "runscript"])
-        for arguments in train_arguments(definition):
-            self.check_flags(arguments)
+        self.check_bases(bases)
+
+    def test_apptainer_builds_from_what_there_is(self):
+        for name in DEFINITIONS:
+            with self.subTest(name):
+                definition = (DEPLOY / name).read_text()
+                self.check_build(definition)
+                stages = re.split(r"(?m)^Bootstrap: docker\n", definition)[1:]
+                for stage in stages:
+                    sections = re.findall(r"(?m)^%(\w+)", stage)
+                    ends = ["runscript"] if stage is stages[-1] else []
+                    self.assertEqual(sections, ["arguments", "files", "post", *ends])
+                    # Arguments belong to their stage.
+                    given = set(re.findall(r"(?m)^ +(\w+)=", re.search(r"%arguments\n((?: .*\n)*)", stage)[1]))
+                    self.assertEqual(set(re.findall(r"\{\{ (\w+) \}\}", stage)), given)
+                    self.assertEqual(set(re.findall(r"--build-arg (\w+)=", definition)), given)
+                names = re.findall(r"(?m)^Stage: (\w+)", definition)
+                self.assertLessEqual(set(re.findall(r"(?m)^%files from (\w+)", definition)), set(names[:-1]))
+                self.check_bases(re.findall(r"(?m)^From: (.*)", definition))
+                self.assertTrue(train_arguments(definition))
+                for arguments in train_arguments(definition):
+                    self.check_flags(arguments)
 
     def test_the_service_of_systemd_saves_when_it_is_stopped(self):
         parser = configparser.ConfigParser(interpolation=None)

@@ -4,21 +4,23 @@
     tests/tools/documents/documents_test.py build/release/tools/stagecoach
 
 Every command in README.md and docs/*.md that begins with "stagecoach" has flags that the program has. The commands of
-the sections in RUN, and those in ALSO_RUN, are run, and the lines shown below them are among what they print, in that
-order: for `simulate` as they are, for others with any numbers, since times and the sizes of scratch depend on the
-machine; but the columns of their tables that are in STABLE must match exactly.
+the sections in RUN, and those in ALSO_RUN, are run, one after the other in one shell, and the lines shown below them
+are among what they print, in that order: for `simulate` as they are, for others with any numbers, since times and the
+sizes of scratch depend on the machine; but the columns of their tables that are in STABLE must match exactly.
 
 Every link of these pages to a file or to a heading has its target.
 """
 
+import contextlib
 import os
 import pathlib
 import re
-import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -35,8 +37,13 @@ RUN = [
 ALSO_RUN = {("planner.md", "Profiles and clusters"): ["stagecoach plan --profile mixtral.toml"]}
 # Files of this repository that a page says to copy, by the names of the copies.
 COPIES = {"fine-tuning.md": {"tokenizer.json": "tests/fixtures/tokenizers/qwen2.json"}}
+# What a command line of the pages begins with, other than "stagecoach", which may stand anywhere in it.
+SHELL = r"(cmake|export|for|g\+\+|kill|sh|until) |\./[a-z]+( |$)"
 # Columns whose values follow from plan and model alone.
 STABLE = ["device", "stage", "stages", "layers", "weights", "gradients", "optimizer", "stash", "parameters", "stashed", "limit", "in flight"]
+COMMAND_LIMIT_S = 200
+# Printed after each command, with its exit status.
+END = "the end of this command:"
 PROGRAM = None
 
 
@@ -71,6 +78,7 @@ def blocks(lines):
         if line.startswith("```"):
             if fenced:
                 yield before, True, block
+                before = ""
             block, fenced = [], not fenced
         elif fenced:
             block.append(line)
@@ -90,23 +98,56 @@ def blocks(lines):
 
 
 def commands(lines):
-    """What a page tells people to run, as (command, lines shown of what it prints): those below it, up to another
-    program, an error or a file."""
+    """What a page tells people to run, as (command, lines shown of what it prints): those below it, up to the next
+    command, an error or a file."""
     current = None
     for _, is_fenced, block in blocks(lines):
         for line in block:
-            if re.match(r"stagecoach [a-z]+( |$)", line):
-                if current:
-                    yield current
-                current = (line.split("  #")[0].strip(), [])
-            elif re.match(r"stagecoach( [a-z]+)?: |build/|export |\{", line):
-                if current:
-                    yield current
+            is_command = re.match(r"stagecoach [a-z]+( |$)", line) or (not is_fenced and re.match(SHELL, line))
+            if current and (is_command or re.match(r"stagecoach( [a-z]+)?: |build/|\{", line)):
+                yield current
                 current = None
+            if is_command:
+                current = (line.split("  #")[0].strip(), [])
             elif current and line.strip() and not is_fenced:
                 current[1].append(line)
     if current:
         yield current
+
+
+class Shell:
+    """A shell in a folder, which runs one command after the other: later ones see variables and jobs of earlier ones."""
+
+    def __init__(self, folder):
+        path = f"{pathlib.Path(PROGRAM).parent}:{os.environ['PATH']}"
+        self.process = subprocess.Popen(["bash"], cwd=folder, env={**os.environ, "PATH": path}, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+    def run(self, command):
+        """Returns the exit status, and what was printed."""
+        self.process.stdin.write(f"{{ {command}\n}} </dev/null\necho \"{END} $?\"\n")
+        self.process.stdin.flush()
+        limit = threading.Timer(COMMAND_LIMIT_S, self.kill)
+        limit.start()
+        printed = []
+        try:
+            for line in self.process.stdout:
+                before, end, status = line.partition(f"{END} ")
+                printed.append(before)
+                if end:
+                    return int(status), "".join(printed)
+            return self.process.wait(), "".join(printed)
+        finally:
+            limit.cancel()
+
+    def kill(self):
+        """Ends the shell, and what it has left running."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self):
+        self.kill()
+        self.process.communicate()
 
 
 def words(line):
@@ -167,6 +208,8 @@ class Documents(unittest.TestCase):
         checked = 0
         for page in pages():
             for line, _ in commands(lines_of(page)):
+                if "stagecoach " not in line:
+                    continue
                 for part in line.split(" -- "):
                     part = part.split("stagecoach ")[-1]
                     if "|" in part or not re.fullmatch("[a-z]+", part.split()[0]):
@@ -199,27 +242,33 @@ class Documents(unittest.TestCase):
                     file = re.search(r"`([a-z.]+)`:$", before)
                     if file:
                         (pathlib.Path(folder) / file.group(1)).write_text("\n".join(block) + "\n")
+                # The build, and the examples, as in the root of the repository.
+                (pathlib.Path(folder) / "build").mkdir()
+                (pathlib.Path(folder) / "build" / "release").symlink_to(pathlib.Path(PROGRAM).parents[1])
+                (pathlib.Path(folder) / "examples").symlink_to(ROOT / "examples")
                 only = tuple(ALSO_RUN.get((name, section), [""]))
                 shown = [(command, lines) for command, lines in commands(lines_shown) if command.startswith(only)]
                 self.assertTrue(shown)
-                for command, lines in shown:
-                    self.check_prints(folder, command, lines)
+                shell = Shell(folder)
+                try:
+                    for command, lines in shown:
+                        self.check_prints(shell, command, lines)
+                finally:
+                    shell.close()
 
-    def check_prints(self, folder, command, lines):
-        arguments = ["sh", "-c", command] if "|" in command else [PROGRAM, *shlex.split(command)[1:]]
-        path = f"{pathlib.Path(PROGRAM).parent}:{os.environ['PATH']}"
-        done = subprocess.run(arguments, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False, timeout=300)
-        self.assertEqual(done.returncode, 0, f"{command}: {done.stderr}")
+    def check_prints(self, shell, command, lines):
+        status, output = shell.run(command)
+        self.assertEqual(status, 0, f"{command}: {output}")
         kind = str.rstrip if command.startswith("stagecoach simulate") else words
-        printed = [kind(line) for line in done.stdout.splitlines()]
+        printed = [kind(line) for line in output.splitlines()]
         at = 0
         for line in lines:
             if kind(line) in printed[at:]:
                 at = printed.index(kind(line), at) + 1
             else:
-                self.fail(f"{command} does not print\n{line}\nbut\n{done.stdout}")
+                self.fail(f"{command} does not print\n{line}\nbut\n{output}")
         if kind is words:
-            self.check_tables(command, lines, done.stdout)
+            self.check_tables(command, lines, output)
 
     def check_tables(self, command, lines, printed):
         for names, rows in tables(lines):
