@@ -1,9 +1,10 @@
 // Measures the default network (97.5 million parameters) on GPUs, compared with what the GPU can do
 // in the same run: whole steps with the rate of the largest product, AdamW and LayerNorm with
-// copies, and four stages on one GPU with one stage; also both ends of GPT-2, attention, and the
-// time of a token in text generation. Prints a table, or JSON; takes about a minute.
+// copies, and four stages on one GPU with one stage; also both ends of GPT-2, attention, the time
+// of a token in text generation, and products of few rows with quantized weights. Prints a table,
+// or JSON; takes about a minute.
 //   build/release/bench/cuda_bench [--small] [--json] [--tuning FILE] [step] [kernels] [stages]
-//     [tokens] [attention] [generate]
+//     [tokens] [attention] [generate] [quantized]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -35,6 +36,7 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/ops.h"
+#include "kernels/quantized_matrix.h"
 
 namespace stagecoach::bench {
 namespace {
@@ -65,6 +67,7 @@ struct Sizes {
   int generating_blocks = 12;
   int64_t context = 1024;
   std::vector<int64_t> generated_positions = {64, 1000};
+  std::vector<std::pair<int64_t, int64_t>> quantized = {{4096, 4096}, {4096, 14336}, {14336, 4096}};
   std::vector<kernels::AttentionShape> attention = {
       {.samples = 16, .positions = 1024, .heads = 12, .kv_heads = 12, .head_size = 64},
       {.samples = 4, .positions = 4096, .heads = 32, .kv_heads = 32, .head_size = 128}};
@@ -87,6 +90,7 @@ Sizes SmallSizes() {
           .generating_blocks = 2,
           .context = 40,
           .generated_positions = {8, 30},
+          .quantized = {{64, 96}},
           .attention = {{.samples = 1, .positions = 9, .heads = 2, .kv_heads = 2, .head_size = 64}},
           .steps = 2,
           .repetitions = 2};
@@ -683,6 +687,68 @@ void BenchGenerate(const Settings& settings) {
   for (const std::string& choice : device->choices()) std::printf("%s\n", choice.c_str());
 }
 
+// ---- Products of few rows with quantized weights of linear layers of an 8-billion-parameter
+// Llama.
+
+void BenchQuantizedRows(const Settings& settings, const kernels::LinearShape& shape,
+                        engine::DeviceTimer& timer) {
+  constexpr int kWeights = 8;  // used in turn, so that no cache holds them
+  kernels::Device& device = timer.device();
+  const DType type = device.activation_type();
+  const Tensor x = Value(timer.Random(Shape{shape.rows, shape.inputs}, type));
+  const Tensor y = Value(timer.Random(Shape{shape.rows, shape.outputs}, type));
+  const int64_t bytes = shape.quantized->bytes();
+  std::vector<Tensor> weights;
+  for (int i = 0; i < kWeights; ++i) {
+    const Tensor words = Value(timer.Random(Shape{bytes / 4}, DType::kFloat32));
+    weights.push_back({words.data, DType::kUint8, Shape{bytes}});
+  }
+  const auto report = [&](const char* id, const char* what, kernels::LinearOp& op) {
+    std::byte* const workspace = Value(timer.Workspace(op.workspace_bytes()));
+    const auto recording = Value(device.CreateRecording());
+    const double seconds =
+        Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+          return stream.Replay(*recording, [&]() -> absl::Status {
+            for (const Tensor& w : weights) {
+              RETURN_IF_ERROR(op.Forward(stream, x, w, {}, {}, y, workspace));
+            }
+            return absl::OkStatus();
+          });
+        }));
+    const char* const kind = QuantizationName(shape.quantized->kind);
+    const std::string name =
+        absl::StrFormat("%s_%s_%d_%d_%d", id, kind, shape.rows, shape.inputs, shape.outputs);
+    Report(settings, name,
+           absl::StrFormat("%s, %d rows x (%d, %d), %s", kind, shape.rows, shape.inputs,
+                           shape.outputs, what),
+           1e6 * seconds / kWeights, "us");
+    Report(settings, name + "_rate", "  its stored bytes / time",
+           Gigabytes(kWeights * bytes, seconds), "GB/s");
+  };
+  report("quantized", "as it is stored", *Value(device.ops().Create(shape)));
+  report("expanded", "expanded first", *Value(CreateExpandedLinear(shape, device)));
+}
+
+void BenchQuantized(const Settings& settings) {
+  for (const auto& [inputs, outputs] : settings.sizes.quantized) {
+    for (const kernels::Quantization kind :
+         {kernels::Quantization::kNf4, kernels::Quantization::kInt8}) {
+      for (const int64_t rows : {1, 8, 16}) {
+        const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+        auto timer = Value(engine::DeviceTimer::Create(*device));
+        BenchQuantizedRows(settings,
+                           {.rows = rows,
+                            .inputs = inputs,
+                            .outputs = outputs,
+                            .has_bias = false,
+                            .quantized = {{kind, inputs, outputs}},
+                            .forward_only = true},
+                           timer);
+      }
+    }
+  }
+}
+
 // ---- Causal attention, counting the operations of the nonzero weights only.
 
 void BenchAttentionOf(const Settings& settings, const kernels::AttentionShape& shape,
@@ -757,13 +823,14 @@ int Run(int argc, char** argv) {
   CLI::App app("Benchmarks of the CUDA backend");
   Settings settings;
   bool small = false;
-  const std::vector<std::string> all = {"step",   "kernels",   "stages",
-                                        "tokens", "attention", "generate"};
+  const std::vector<std::string> all = {"step",      "kernels",  "stages",   "tokens",
+                                        "attention", "generate", "quantized"};
   std::vector<std::string> sections = all;
   app.add_flag("--small", small, "Tiny sizes, whose figures are meaningless");
   app.add_flag("--json", settings.json, "Print one JSON object per line");
   app.add_option("--tuning", settings.tuning_file, "Where choices of algorithms are kept");
-  app.add_option("sections", sections, "step, kernels, stages, tokens, attention, generate")
+  app.add_option("sections", sections,
+                 "step, kernels, stages, tokens, attention, generate, quantized")
       ->check(CLI::IsMember(all));
   CLI11_PARSE(app, argc, argv);
   if (small) settings.sizes = SmallSizes();
@@ -773,6 +840,7 @@ int Run(int argc, char** argv) {
     if (section == "stages") BenchStages(settings);
     if (section == "tokens") BenchTokens(settings);
     if (section == "generate") BenchGenerate(settings);
+    if (section == "quantized") BenchQuantized(settings);
     if (section == "attention") BenchAttention(settings);
   }
   return 0;

@@ -25,12 +25,18 @@ struct LinearShape {
   int64_t outputs = 1;  // O
   Activation activation = Activation::kNone;
   bool has_bias = true;
-  // For Forward of few rows on a CPU device alone: each number of z is summed in the order of I, so
-  // that a row's bits depend on that row alone, not on R. Backward passes are not to be called.
+  // For Forward of few rows: a row's bits depend on that row alone, not on R. Backward passes are
+  // not to be called. On a CPU device each number of z is summed in the order of I; a CUDA device
+  // has this for quantized weights alone.
   bool independent_rows = false;
-  // With independent rows, w is stored so: uint8. Results have the bits that they have with its
-  // values as w.
+  // w is stored so: uint8, and has the values that DequantizeOp computes. A product expands it into
+  // the workspace, which includes it, or takes it as it is: on CPU devices if rows are independent,
+  // on CUDA devices few rows forward. Which one depends on the shape alone.
   std::optional<QuantizedMatrix> quantized = std::nullopt;
+  // Backward passes are not to be called, so the workspace need not have room for them.
+  bool forward_only = false;
+
+  bool is_only_forward() const { return forward_only || independent_rows; }
 };
 
 // Computes y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
@@ -45,6 +51,9 @@ class LinearOp : public Operation {
   // Returns the size of the scratch for work that Backward can run aside; 0 if it runs nothing
   // aside.
   virtual int64_t aside_bytes() const { return 0; }
+  // Returns whether Forward writes the values of a quantized weight to memory, and reads them
+  // there.
+  virtual bool expands_weight() const { return false; }
 
   // `z` is written if KeepsZ(activation); it may be empty otherwise.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
@@ -76,9 +85,14 @@ class LinearOp : public Operation {
   }
 };
 
-// Returns InvalidArgument if an extent is below 1 or above `max_extent`, or if a weight is
-// quantized that is of another shape, or whose rows are not independent.
+// Returns InvalidArgument if an extent is below 1 or above `max_extent`, or if a quantized weight
+// is of another shape.
 absl::Status CheckLinear(const LinearShape& shape, int64_t max_extent);
+
+// Returns the operation of a shape with a quantized weight, made of the device's DequantizeOp and
+// of its LinearOp for the values, which lie at the beginning of the workspace.
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateExpandedLinear(const LinearShape& shape,
+                                                               Device& device);
 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, Device& device);
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape, Device& device);

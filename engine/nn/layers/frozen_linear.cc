@@ -14,7 +14,6 @@
 #include "engine/nn/last_axis.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/columns.h"
-#include "kernels/ops/dequantize.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/linear.h"
@@ -38,7 +37,7 @@ struct Adapter {
 
 // x w + b is one product, and each adapter two narrow ones beside it, whose result is added to some
 // of the columns. F keeps u for dB, and B keeps du for dA. What is as wide as x or y is recomputed.
-// A quantized weight is expanded in F, and once more in B.
+// A quantized weight is expanded in F, unless the operation takes it as it is, and once more in B.
 class FrozenLinearLayer final : public Layer {
  public:
   explicit FrozenLinearLayer(const LinearOptions& options) : options_(options) {}
@@ -88,9 +87,8 @@ class FrozenLinearLayer final : public Layer {
 
   absl::Status Forward(const LayerArgs& args) override {
     const Tensor z = keeps_z() ? At(args.weight_stash, z_, y_) : args.y;
-    ASSIGN_OR_RETURN(const Tensor weight, Weight(args));
-    RETURN_IF_ERROR(
-        base_->Forward(args.stream, args.x, weight, BiasOf(args), {}, z, args.workspace));
+    RETURN_IF_ERROR(base_->Forward(args.stream, args.x, args.parameters[0], BiasOf(args), {}, z,
+                                   args.workspace));
     ASSIGN_OR_RETURN(const Tensor x, Dropped(args));
     for (const Adapter& adapter : adapters_) {
       const Tensor u = At(args.weight_stash, adapter.u, adapter.narrow);
@@ -145,21 +143,16 @@ class FrozenLinearLayer final : public Layer {
                              .independent_rows = context.rows_are_sequences});
   }
 
-  // A quantized weight is expanded for each product, unless this does so itself.
   absl::Status CreateBase(const LayerContext& context) {
     kernels::LinearShape shape = {.rows = x_.dim(0),
                                   .inputs = x_.dim(1),
                                   .outputs = y_.dim(1),
                                   .has_bias = options_.has_bias,
-                                  .independent_rows = context.rows_are_sequences};
+                                  .independent_rows = context.rows_are_sequences,
+                                  .forward_only = context.cached_positions > 0};
     if (options_.quantization.has_value()) {
       quantized_ = {*options_.quantization, shape.inputs, shape.outputs, options_.parts};
-      if (shape.independent_rows) {
-        shape.quantized = quantized_;
-      } else {
-        ASSIGN_OR_RETURN(dequantize_,
-                         context.device.ops().Create(kernels::DequantizeShape{*quantized_}));
-      }
+      shape.quantized = quantized_;
     }
     ASSIGN_OR_RETURN(base_, context.device.ops().Create(shape));
     return absl::OkStatus();
@@ -195,16 +188,14 @@ class FrozenLinearLayer final : public Layer {
     return absl::OkStatus();
   }
 
-  // The products' own scratch comes first, then dropout(x) or dx, then y or dz of an adapter, then
-  // the weight if it is expanded.
+  // The products' own scratch comes first, which includes a weight that is expanded, then
+  // dropout(x) or dx, then y or dz of an adapter.
   void LayOutWorkspace(partition::LayerMemory& memory) {
     int64_t widest = 0;
     for (const Adapter& adapter : adapters_) widest = std::max(widest, BytesOf(adapter.wide));
     like_x_ = AlignTensor(memory.workspace_bytes);
     like_y_ = like_x_ + (has_adapters() ? BytesOf(x_) : 0);
-    weight_ = like_y_ + widest;
-    memory.workspace_bytes = weight_;
-    if (dequantize_ != nullptr) memory.workspace_bytes += BytesOf(Shape{x_.dim(1), y_.dim(1)});
+    memory.workspace_bytes = like_y_ + widest;
   }
 
   std::string Description() const {
@@ -221,13 +212,6 @@ class FrozenLinearLayer final : public Layer {
       absl::StrAppend(&text, std::exchange(separator, ", "), adapter.name, " rank ", adapter.rank);
     }
     return text;
-  }
-
-  absl::StatusOr<Tensor> Weight(const LayerArgs& args) const {
-    if (dequantize_ == nullptr) return args.parameters[0];
-    const Tensor weight = At(args.workspace, weight_, Shape{x_.dim(1), y_.dim(1)});
-    RETURN_IF_ERROR(dequantize_->Run(args.stream, args.parameters[0], weight));
-    return weight;
   }
 
   // W needs dz: dy without an activation, otherwise as in a linear layer without adapters.
@@ -270,9 +254,8 @@ class FrozenLinearLayer final : public Layer {
           activation_->BackwardInput(args.stream, args.dy, keeps_z() ? dz : args.y, dz));
     }
     if (is_input && !args.dx.empty()) {
-      ASSIGN_OR_RETURN(const Tensor weight, Weight(args));
-      RETURN_IF_ERROR(
-          base_->BackwardInput(args.stream, dz, {}, {}, weight, {}, args.dx, args.workspace));
+      RETURN_IF_ERROR(base_->BackwardInput(args.stream, dz, {}, {}, args.parameters[0], {}, args.dx,
+                                           args.workspace));
     }
     for (const Adapter& adapter : adapters_) {
       const Tensor part = At(args.workspace, like_y_, adapter.wide);
@@ -314,12 +297,14 @@ class FrozenLinearLayer final : public Layer {
     const auto rows = static_cast<double>(x_.dim(0)), inputs = static_cast<double>(x_.dim(1));
     const auto outputs = static_cast<double>(options_.outputs);
     const double w = context.value_bytes();
-    spec.forward = {2.0 * rows * inputs * outputs,
-                    w * (inputs * outputs + rows * (inputs + outputs))};
+    const double values = w * inputs * outputs;
+    const double stored =
+        quantized_.has_value() ? static_cast<double>(quantized_->bytes()) : values;
+    spec.forward = {2.0 * rows * inputs * outputs, w * rows * (inputs + outputs) + stored};
     if (has_activation()) spec.forward.bytes += 2.0 * w * rows * outputs;
-    if (quantized_.has_value()) spec.forward.bytes += static_cast<double>(quantized_->bytes());
-    if (dequantize_ != nullptr) spec.forward.bytes += w * inputs * outputs;
     spec.backward_input = spec.forward;
+    if (base_->expands_weight()) spec.forward.bytes += 2.0 * values;
+    if (quantized_.has_value()) spec.backward_input.bytes += 2.0 * values;
     const double dropped = dropout_ == nullptr ? 0.0 : 2.0 * w * rows * inputs;
     for (const Adapter& adapter : adapters_) {
       const auto rank = static_cast<double>(adapter.options.rank);
@@ -347,10 +332,9 @@ class FrozenLinearLayer final : public Layer {
   std::unique_ptr<kernels::DropoutOp> dropout_;
   kernels::ElementwiseOps* elementwise_ = nullptr;
   std::optional<kernels::QuantizedMatrix> quantized_;
-  std::unique_ptr<kernels::DequantizeOp> dequantize_;  // null: base_ takes the stored weight
   uint64_t random_stream_ = 0;
-  int64_t like_x_ = 0, like_y_ = 0, weight_ = 0;  // in the workspace
-  int64_t z_ = 0;                                 // of z, which dz replaces, or of dz alone
+  int64_t like_x_ = 0, like_y_ = 0;  // in the workspace
+  int64_t z_ = 0;                    // of z, which dz replaces, or of dz alone
 };
 
 }  // namespace

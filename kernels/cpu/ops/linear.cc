@@ -257,6 +257,9 @@ class CpuLinear final : public LinearOp {
 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, Device& device) {
   RETURN_IF_ERROR(CheckLinear(shape, kMaxExtent));
+  if (shape.quantized.has_value() && !shape.independent_rows) {
+    return CreateExpandedLinear(shape, device);
+  }
   return ForActivationType(device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<LinearOp>> {
     auto op = std::make_unique<CpuLinear<T>>(shape, AsCpu(device.stream()).threads());
     RETURN_IF_ERROR(op->Prepare());

@@ -28,15 +28,21 @@ struct GeneratingModel {
   const char* tables = "";
 };
 // One model has position vectors; two have rotary positions and heads that share keys, and their
-// head shares its weight with the embedding; the weights of one of these are quantized; of the
-// heads of another, a part is rotated; two have a window and caps.
+// head shares its weight with the embedding; the weights of some of these are quantized, and of
+// some of these multiplied as they are stored; of the heads of another, a part is rotated; two have
+// a window and caps.
 constexpr char kLlama[] =
     "llama:blocks=1,width=16,heads=4,kv_heads=2,hidden=24,context=70,vocabulary=11,"
+    "rotary_base=100,tied=1";
+constexpr char kWideLlama[] =
+    "llama:blocks=1,width=64,heads=4,kv_heads=2,hidden=64,context=70,vocabulary=11,"
     "rotary_base=100,tied=1";
 constexpr GeneratingModel kModels[] = {
     {"gpt2", "gpt2:blocks=1,width=16,heads=2,context=70,vocabulary=11"},
     {"llama", kLlama},
     {"quantized", kLlama, "\n[quantization]\ntype = \"nf4\"\n"},
+    {"quantized_nf4", kWideLlama, "\n[quantization]\ntype = \"nf4\"\n"},
+    {"quantized_int8", kWideLlama, "\n[quantization]\ntype = \"int8\"\n"},
     {"gpt_neox",
      "gpt_neox:blocks=1,width=16,heads=2,context=70,vocabulary=11,rotary_base=100,rotary_size=4"},
     {"gemma2",
@@ -161,6 +167,23 @@ TEST_P(CudaGenerator, GivesTheSameBitsOnAnyStagesInThePredictedMemory) {
     }
   }
 }
+
+// Those that multiply weights as they are stored: up to 16 positions at a time.
+using QuantizedCudaGenerator = CudaGenerator;
+
+TEST_P(QuantizedCudaGenerator, HasRoomForExpandedWeightsIfManyPositionsPassTogether) {
+  if (NumGpus() < 1) GTEST_SKIP() << "needs a GPU";
+  const auto peak_bytes = [](int64_t positions) {
+    const auto trainer = TrainerOn({.micro_batch_rows = positions, .device = Cuda()});
+    return trainer->Devices().value().front().predicted_peak_bytes;
+  };
+  constexpr int64_t kLargest = 64 * 128 * 4;  // of gate and up
+  EXPECT_GT(peak_bytes(17) - peak_bytes(16), kLargest);
+  EXPECT_LT(peak_bytes(16) - peak_bytes(15), kLargest / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QuantizedCudaGenerator, ::testing::Values(kModels[3], kModels[4]),
+                         [](const auto& test) { return test.param.label; });
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaGenerator, ::testing::ValuesIn(kModels),
                          [](const auto& test) { return test.param.label; });

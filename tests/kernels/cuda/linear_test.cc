@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
@@ -60,6 +61,79 @@ TEST_P(CudaLinear, RefusesMisalignedTensors) {
 
 INSTANTIATE_OP_TEST_ON(ProductBackends(), CudaLinear, NameOfLinear,
                        ::testing::Values(LinearShape{4, 8, 16}, LinearShape{64, 48, 32}));
+
+class CudaQuantizedLinear : public LinearTest {
+ protected:
+  static LinearShape Of(int64_t rows, int64_t inputs, int64_t outputs,
+                        const std::vector<int64_t>& parts = {}) {
+    return {.rows = rows,
+            .inputs = inputs,
+            .outputs = outputs,
+            .quantized = {{Quantization::kNf4, inputs, outputs, parts}},
+            .forward_only = true};
+  }
+};
+
+// From the shape alone: what few rows multiply as it is stored takes no scratch, unless there are
+// backward passes; everything else is expanded.
+TEST_P(CudaQuantizedLinear, HasRoomForTheValuesOnlyIfItExpandsThem) {
+  OpBench bench(backend().variants.front());
+  const auto expands = [&](const LinearShape& shape) {
+    LinearOp& op = bench.Create(shape);
+    const int64_t value_bytes = shape.inputs * shape.outputs * SizeOf(type());
+    if (op.workspace_bytes() == 0) {
+      EXPECT_FALSE(op.expands_weight());
+      return false;
+    }
+    EXPECT_GE(op.workspace_bytes(), value_bytes);
+    return op.expands_weight();
+  };
+  EXPECT_FALSE(expands(Of(1, 64, 32)));
+  EXPECT_FALSE(expands(Of(16, 192, 96, {64, 31, 1})));
+  EXPECT_TRUE(expands(Of(17, 64, 32)));
+  EXPECT_TRUE(expands(Of(4, 96, 32)));
+  EXPECT_TRUE(expands(Of(4, 64, 48)));
+  EXPECT_TRUE(expands(Of(4, 64, 32, std::vector<int64_t>(32, 1))));
+  LinearShape shape = Of(4, 64, 48);
+  shape.quantized->kind = Quantization::kInt8;
+  EXPECT_FALSE(expands(shape));
+  shape.forward_only = false;
+  EXPECT_GE(bench.Create(shape).workspace_bytes(), 64 * 48 * SizeOf(type()));
+}
+
+TEST_P(CudaQuantizedLinear, HasNoIndependentRowsIfItExpandsTheWeight) {
+  OpBench bench(backend().variants.front());
+  LinearShape shape = Of(16, 64, 32);
+  shape.independent_rows = true;
+  EXPECT_OK(bench.ops().Create(shape).status());
+  shape.rows = 17;
+  EXPECT_THAT(bench.ops().Create(shape), StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST_P(CudaQuantizedLinear, RefusesMisalignedTensors) {
+  OpBench bench(backend().variants.front());
+  LinearOp& op = bench.Create(shape());
+  const Tensor x = bench.Result(inputs()), b = bench.Result(bias()), y = bench.Result(outputs());
+  const Tensor w = bench.ResultOf(DType::kUint8, {shape().quantized->bytes() + 16});
+  const auto moved = [](Tensor tensor) {
+    tensor.data = static_cast<std::byte*>(tensor.data) + 8;
+    return tensor;
+  };
+  bench.Run([&](Stream& stream) {
+    EXPECT_THAT(op.Forward(stream, moved(x), w, b, {}, y, nullptr),
+                StatusIs(absl::StatusCode::kInvalidArgument, "multiples of 16"));
+    EXPECT_THAT(op.Forward(stream, x, moved(w), b, {}, y, nullptr),
+                StatusIs(absl::StatusCode::kInvalidArgument, "multiples of 16"));
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_OP_TEST_ON(ProductBackends(), CudaQuantizedLinear, NameOfLinear,
+                       ::testing::Values(LinearShape{.rows = 4,
+                                                     .inputs = 64,
+                                                     .outputs = 32,
+                                                     .quantized = {{Quantization::kInt8, 64, 32}},
+                                                     .forward_only = true}));
 
 }  // namespace
 }  // namespace stagecoach::kernels::cuda_linear_test

@@ -155,19 +155,6 @@ TEST_P(IndependentRows, OfALinearLayerWhoseWeightIsQuantized) {
   }
 }
 
-TEST(QuantizedLinearRefusal, IsAnInvalidArgument) {
-  TestDevice device(1, Precision::kFloat32);
-  for (const LinearShape& shape :
-       {LinearShape{.inputs = 64, .outputs = 8, .quantized = {{Quantization::kNf4, 64, 8}}},
-        LinearShape{.inputs = 64,
-        .outputs = 8,
-        .independent_rows = true,
-        .quantized = {{Quantization::kNf4, 8, 64}}}}) {
-    EXPECT_THAT(device.ops().Create(shape).status(),
-                stagecoach::testing::StatusIs(absl::StatusCode::kInvalidArgument, "quantized"));
-  }
-}
-
 TEST_P(IndependentRows, OfAHead) {
   for (const int64_t rows : {2, 5, 16}) {
     for (const auto& [features, classes] : {std::pair<int64_t, int64_t>{3, 7}, {130, 600}}) {

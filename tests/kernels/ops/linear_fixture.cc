@@ -40,6 +40,12 @@ LinearTest::LinearTest()
       dy_(Rounded(RandomNormal(outputs().elements(), 4))),
       z_(Rounded(RandomUniform(-6.0F, 6.0F, outputs().elements(), 5))),
       dw_(RandomNormal(weights().elements(), 6)) {
+  if (shape().quantized.has_value()) {
+    stored_.resize(static_cast<size_t>(shape().quantized->bytes()));
+    Quantize(*shape().quantized, w_, absl::MakeSpan(stored_));
+    Dequantize(*shape().quantized, stored_, absl::MakeSpan(w_));
+    w_ = Rounded(w_);
+  }
   if (shape().has_bias) b_ = Rounded(RandomNormal(shape().outputs, 3));
   if (shape().has_bias) db_ = RandomNormal(shape().outputs, 7);
   for (const float z : z_) {
@@ -57,6 +63,12 @@ Tensor LinearTest::KnownZ(OpBench& bench) const {
   return keeps_z() ? bench.Operand(outputs(), z_) : Tensor{};
 }
 
+Tensor LinearTest::Weight(OpBench& bench) const {
+  if (stored_.empty()) return bench.Operand(weights(), w_);
+  return {bench.PlaceAll<std::byte>(stored_), kernels::DType::kUint8,
+          kernels::Shape{std::ssize(stored_)}};
+}
+
 // Products in TF32 keep 10 bits of an operand after the leading one; the direction of rounding is
 // unspecified.
 double LinearTest::ProductBound(int64_t terms, double sum_abs) const {
@@ -68,7 +80,7 @@ double LinearTest::ProductBound(int64_t terms, double sum_abs) const {
 void LinearTest::ExpectForward() const {
   const auto [actual_y, actual_z] = Results([&](OpBench& bench) {
     LinearOp& op = bench.Create(shape());
-    const Tensor x = bench.Operand(inputs(), x_), w = bench.Operand(weights(), w_);
+    const Tensor x = bench.Operand(inputs(), x_), w = Weight(bench);
     const Tensor b = shape().has_bias ? bench.Operand(bias(), b_) : Tensor{};
     const Tensor z = keeps_z() ? bench.Result(outputs()) : Tensor{}, y = bench.Result(outputs());
     std::byte* const workspace = bench.Workspace(op.workspace_bytes());
@@ -98,10 +110,28 @@ void LinearTest::ExpectForward() const {
   EXPECT_THAT(actual_z, CloseTo(expected.z, z_bound));
 }
 
+OpValues LinearTest::ForwardOfRows(int64_t first, int64_t rows) const {
+  return Results([&](OpBench& bench) {
+    LinearShape own = shape();
+    own.rows = rows;
+    own.independent_rows = true;
+    LinearOp& op = bench.Create(own);
+    const auto some = absl::MakeConstSpan(x_).subspan(static_cast<size_t>(first * own.inputs),
+                                                      static_cast<size_t>(rows * own.inputs));
+    const kernels::Shape result = {rows, own.outputs};
+    const Tensor x = bench.Operand({rows, own.inputs}, some), w = Weight(bench);
+    const Tensor b = own.has_bias ? bench.Operand(bias(), b_) : Tensor{};
+    const Tensor z = keeps_z() ? bench.Result(result) : Tensor{}, y = bench.Result(result);
+    std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+    bench.Run([&](Stream& stream) { return op.Forward(stream, x, w, b, z, y, workspace); });
+    return y;
+  });
+}
+
 std::array<OpValues, 2> LinearTest::BackwardInput(bool wants_dx) const {
   return Results([&](OpBench& bench) {
     LinearOp& op = bench.Create(shape());
-    const Tensor dy = bench.Operand(outputs(), dy_), w = bench.Operand(weights(), w_);
+    const Tensor dy = bench.Operand(outputs(), dy_), w = Weight(bench);
     const Tensor y = KnownY(bench), z = KnownZ(bench);
     const bool has_dz = shape().activation != Activation::kNone;
     const Tensor dz = has_dz ? bench.Result(outputs()) : Tensor{};
@@ -137,7 +167,7 @@ std::array<OpValues, 4> LinearTest::Backward(Way way, bool adds) const {
   return Results([&](OpBench& bench) {
     LinearOp& op = bench.Create(shape());
     const Tensor dy = bench.Operand(outputs(), dy_), x = bench.Operand(inputs(), x_);
-    const Tensor w = bench.Operand(weights(), w_), y = KnownY(bench), z = KnownZ(bench);
+    const Tensor w = Weight(bench), y = KnownY(bench), z = KnownZ(bench);
     const bool is_plain = shape().activation == Activation::kNone;
     const bool in_place = keeps_z() && way != Way::kApart;
     const Tensor dz = is_plain ? dy : in_place ? z : bench.Result(outputs());

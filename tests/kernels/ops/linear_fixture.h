@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/ops/linear.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/ops/op_harness.h"
@@ -15,7 +16,7 @@
 namespace stagecoach::testing {
 
 // A linear layer and its operands. y and z are consistent with each other but not with x: backward
-// is tested on its own operands.
+// is tested on its own operands. A quantized weight is passed as it is stored.
 class LinearTest : public OpTest<kernels::LinearShape> {
  protected:
   LinearTest();
@@ -27,6 +28,9 @@ class LinearTest : public OpTest<kernels::LinearShape> {
   // bits must be the same.
   void ExpectBackward(bool adds) const;
 
+  // Returns y of the rows from the first one on, of an operation for just these, whose rows are
+  // independent.
+  OpValues ForwardOfRows(int64_t first, int64_t rows) const;
   // Returns dz, and dx if requested.
   std::array<OpValues, 2> BackwardInput(bool wants_dx) const;
   // Returns dw and db. In all rounds but the last, the issued work may be recorded.
@@ -53,13 +57,22 @@ class LinearTest : public OpTest<kernels::LinearShape> {
   // Return what the derivative is computed from: y unless z is kept.
   kernels::Tensor KnownY(OpBench& bench) const;
   kernels::Tensor KnownZ(OpBench& bench) const;
+  kernels::Tensor Weight(OpBench& bench) const;
 
   std::vector<float> x_, w_, b_, dy_, z_, y_, dw_, db_;
+  std::vector<std::byte> stored_;  // w_ if it is quantized
 };
 
 inline std::string NameOfLinear(const kernels::LinearShape& shape) {
-  return absl::StrCat(shape.rows, "x", shape.inputs, "x", shape.outputs, "_",
-                      kernels::ActivationName(shape.activation), shape.has_bias ? "" : "_no_bias");
+  std::string name =
+      absl::StrCat(shape.rows, "x", shape.inputs, "x", shape.outputs, "_",
+                   kernels::ActivationName(shape.activation), shape.has_bias ? "" : "_no_bias");
+  if (!shape.quantized.has_value()) return name;
+  absl::StrAppend(&name, "_", QuantizationName(shape.quantized->kind));
+  if (!shape.quantized->parts.empty()) {
+    absl::StrAppend(&name, "_in_", shape.quantized->parts.size(), "_parts");
+  }
+  return absl::StrReplaceAll(name, {{"-", "_"}});
 }
 
 }  // namespace stagecoach::testing

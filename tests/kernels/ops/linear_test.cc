@@ -16,6 +16,7 @@ using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::HasTheBitsOf;
 using ::stagecoach::testing::LinearTest;
 using ::stagecoach::testing::NameOfLinear;
+using ::stagecoach::testing::OpValues;
 using ::stagecoach::testing::ProductBackends;
 
 using Linear = LinearTest;
@@ -26,10 +27,20 @@ TEST_P(Linear, BackwardMatchesReferenceApartAtOnceAndAside) { ExpectBackward(/*a
 
 TEST_P(Linear, BackwardAddsToWhatIsThere) { ExpectBackward(/*adds=*/true); }
 
+LinearShape WithQuantized(LinearShape shape, Quantization kind,
+                          const std::vector<int64_t>& parts = {}) {
+  shape.quantized = {kind, shape.inputs, shape.outputs, parts};
+  return shape;
+}
+
 // One row, one input, one output; odd extents, multiples of 8 and 16, and mixtures of them; sizes
 // around those of tiles and vectors; many rows, so that sums of columns are divided into blocks.
 std::vector<LinearShape> Cases() {
-  std::vector<LinearShape> cases;
+  // With quantized weights that a backend expands forward, and with some that it does not.
+  std::vector<LinearShape> cases = {
+      WithQuantized({17, 64, 32, Activation::kGelu}, Quantization::kNf4),
+      WithQuantized({4, 64, 32, Activation::kRelu, /*has_bias=*/false}, Quantization::kInt8),
+      WithQuantized({5, 48, 33}, Quantization::kNf4Single)};
   for (const Activation activation : kAllActivations) {
     cases.insert(cases.end(), {{3, 1, 5, activation},
                                {17, 33, 65, activation},
@@ -53,6 +64,61 @@ std::vector<LinearShape> Cases() {
   return cases;
 }
 INSTANTIATE_OP_TEST_ON(ProductBackends(), Linear, NameOfLinear, ::testing::ValuesIn(Cases()));
+
+using LinearForward = LinearTest;
+
+TEST_P(LinearForward, MatchesReference) { ExpectForward(); }
+
+// Of few rows and of more; with inputs and outputs that some backends multiply as they are stored,
+// and with others; of one group of inputs, of as many as warps, and of more; of a part of a strip
+// of outputs, of several, and of so many that strips are wider; in parts.
+std::vector<LinearShape> QuantizedCases() {
+  std::vector<LinearShape> cases;
+  const auto add = [&](const LinearShape& shape, const std::vector<int64_t>& parts = {}) {
+    for (const Quantization kind : kAllQuantizations) {
+      cases.push_back(WithQuantized(shape, kind, parts));
+    }
+  };
+  add({1, 64, 32});
+  add({3, 128, 96, Activation::kNone, /*has_bias=*/false});
+  add({8, 576, 160}, {96, 33, 31});
+  add({16, 1088, 48});
+  add({9, 192, 64, Activation::kGelu});
+  add({17, 64, 32});
+  add({2, 64, 33, Activation::kRelu});
+  add({6, 65, 24});
+  add({2, 64, 64}, std::vector<int64_t>(32, 2));
+  add({3, 128, 8224}, {8000, 224});
+  return cases;
+}
+INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearForward, NameOfLinear,
+                       ::testing::ValuesIn(QuantizedCases()));
+
+using LinearOfIndependentRows = LinearTest;
+
+TEST_P(LinearOfIndependentRows, HasTheBitsOfEachRowAlone) {
+  OpValues alone;
+  for (int64_t row = 0; row < shape().rows; ++row) {
+    const OpValues one = ForwardOfRows(row, 1);
+    alone.insert(alone.end(), one.begin(), one.end());
+  }
+  for (int64_t rows = 2; rows <= shape().rows; rows = 2 * rows + 1) {
+    const auto end = alone.begin() + rows * shape().outputs;
+    EXPECT_THAT(ForwardOfRows(0, rows), HasTheBitsOf(OpValues(alone.begin(), end))) << rows;
+  }
+  EXPECT_THAT(ForwardOfRows(0, shape().rows), HasTheBitsOf(alone));
+}
+
+std::vector<LinearShape> IndependentCases() {
+  std::vector<LinearShape> cases;
+  for (const Quantization kind : kAllQuantizations) {
+    cases.push_back(WithQuantized({16, 640, 32}, kind));
+    cases.push_back(WithQuantized({7, 128, 96, Activation::kGelu}, kind, {64, 32}));
+  }
+  return cases;
+}
+INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearOfIndependentRows, NameOfLinear,
+                       ::testing::ValuesIn(IndependentCases()));
 
 using LinearInputGradient = LinearTest;
 
@@ -82,15 +148,22 @@ INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearReplayed, NameOfLinear,
 
 TEST(LinearRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  ExpectInvalid<LinearShape>({{.rows = 0},
-                              {.rows = -1},
-                              {.inputs = 0},
-                              {.inputs = -1},
-                              {.outputs = 0},
-                              {.outputs = -1},
-                              {.rows = kHuge},
-                              {.inputs = kHuge},
-                              {.outputs = kHuge}});
+  ExpectInvalid<LinearShape>(
+      {{.rows = 0},
+       {.rows = -1},
+       {.inputs = 0},
+       {.inputs = -1},
+       {.outputs = 0},
+       {.outputs = -1},
+       {.rows = kHuge},
+       {.inputs = kHuge},
+       {.outputs = kHuge},
+       {.inputs = 64, .outputs = 8, .quantized = {{Quantization::kNf4, 8, 64}}},
+       {.inputs = 64,
+        .outputs = 8,
+        .independent_rows = true,
+        .quantized = {{Quantization::kInt8, 64, 9}}},
+       {.inputs = 64, .outputs = 8, .quantized = {{Quantization::kNf4, 64, 8, {5, 2}}}}});
 }
 
 }  // namespace

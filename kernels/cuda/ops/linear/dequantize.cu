@@ -6,23 +6,17 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/linear/dequantize_kernels.h"
-#include "kernels/quantization_levels.h"
+#include "kernels/cuda/ops/linear/nf4_levels.cuh"
 
 namespace stagecoach::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLanes = 32;         // of a tile, along its columns
-constexpr int kBlock = 64;         // values of NF4 that have a scale
-constexpr int kNestedBlock = 256;  // scales that have a scale
-constexpr int kTileRows = kBlock;
+constexpr int kLanes = 32;  // of a tile, along its columns
+constexpr int kTileRows = kNf4BlockValues;
 constexpr int kRowLanes = kThreads / kLanes;
 constexpr int kThreadRows = kTileRows / kRowLanes;
-constexpr int kLevels = 16;
 constexpr int64_t kMostBlocks = 1 << 16;
-
-__device__ const LevelTable<kLevels> kDeviceLevels = kNf4LevelTable;
-__device__ const LevelTable<256> kDeviceScaleLevels = kNf4ScaleLevelTable;
 
 // The codes of N neighbors, as one word.
 template <int kBytes>
@@ -55,14 +49,13 @@ struct Nf4Kind {
   __device__ const uint8_t* codes() const { return from.codes; }
 
   __device__ float Scale(int64_t input, int64_t output) const {
-    int p = 0;
-    while (p + 1 < of.count && output >= of.parts[p + 1].first_output) ++p;
+    const int p = PartOf(of, output);
     const Nf4Parts::Part& part = of.parts[p];
-    const int64_t block = ((output - part.first_output) * of.inputs + input) / kBlock;
+    const int64_t block = ((output - part.first_output) * of.inputs + input) / kNf4BlockValues;
     if (from.scales == nullptr) return from.float_scales[part.first_block + block];
     const float level = kDeviceScaleLevels.of[from.scales[part.first_block + block]];
-    const float nested = from.nested[part.first_nested + block / kNestedBlock];
-    return __fadd_rn(__fmul_rn(level, nested), from.offsets[of.first_part + p]);
+    const float nested = from.nested[part.first_nested + block / kNf4NestedScales];
+    return Nf4NestedScale(level, nested, from.offsets[of.first_part + p]);
   }
   // Returns what the scale multiplies: `codes` has the code in its lowest bits.
   template <typename Word>
@@ -80,25 +73,23 @@ struct Int8Kind {
   static constexpr int kCodesPerByte = 1;
   static constexpr bool kHasLevels = false;
 
-  int64_t rows, columns;
-  const int8_t* from;
-  const float* scales;
+  Int8Data from;
 
   __device__ int64_t first() const { return 0; }
-  __device__ int64_t end() const { return columns; }
-  __device__ int64_t inputs() const { return rows; }
-  __device__ int64_t outputs() const { return columns; }
-  __device__ const uint8_t* codes() const { return reinterpret_cast<const uint8_t*>(from); }
+  __device__ int64_t end() const { return from.outputs; }
+  __device__ int64_t inputs() const { return from.inputs; }
+  __device__ int64_t outputs() const { return from.outputs; }
+  __device__ const uint8_t* codes() const { return reinterpret_cast<const uint8_t*>(from.codes); }
 
   __device__ float Scale(int64_t /*input*/, int64_t output) const {
-    return __fdiv_rn(scales[output], 127.0F);
+    return __fdiv_rn(from.scales[output], 127.0F);
   }
   template <typename Word>
   static __device__ float Factor(const float* /*levels*/, Word codes, int index) {
     return static_cast<float>(static_cast<int8_t>(static_cast<uint8_t>(codes >> (8 * index))));
   }
   __device__ float PlainFactor(int64_t input, int64_t output) const {
-    return static_cast<float>(from[input * columns + output]);
+    return static_cast<float>(from.codes[input * from.outputs + output]);
   }
 };
 
@@ -109,13 +100,13 @@ __global__ void __launch_bounds__(kThreads) DequantizeTiles(const Kind matrix, T
   constexpr int kColumns = kLanes * N, kCodeBytes = N / Kind::kCodesPerByte;
   using Word = typename CodeWord<kCodeBytes>::Type;
   float* const levels = SharedMemory<float>();
-  float* const scales = levels + kLevels;
+  float* const scales = levels + kNf4CodeLevels;
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t tiles = (matrix.end() - matrix.first() + kColumns - 1) / kColumns;
   const int64_t row_tile = blockIdx.x / tiles;
   const int64_t row = row_tile * kTileRows;
   const int64_t column = matrix.first() + (blockIdx.x - row_tile * tiles) * kColumns;
-  if (Kind::kHasLevels && thread < kLevels) levels[thread] = kDeviceLevels.of[thread];
+  if (Kind::kHasLevels && thread < kNf4CodeLevels) levels[thread] = kDeviceLevels.of[thread];
   for (int c = thread; c < kColumns; c += kThreads) {
     scales[c] = column + c < matrix.end() ? matrix.Scale(row, column + c) : 0.0F;
   }
@@ -183,7 +174,7 @@ cudaError_t LaunchDequantize(cudaStream_t stream, ElementType type, const Kind& 
       const int64_t blocks =
           ((end - first + kColumns - 1) / kColumns) * ((inputs + kTileRows - 1) / kTileRows);
       return Launch(DequantizeTiles<T, N, Kind>, dim3(static_cast<unsigned>(blocks)),
-                    dim3(kThreads), (kLevels + kColumns) * sizeof(float), stream, matrix,
+                    dim3(kThreads), (kNf4CodeLevels + kColumns) * sizeof(float), stream, matrix,
                     static_cast<T*>(values));
     } else {
       const int64_t blocks =
@@ -198,16 +189,15 @@ cudaError_t LaunchDequantize(cudaStream_t stream, ElementType type, const Kind& 
 
 cudaError_t LaunchDequantizeNf4(cudaStream_t stream, ElementType type, const Nf4Parts& parts,
                                 const Nf4Data& from, void* values) {
-  return LaunchDequantize(stream, type, Nf4Kind{parts, from}, parts.inputs % kBlock == 0,
+  return LaunchDequantize(stream, type, Nf4Kind{parts, from}, parts.inputs % kNf4BlockValues == 0,
                           parts.inputs, parts.outputs, parts.first_output, parts.end, from.codes,
                           values);
 }
 
-cudaError_t LaunchDequantizeInt8(cudaStream_t stream, ElementType type, int64_t inputs,
-                                 int64_t outputs, const int8_t* codes, const float* scales,
+cudaError_t LaunchDequantizeInt8(cudaStream_t stream, ElementType type, const Int8Data& from,
                                  void* values) {
-  return LaunchDequantize(stream, type, Int8Kind{inputs, outputs, codes, scales}, true, inputs,
-                          outputs, 0, outputs, codes, values);
+  return LaunchDequantize(stream, type, Int8Kind{from}, true, from.inputs, from.outputs, 0,
+                          from.outputs, from.codes, values);
 }
 
 }  // namespace stagecoach::kernels

@@ -30,12 +30,16 @@ struct Nf4Data {
   const float* nested;        // with `scales`
   const float* offsets;
 };
+struct Int8Data {
+  int64_t inputs, outputs;
+  const int8_t* codes;
+  const float* scales;
+};
 
 // Writes the values of these parts.
 cudaError_t LaunchDequantizeNf4(cudaStream_t stream, ElementType type, const Nf4Parts& parts,
                                 const Nf4Data& from, void* values);
-cudaError_t LaunchDequantizeInt8(cudaStream_t stream, ElementType type, int64_t inputs,
-                                 int64_t outputs, const int8_t* codes, const float* scales,
+cudaError_t LaunchDequantizeInt8(cudaStream_t stream, ElementType type, const Int8Data& from,
                                  void* values);
 
 }  // namespace stagecoach::kernels

@@ -17,6 +17,7 @@
 #include "kernels/cuda/ops/linear/column_sums_kernels.h"
 #include "kernels/cuda/ops/linear/few_rows.h"
 #include "kernels/cuda/ops/linear/few_rows_kernels.h"
+#include "kernels/cuda/ops/linear/quantized_rows.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -298,9 +299,13 @@ class CudaLinear final : public LinearOp {
 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape, Device& device) {
   RETURN_IF_ERROR(CheckLinear(shape, kMaxCudaExtent));
+  if (shape.quantized.has_value() && TakesQuantizedRows(shape)) {
+    return CreateQuantizedRows(shape, device);
+  }
   if (shape.independent_rows) {
     return absl::UnimplementedError("linear has no CUDA kernel for rows of several sequences");
   }
+  if (shape.quantized.has_value()) return CreateExpandedLinear(shape, device);
   auto op = std::make_unique<CudaLinear>(shape, device.activation_type());
   RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device), TunerOf(device)),
                                  absl::StrCat("linear, ", shape.rows, " rows, ", shape.inputs,

@@ -125,7 +125,8 @@ Model GemmaModel() {
 Model LoraModel() { return NamedModel(kFrozenModel, kAdaptersOfIt); }
 
 Model QuantizedModel() {
-  return NamedModel(kFrozenModel, absl::StrCat(kAdaptersOfIt, "[quantization]\ntype = \"nf4\"\n"));
+  return NamedModel("gpt2:blocks=1,width=64,heads=2,hidden=40,context=5,vocabulary=37",
+                    absl::StrCat(kAdaptersOfIt, "[quantization]\ntype = \"nf4\"\n"));
 }
 
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {

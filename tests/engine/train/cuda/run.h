@@ -51,7 +51,8 @@ Model PackedModel();
 
 // Returns a frozen GPT-2 of five layers whose linear layers have adapters with dropout.
 Model LoraModel();
-// Returns the same with weights in 4 bits.
+// Returns a wider one with weights in 4 bits, some of which few rows are multiplied by as they are
+// stored.
 Model QuantizedModel();
 
 // Returns samples for one of these models; the same in every call.
