@@ -133,6 +133,7 @@ Json ToJson(const Optimizer& optimizer) {
     json[parameter.name] = optimizer.*parameter.value;
   }
   json["clip_norm"] = optimizer.clip_norm;
+  if (optimizer.has_ema()) json["ema_decay"] = optimizer.ema_decay;
   return json;
 }
 
@@ -150,6 +151,9 @@ absl::StatusOr<Optimizer> ParseOptimizer(ObjectReader reader) {
     ASSIGN_OR_RETURN(optimizer.*parameter.value, Float(reader, parameter.name));
   }
   ASSIGN_OR_RETURN(optimizer.clip_norm, Float(reader, "clip_norm"));
+  if (reader.Has("ema_decay")) {
+    ASSIGN_OR_RETURN(optimizer.ema_decay, Float(reader, "ema_decay"));
+  }
   RETURN_IF_ERROR(reader.Finish());
   RETURN_IF_ERROR(CheckOptimizer(optimizer));
   return optimizer;

@@ -21,6 +21,7 @@ namespace {
 constexpr char kPrefix[] = "layer-";
 constexpr char kOptimizerSuffix[] = ".optimizer";
 constexpr char kFrozenSuffix[] = ".frozen";
+constexpr char kRawName[] = "raw";
 constexpr char kExtension[] = ".safetensors";
 
 absl::Status CheckNames(const ParameterTable& parameters) {
@@ -42,7 +43,7 @@ enum class Content : uint8_t { kValues, kStates, kFrozen };
 
 // Returns a file of one layer's parameters.
 ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, Content content,
-                 absl::Span<const char* const> state_names) {
+                 const Optimizer& optimizer) {
   const char* const suffix = content == Content::kStates   ? kOptimizerSuffix
                              : content == Content::kFrozen ? kFrozenSuffix
                                                            : "";
@@ -51,16 +52,19 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, Content
                  .is_frozen = content == Content::kFrozen};
   for (const ModelParameter& parameter : parameters) {
     if (parameter.is_copy()) continue;
+    const bool is_updated = parameter.update.kind == UpdateRule::Kind::kOptimizer;
     if (content != Content::kStates) {
       if (parameter.update.is_frozen() != file.is_frozen) continue;
+      const int value = is_updated && optimizer.has_ema() ? optimizer.ema_state() : kTrainedValue;
       file.tensors.push_back(
-          {parameter.name, parameter.id, kTrainedValue, parameter.shape, parameter.quantized});
+          {parameter.name, parameter.id, value, parameter.shape, parameter.quantized});
       continue;
     }
-    if (parameter.update.kind != UpdateRule::Kind::kOptimizer) continue;
-    for (size_t state = 0; state < state_names.size(); ++state) {
-      file.tensors.push_back({absl::StrCat(parameter.name, ".", state_names[state]), parameter.id,
-                              static_cast<int>(state), parameter.shape});
+    for (int state = 0; is_updated && state < optimizer.states(); ++state) {
+      const bool is_ema = optimizer.has_ema() && state == optimizer.ema_state();
+      const char* const name = is_ema ? kRawName : optimizer.state_name(state);
+      file.tensors.push_back({absl::StrCat(parameter.name, ".", name), parameter.id,
+                              is_ema ? kTrainedValue : state, parameter.shape});
     }
   }
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};  // some readers insist on this
@@ -90,17 +94,13 @@ int LayerOfFile(absl::string_view name) {
 absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
                                                     const Optimizer& optimizer) {
   RETURN_IF_ERROR(CheckNames(parameters));
-  std::vector<const char*> states;
-  for (int state = 0; state < optimizer.states(); ++state) {
-    states.push_back(optimizer.state_name(state));
-  }
   std::vector<ShardFile> files;
   absl::Span<const ModelParameter> rest = parameters.all();
   while (!rest.empty()) {
     const int layer = rest.front().layer;
     const auto own = parameters.OfLayers(layer, layer);
     for (const Content content : {Content::kValues, Content::kStates, Content::kFrozen}) {
-      ShardFile file = FileOf(layer, own, content, states);
+      ShardFile file = FileOf(layer, own, content, optimizer);
       if (!file.tensors.empty()) files.push_back(std::move(file));
     }
     rest.remove_prefix(own.size());

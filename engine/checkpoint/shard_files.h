@@ -17,7 +17,9 @@ namespace stagecoach::engine {
 // The files in which a checkpoint keeps what is trained, in the format of safetensors: for each
 // layer that has parameters other than copies (ModelParameter::is_copy), one of their values, such
 // as "layer-00003.safetensors", and one of the optimizer's states,
-// "layer-00003.optimizer.safetensors". Frozen parameters are in one of their own,
+// "layer-00003.optimizer.safetensors". If parameters have averages (Optimizer::has_ema), these are
+// the values, so that all that does not train uses them; the parameters that training continues
+// from are with the states, as "layer 3: weight.raw". Frozen parameters are in one of their own,
 // "layer-00003.frozen.safetensors", which checkpoints of a run can share. Names, places and bytes
 // depend on the model and the optimizer alone, so every plan writes the same files.
 

@@ -130,6 +130,12 @@ class Executor {
   // Performs the updates that the run has not reached, unless kNone.
   absl::Status CompleteUpdates();
 
+  // Between runs, if parameters have averages (Optimizer::has_ema): sets these to the values, on
+  // this device alone; exchanges both, so that layers read the averages, or again the values. All
+  // replicas call that at the same time.
+  absl::Status StartAverages();
+  absl::Status SwapAverages();
+
   // Allocates the host memory for Output on the rank of the last stage, and makes the recordings
   // that write there: to be called before the first evaluation of a batch that wants outputs, and
   // while no rank is at work, since this may wait for the GPU. The layers' caches are lost.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "engine/runtime/reduction.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda_backend.h"
+#include "partition/cost/tie.h"
 
 namespace stagecoach::engine {
 namespace {

@@ -193,6 +193,11 @@ absl::StatusOr<std::chrono::steady_clock::time_point> Reduction::DoneAt(StageId 
   return tokens_[kOwnEnd]->DeliveredAt(done_[IndexOf(stage)]);
 }
 
+absl::Status Reduction::RunAlone(const Task& task) {
+  ++to_flush_;
+  return RunTask(task);
+}
+
 void Reduction::RunTasks() {
   const absl::Status status = PerformEach();
   if (!status.ok()) tokens_[kEndBeside]->Abort(status);
@@ -252,7 +257,9 @@ absl::Status Reduction::RunTask(const Task& task) {
     for (int64_t i = begin; i < end; ++i) {
       RETURN_IF_ERROR(WaitFor(scattered_[half(i)]));
       if (task.adds()) RETURN_IF_ERROR(AddUp(task, i));
-      if (task.shard != nullptr) RETURN_IF_ERROR(task.shard->UpdatePart(i));
+      if (task.shard != nullptr) {
+        RETURN_IF_ERROR(task.swaps ? task.shard->SwapPart(i) : task.shard->UpdatePart(i));
+      }
       RETURN_IF_ERROR(WaitFor(gathered_[half(i)]));  // those of two parts before
       RETURN_IF_ERROR(Gather(PartOfSum(task.gathered, 0, i, part_bytes),
                              MessageOf(Message::Kind::kSums, task, i), gathered_[half(i)]));

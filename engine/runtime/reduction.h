@@ -41,6 +41,7 @@ class Reduction {
     // subtree (partition::SubtreesOf). The others follow in memory, each of as many bytes.
     kernels::Tensor added;
     OptimizerShard* shard = nullptr;  // to update, or null
+    bool swaps = false;               // the shard's averages, instead of an update
     kernels::Tensor gathered;         // of which all replicas get all shards
 
     bool adds() const { return !added.empty() && added.bytes() > 0; }
@@ -84,6 +85,9 @@ class Reduction {
   absl::Status Await(StageId stage, Transport& rank_transport);
   // Does the same for all that were started.
   absl::Status AwaitAll(Transport& rank_transport) { return AwaitFirst(started_, rank_transport); }
+
+  // Performs a task between runs, alone. A job of the second device's stream.
+  absl::Status RunAlone(const Task& task);
 
   // Returns the error of a task that failed. Thread-safe.
   absl::Status Poll() { return tokens_.front()->Poll(); }

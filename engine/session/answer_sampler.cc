@@ -107,7 +107,7 @@ absl::Status AnswerSampler::ReadQuestions(const Dataset& data, int64_t count) {
 }
 
 absl::StatusOr<std::vector<SampledAnswer>> AnswerSampler::Answer(Trainer& trainer) {
-  RETURN_IF_ERROR(Copy(trainer));
+  RETURN_IF_ERROR(trainer.WithAverages([&] { return Copy(trainer); }));
   std::vector<SampledAnswer> answers;
   for (const Question& question : questions_) {
     ASSIGN_OR_RETURN(answers.emplace_back(), AnswerTo(question));

@@ -125,6 +125,7 @@ struct RunConfig {
   std::map<std::string, float> hyper_parameters;
   std::vector<ParameterRule> parameter_rules;  // Model's
   float clip_norm = 0.0F;
+  float ema_decay = 0.0F;                   // Optimizer's
   std::optional<OnNonFinite> on_nonfinite;  // unset: kStop, by the loss alone unless clipped
 
   std::string checkpoints;  // the folder that the run is saved in; "": `runs` decides

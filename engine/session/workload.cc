@@ -70,6 +70,7 @@ absl::StatusOr<Optimizer> OptimizerOf(const RunConfig& options) {
     optimizer.*parameter.value = given->second;
   }
   optimizer.clip_norm = options.clip_norm;
+  optimizer.ema_decay = options.ema_decay;
   optimizer.checks_gradients = options.on_nonfinite.has_value();
   RETURN_IF_ERROR(base::WithClass(base::ErrorClass::kUsage, CheckOptimizer(optimizer)));
   return optimizer;

@@ -88,6 +88,7 @@ void Add(const Optimizer& optimizer, Lines& lines) {
     lines.AddFloat(parameter.name, optimizer.*parameter.value);
   }
   lines.AddFloat("clipping norm", optimizer.clip_norm);
+  lines.AddFloat("decay of averages", optimizer.ema_decay);
   lines.Add("check of gradients", static_cast<int>(optimizer.checks_gradients));
 }
 

@@ -89,6 +89,40 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
                        group_->mesh().device_of(run_.compiled.lowered->training.rank_of(stage), 0));
 }
 
+bool PipelineTrainer::has_averages() const {
+  return plan().trains() && run_.optimizer.has_ema() && steps_ > 0;
+}
+
+absl::Status PipelineTrainer::StartAverages() {
+  if (steps_ > 0 || !run_.optimizer.has_ema()) return absl::OkStatus();
+  return group_->ForEachLocalDevice(
+      [&](int device) { return executors_[static_cast<size_t>(device)]->StartAverages(); });
+}
+
+absl::Status PipelineTrainer::WithAverages(absl::FunctionRef<absl::Status()> function) {
+  RETURN_IF_ERROR(group_->status());
+  if (!has_averages() || averages_are_in_place_) return function();
+  RETURN_IF_ERROR(SwapAverages());
+  const absl::Status status = function();
+  // A group that has failed does nothing more, except for TakeSnapshot.
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(SwapAverages());
+  return status;
+}
+
+absl::Status PipelineTrainer::SwapAverages() {
+  const auto swap = [&](int device) {
+    return executors_[static_cast<size_t>(device)]->SwapAverages();
+  };
+  // Devices with all of the averages do not need others, of which some may be lost.
+  const absl::Status status = plan().replication.shards_optimizer
+                                  ? group_->RunCollective(swap)
+                                  : group_->ForEachLocalDevice(swap);
+  if (!status.ok()) return group_->Fail(status);
+  averages_are_in_place_ = !averages_are_in_place_;
+  return absl::OkStatus();
+}
+
 absl::Status PipelineTrainer::SetParameter(const std::string& name,
                                            absl::Span<const float> values) {
   RETURN_IF_ERROR(group_->status());
@@ -134,6 +168,7 @@ absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values
 absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOptions& options) {
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckMayTrain());
+  RETURN_IF_ERROR(StartAverages());
   if (is_saving()) return absl::FailedPreconditionError("another checkpoint is being saved");
   SaveTask task = {.folder = folder, .retention = options.retention, .deadline = options_.deadline};
   task.manifest = {.program = options.program,
@@ -181,6 +216,7 @@ absl::Status PipelineTrainer::CompleteStep() {
 
 absl::StatusOr<StateSnapshot> PipelineTrainer::TakeSnapshot() {
   if (!can_lose_processes()) return Trainer::TakeSnapshot();
+  if (averages_are_in_place_) RETURN_IF_ERROR(SwapAverages());  // an evaluation has failed
   StateSnapshot snapshot = {.steps = steps_, .samples = samples_};
   ASSIGN_OR_RETURN(snapshot.pieces, CopyPieces(*group_, executors_, options_.deadline));
   return snapshot;

@@ -167,8 +167,11 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bo
 }
 
 absl::Status PipelineTrainer::CheckMayTrain() const {
-  if (plan().trains()) return absl::OkStatus();
-  return absl::FailedPreconditionError("the plan has no backward pass: it can only predict");
+  if (!plan().trains()) {
+    return absl::FailedPreconditionError("the plan has no backward pass: it can only predict");
+  }
+  if (!averages_are_in_place_) return absl::OkStatus();
+  return absl::FailedPreconditionError("the parameters have the values of their averages");
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
@@ -208,6 +211,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
     return absl::InvalidArgumentError(
         absl::StrCat("a step takes ", plan().batch_rows(), " rows, not ", rows.size()));
   }
+  RETURN_IF_ERROR(StartAverages());
   const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan().batch_rows();
   const int64_t number = steps_ + 1;
   const absl::StatusOr<float> learning_rate = options_.learning_rate.At(number);
@@ -289,6 +293,16 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
                                                      const StopFunction& stop) {
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
+  absl::StatusOr<Evaluation> evaluation = Evaluation();
+  RETURN_IF_ERROR(WithAverages([&] {
+    evaluation = EvaluateAll(data, stop);
+    return evaluation.status();
+  }));
+  return evaluation;
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::EvaluateAll(const Dataset& data,
+                                                        const StopFunction& stop) {
   Evaluation evaluation;
   while (evaluation.rows < data.rows()) {
     if (stop) {
@@ -336,8 +350,11 @@ absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const T
   RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary,
                             run_.model.has_documents));
   RETURN_IF_ERROR(PrepareOutputs());
-  absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
-  RETURN_IF_ERROR(group_->Agree(evaluation.status()));
+  absl::StatusOr<Evaluation> evaluation = Evaluation();
+  RETURN_IF_ERROR(WithAverages([&] {
+    evaluation = PredictAll(data, take);
+    return group_->Agree(evaluation.status());
+  }));
   return evaluation;
 }
 
@@ -421,8 +438,11 @@ absl::StatusOr<Evaluation> PipelineTrainer::EvaluateRows(const Dataset& data,
         absl::StrCat("a micro-batch has ", plan().micro_batch_rows,
                      " rows; to be evaluated one by one, each needs its own"));
   }
-  absl::StatusOr<Evaluation> evaluation = EvaluateAllRows(data, take);
-  RETURN_IF_ERROR(group_->Agree(evaluation.status()));
+  absl::StatusOr<Evaluation> evaluation = Evaluation();
+  RETURN_IF_ERROR(WithAverages([&] {
+    evaluation = EvaluateAllRows(data, take);
+    return group_->Agree(evaluation.status());
+  }));
   return evaluation;
 }
 

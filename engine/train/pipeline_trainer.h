@@ -55,6 +55,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<schedule::Costs> MeasuredCosts() override;
   absl::StatusOr<std::string> ParametersHash() override;
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
+  absl::Status WithAverages(absl::FunctionRef<absl::Status()> function) override;
   absl::Status SetParameter(const std::string& name, absl::Span<const float> values) override;
   absl::Status SetParameters(const ValuesOf& values_of) override;
   absl::Status SetAdapters(const ValuesOf& values_of) override;
@@ -83,6 +84,12 @@ class PipelineTrainer final : public Trainer {
   absl::Status CheckTraced();
   absl::Status CheckData(const Dataset& data) const;
   absl::Status CheckMayTrain() const;
+  // True if parameters have averages that differ from them: before the first step, they do not.
+  bool has_averages() const;
+  // Before the first step, and before a checkpoint that is older than it: sets the averages.
+  absl::Status StartAverages();
+  // Exchanges parameters and averages on all devices.
+  absl::Status SwapAverages();
   // The wanted results of a forward pass.
   struct Wanted {
     bool loss = false;
@@ -96,6 +103,7 @@ class PipelineTrainer final : public Trainer {
   absl::Status RunEvaluation(const Batch& batch);
   // Before the first forward pass with outputs.
   absl::Status PrepareOutputs();
+  absl::StatusOr<Evaluation> EvaluateAll(const Dataset& data, const StopFunction& stop);
   absl::StatusOr<Evaluation> PredictAll(const Dataset& data, const TakeOutputs& take);
   absl::StatusOr<Evaluation> EvaluateAllRows(const Dataset& data, const TakeEvaluations& take);
   // The only one of a process.
@@ -124,6 +132,7 @@ class PipelineTrainer final : public Trainer {
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null if it is elsewhere
   std::vector<int64_t> evaluation_rows_;
   bool has_prepared_outputs_ = false;
+  bool averages_are_in_place_ = false;                  // of the parameters, and these in theirs
   std::unique_ptr<StepTimeMonitor> step_time_monitor_;  // null without a listener
   std::unique_ptr<StepTraces> traces_;                  // null without tracing
   std::unique_ptr<SavedState> saved_state_;

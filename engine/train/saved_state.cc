@@ -34,8 +34,9 @@ std::string NewId() {
 // Returns the files that a run saves and restores: without those of the optimizer, if it only
 // predicts.
 absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
-  ASSIGN_OR_RETURN(std::vector<ShardFile> files,
-                   ShardFilesOf(run.profile.parameters, run.optimizer));
+  Optimizer optimizer = run.optimizer;
+  if (!run.plan().trains()) optimizer.ema_decay = 0.0F;  // it has no averages of its own
+  ASSIGN_OR_RETURN(std::vector<ShardFile> files, ShardFilesOf(run.profile.parameters, optimizer));
   if (!run.plan().trains()) {
     std::erase_if(files, [](const ShardFile& file) { return IsOptimizerFile(file.name); });
   }
@@ -89,6 +90,14 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
   if (trains && manifest.optimizer.kind != run.optimizer.kind) {
     return refuse("it was trained with ", TypeOf(manifest.optimizer).name,
                   ", which keeps other states than the optimizer of this run");
+  }
+  if (trains && manifest.optimizer.has_ema() != run.optimizer.has_ema()) {
+    return refuse(
+        run.optimizer.has_ema()
+            ? "it has no averages of the parameters, which this run continues: train on without "
+              "them, or begin another run with its parameters"
+            : "it has averages of the parameters, which this run would lose: continue them, or "
+              "begin another run with its parameters");
   }
   // Whether parameters are frozen decides the file that they are in.
   const auto refuse_frozen = [&](int layer) {

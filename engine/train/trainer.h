@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -179,6 +180,9 @@ class Trainer {
     return Step(data, rows, {});
   }
 
+  // Evaluate, Predict and EvaluateRows use the averages of parameters, if there are any
+  // (Optimizer::has_ema); training continues from the same bits as without them.
+
   // Returns loss and accuracy over all rows of `data`; changes nothing. `stop` is asked before each
   // batch: if it says so, the result is over the rows done until then.
   virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) = 0;
@@ -271,6 +275,11 @@ class Trainer {
   // Returns a copy of one parameter, named "layer 3: weight": as layers read it, if the plan only
   // predicts. NotFound lists the names.
   virtual absl::StatusOr<std::vector<float>> Parameter(const std::string& name) = 0;
+  // Calls `function` while the parameters have the values of their averages, so that the functions
+  // above return those. Without averages, it just calls it. In `function`, Step and BeginSave fail.
+  virtual absl::Status WithAverages(absl::FunctionRef<absl::Status()> function) {
+    return function();
+  }
   // Sets its values, between steps; the optimizer's states do not change. Among processes, all pass
   // the same. InvalidArgument: another number of values than the parameter has.
   virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;

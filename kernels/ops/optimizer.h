@@ -30,6 +30,7 @@ struct ParameterTensors {
   Tensor working;  // `value` rounded to bfloat16, for the layers; empty if they read `value`
   Tensor gradient;
   std::array<Tensor, 2> states;          // AdamW: m, v; SGD: momentum
+  Tensor ema;                            // the average of `value` over the steps; empty: none
   bool decays = true;                    // whether weight decay applies
   float rate_factor = 1.0F;              // the learning rate is the step's times this
   std::optional<float> weight_decay;     // in place of the step's
@@ -49,6 +50,8 @@ class ParameterGroup {
 // `gradient_scale`:
 //   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
 //   p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay p)
+// and then, for each parameter that has an exponential moving average of its values:
+//   ema = ema + ema_share (p - ema)
 struct AdamWStep {
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;
@@ -57,14 +60,17 @@ struct AdamWStep {
   float weight_decay = 0.0F;
   Tensor gradient_scale;  // (1) float32; empty: 1
   int64_t step = 1;
+  float ema_share = 0.0F;
 };
 
 // Stochastic gradient descent with momentum:   m = momentum m + g + weight_decay p;   p = p - lr m
+// and then `ema` as above.
 struct SgdStep {
   float learning_rate = 1e-2F;
   float momentum = 0.9F;
   float weight_decay = 0.0F;
   Tensor gradient_scale;  // (1) float32; empty: 1
+  float ema_share = 0.0F;
 };
 
 // If `gradient_scale` is NaN, AdamW and Sgd change nothing. Each element is read and written once.
@@ -84,6 +90,10 @@ class OptimizerOps {
 
   // Computes working = value rounded, for each parameter that has a working copy.
   virtual absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) = 0;
+
+  // Exchanges value and ema of each parameter that has an ema, and then rounds like
+  // RoundParameters. Doing it twice changes nothing.
+  virtual absl::Status SwapAverages(Stream& stream, const ParameterGroup& group) = 0;
 
   // Computes squares (n) float64, where n is the size of the group: the sum of squares of each
   // gradient, in double; 0 for a moving average.

@@ -22,7 +22,8 @@ absl::Status UpdateByAdamW(const Optimizer& optimizer, const UpdateStep& step,
                                          .epsilon = optimizer.epsilon,
                                          .weight_decay = optimizer.weight_decay,
                                          .gradient_scale = step.gradient_scale,
-                                         .step = step.step},
+                                         .step = step.step,
+                                         .ema_share = optimizer.EmaShareAt(step.step)},
                                         group);
 }
 
@@ -32,7 +33,8 @@ absl::Status UpdateBySgd(const Optimizer& optimizer, const UpdateStep& step,
                                       {.learning_rate = step.learning_rate,
                                        .momentum = optimizer.momentum,
                                        .weight_decay = optimizer.weight_decay,
-                                       .gradient_scale = step.gradient_scale},
+                                       .gradient_scale = step.gradient_scale,
+                                       .ema_share = optimizer.EmaShareAt(step.step)},
                                       group);
 }
 
@@ -45,10 +47,24 @@ partition::Work Optimizer::StepWork(int64_t parameters) const {
   return {.flops = 6.0 * (1 + states()) * n, .bytes = touched * n};
 }
 
-int Optimizer::states() const { return static_cast<int>(TypeOf(*this).states.size()); }
+int Optimizer::states() const {
+  return static_cast<int>(TypeOf(*this).states.size()) + (has_ema() ? 1 : 0);
+}
+
+float Optimizer::EmaShareAt(int64_t step) const {
+  const auto t = static_cast<double>(step);
+  return static_cast<float>(1.0 - std::min<double>(ema_decay, (1.0 + t) / (10.0 + t)));
+}
 
 const char* Optimizer::state_name(int state) const {
+  if (has_ema() && state == ema_state()) return "ema";
   return TypeOf(*this).states[static_cast<size_t>(state)];
+}
+
+kernels::Tensor& StateOf(const Optimizer& optimizer, kernels::ParameterTensors& tensors,
+                         int state) {
+  const bool is_ema = optimizer.has_ema() && state == optimizer.ema_state();
+  return is_ema ? tensors.ema : tensors.states[static_cast<size_t>(state)];
 }
 
 absl::Span<const OptimizerType> OptimizerTypes() {
@@ -130,12 +146,23 @@ absl::Status CheckOptimizer(const Optimizer& optimizer) {
                         ? check(parameter.name, value, value > 0.0F, "above 0")
                         : check(parameter.name, value, value >= 0.0F && value < 1.0F, "in [0, 1)"));
   }
+  RETURN_IF_ERROR(check("EMA decay", optimizer.ema_decay,
+                        optimizer.ema_decay >= 0.0F && optimizer.ema_decay < 1.0F, "in [0, 1)"));
   return non_negative("clip norm", optimizer.clip_norm);
 }
 
 absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
                               kernels::Device& device, const kernels::ParameterGroup& group) {
   return TypeOf(optimizer).update(optimizer, step, device, group);
+}
+
+absl::Status CopyToAverages(kernels::Stream& stream,
+                            absl::Span<const kernels::ParameterTensors> parameters) {
+  for (const kernels::ParameterTensors& own : parameters) {
+    if (own.ema.empty()) continue;
+    RETURN_IF_ERROR(stream.Copy(own.ema.data, own.value.data, own.value.bytes()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,

@@ -25,6 +25,9 @@ struct Optimizer {
   float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;
   float momentum = 0.9F;
   float clip_norm = 0.0F;  // scales gradients so that their global norm is at most this; 0: never
+  // Decay of an exponential moving average (EMA) of each parameter, which evaluations use and
+  // checkpoints have as the parameter's value; 0: none.
+  float ema_decay = 0.0F;
   // Updates wait until all gradients are known, and change nothing if one is NaN or infinite;
   // implied by clipping.
   bool checks_gradients = false;
@@ -34,11 +37,19 @@ struct Optimizer {
     return {.kind = Kind::kSgd, .weight_decay = 0.0F, .momentum = momentum};
   }
 
-  // Number of float tensors of a parameter's size kept for each parameter. They start at 0.
+  // Number of float tensors of a parameter's size kept for each parameter: those of the optimizer's
+  // type, which start at 0, and the average, if there is one.
   int states() const;
+  bool has_ema() const { return ema_decay > 0.0F; }
+  // Returns the number of the average among the states. Pre-condition: has_ema().
+  int ema_state() const { return states() - 1; }
+  // Returns the share that the new value gets in the average at a step, which counts from 1. The
+  // average starts at the initial value and follows faster at first, so that it soon forgets it:
+  // the decay is that of the options or, if that is less, (1 + step) / (10 + step).
+  float EmaShareAt(int64_t step) const;
   // True if the norm of all gradients is computed before any update.
   bool waits_for_norm() const { return clip_norm > 0.0F || checks_gradients; }
-  // Names a state like PyTorch's optimizers do: "exp_avg", "exp_avg_sq"; "momentum_buffer".
+  // Names a state like PyTorch's optimizers do: "exp_avg", "exp_avg_sq"; "momentum_buffer"; "ema".
   // Pre-condition: in [0, states()).
   const char* state_name(int state) const;
   // Returns the work of updating that many parameters, for the cost model.
@@ -74,6 +85,9 @@ struct OptimizerType {
   bool Has(const HyperParameter& parameter) const;
 };
 
+// Returns the place of a state among the tensors of a parameter.
+kernels::Tensor& StateOf(const Optimizer& optimizer, kernels::ParameterTensors& tensors, int state);
+
 // Returns all of them, in the order of `kind`.
 absl::Span<const OptimizerType> OptimizerTypes();
 const OptimizerType& TypeOf(const Optimizer& optimizer);
@@ -105,8 +119,12 @@ struct UpdateStep {
 absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
                               kernels::Device& device, const kernels::ParameterGroup& group);
 
-// Performs an update of `parameters` that changes nothing, while gradients and states are 0: it
-// loads what updates need, and waits for that.
+// Sets the average of each parameter that has one to its value.
+absl::Status CopyToAverages(kernels::Stream& stream,
+                            absl::Span<const kernels::ParameterTensors> parameters);
+
+// Performs an update of `parameters` that changes nothing but their averages, which have not
+// started, while gradients and states are 0: it loads what updates need, and waits for that.
 absl::Status WarmUpUpdate(const Optimizer& optimizer, kernels::Device& device,
                           absl::Span<const kernels::ParameterTensors> parameters);
 

@@ -47,14 +47,14 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
     // A moving average leaves a gap among the states, which have the places of the gradients.
     const int own_states = piece.average.has_value() ? 0 : options.optimizer.states();
     for (int state = 0; state < own_states; ++state) {
-      piece.states[static_cast<size_t>(state)] = {
-          states + state * state_bytes + (begin - range.begin), gradient.dtype,
-          kernels::Shape{count}};
+      Tensor& tensor = StateOf(options.optimizer, piece, state);
+      tensor = {states + state * state_bytes + (begin - range.begin), gradient.dtype,
+                kernels::Shape{count}};
       trained.push_back({.parameter = parameter.original(),
                          .is_copy = parameter.is_copy(),
                          .state = state,
                          .first = first,
-                         .tensor = piece.states[static_cast<size_t>(state)]});
+                         .tensor = tensor});
     }
   }
   return pieces;
@@ -74,16 +74,15 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
   kernels::OptimizerOps& ops = device_.ops().optimizer();
   const int64_t bytes = options.gradients.bytes();
   std::byte* states = options.states;
-  std::vector<ParameterTensors> of_all_parts;
   for (int64_t part = 0; part < partition::ReductionParts(bytes, options.replication); ++part) {
     const auto range = partition::ShardOf(bytes, part, options.replica, options.replication);
     const std::vector<ParameterTensors> pieces =
         PiecesIn(range, options, states, range.bytes(), trained_);
     ASSIGN_OR_RETURN(parts_.emplace_back(), ops.CreateGroup(device_.stream(), pieces));
-    of_all_parts.insert(of_all_parts.end(), pieces.begin(), pieces.end());
+    pieces_.insert(pieces_.end(), pieces.begin(), pieces.end());
     states += options.optimizer.states() * range.bytes();
   }
-  if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate(optimizer_, device_, of_all_parts));
+  if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate(optimizer_, device_, pieces_));
   const bool rounds =
       std::any_of(options.tensors.begin(), options.tensors.end(),
                   [](const ParameterTensors& tensors) { return !tensors.working.empty(); });
@@ -97,6 +96,11 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
 
 absl::Status OptimizerShard::UpdatePart(int64_t part) {
   return UpdateParameters(optimizer_, step_, device_, *parts_[static_cast<size_t>(part)]);
+}
+
+absl::Status OptimizerShard::SwapPart(int64_t part) {
+  return device_.ops().optimizer().SwapAverages(device_.stream(),
+                                                *parts_[static_cast<size_t>(part)]);
 }
 
 absl::Status OptimizerShard::Finish() {

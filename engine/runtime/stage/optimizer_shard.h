@@ -45,6 +45,11 @@ class OptimizerShard {
   void Begin(const UpdateStep& step) { step_ = step; }
   // Updates the shard of a part. A job of the device's stream, as is Finish.
   absl::Status UpdatePart(int64_t part);
+  // Exchanges values and averages of the shard of a part (Optimizer::has_ema), instead of an
+  // update.
+  absl::Status SwapPart(int64_t part);
+  // Sets the averages of all parts to their values. A job of the device's stream.
+  absl::Status StartAverages() { return CopyToAverages(device_.stream(), pieces_); }
   // Brings the values into the form that layers read, once all parts have those of all replicas.
   absl::Status Finish();
 
@@ -57,6 +62,7 @@ class OptimizerShard {
   const Optimizer optimizer_;
   UpdateStep step_;
   std::vector<TrainedPiece> trained_;
+  std::vector<kernels::ParameterTensors> pieces_;                // of all parts
   std::vector<std::unique_ptr<kernels::ParameterGroup>> parts_;  // the shard of each
   std::unique_ptr<kernels::ParameterGroup> all_;  // those of all replicas; null without rounding
 };

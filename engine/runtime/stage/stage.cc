@@ -192,8 +192,8 @@ void Stage::PlaceParameters(std::byte* resident) {
     const bool is_rounded = type != DType::kFloat32 && !is_average;
     tensors.value = take(values, is_rounded && !trains ? type : parameter.type, shape);
     if (trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
-    for (size_t state = 0; !is_average && state < static_cast<size_t>(own_states); ++state) {
-      tensors.states[state] = take(states, DType::kFloat32, shape);
+    for (int state = 0; !is_average && state < own_states; ++state) {
+      StateOf(options_.optimizer, tensors, state) = take(states, DType::kFloat32, shape);
     }
     if (is_rounded && trains) tensors.working = take(others, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
@@ -346,6 +346,12 @@ absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values)
   return Finish();
 }
 
+absl::Status Stage::StartAverages() { return CopyToAverages(device_.stream(), tensors_); }
+
+absl::Status Stage::SwapAverages() {
+  return device_.ops().optimizer().SwapAverages(device_.stream(), *all_parameters_);
+}
+
 std::vector<TrainedPiece> Stage::TrainedPieces() const {
   std::vector<TrainedPiece> pieces;
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -353,7 +359,8 @@ std::vector<TrainedPiece> Stage::TrainedPieces() const {
     const bool is_copy = parameters_[i].is_copy();
     pieces.push_back({.parameter = id, .is_copy = is_copy, .tensor = tensors_[i].value});
     for (int state = 0; state < options_.optimizer.states(); ++state) {
-      const Tensor& tensor = tensors_[i].states[static_cast<size_t>(state)];
+      kernels::ParameterTensors tensors = tensors_[i];
+      const Tensor& tensor = StateOf(options_.optimizer, tensors, state);
       if (tensor.empty()) continue;
       pieces.push_back({.parameter = id, .is_copy = is_copy, .state = state, .tensor = tensor});
     }

@@ -160,6 +160,11 @@ class Stage {
   // optimizer is not sharded.
   absl::Status Update(const UpdateStep& update);
 
+  // Sets the averages of parameters (Optimizer::has_ema) to their values; exchanges both, so that
+  // layers read the averages, or again the values. Pre-condition: the optimizer is not sharded.
+  absl::Status StartAverages();
+  absl::Status SwapAverages();
+
   // Copies the loss stage's results to the host, in the stream's order: for Result, once the stream
   // has finished, about a micro-batch whose F and, in training, B came before. Does nothing without
   // a loss.

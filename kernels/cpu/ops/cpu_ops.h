@@ -29,6 +29,7 @@ class CpuOptimizerOps final : public OptimizerOps {
   absl::Status AdamW(Stream& stream, const AdamWStep& step, const ParameterGroup& group) override;
   absl::Status Sgd(Stream& stream, const SgdStep& step, const ParameterGroup& group) override;
   absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) override;
+  absl::Status SwapAverages(Stream& stream, const ParameterGroup& group) override;
   absl::Status SquaredNorms(Stream& stream, const ParameterGroup& group,
                             const Tensor& squares) override;
   absl::Status ClipScale(Stream& stream, const Tensor& squares, float clip_norm, const Tensor& norm,

@@ -48,6 +48,14 @@ void SgdTile(const SgdCoefficients c, int64_t n, const float* __restrict g, floa
   }
 }
 
+// Moves the average of n elements towards their new values, while these are in a cache.
+void AverageTile(const ParameterTensors& parameter, float share, int64_t begin, int64_t n) {
+  if (parameter.ema.empty()) return;
+  const float* __restrict p = parameter.value.f32() + begin;
+  float* __restrict ema = parameter.ema.f32() + begin;
+  for (int64_t i = 0; i < n; ++i) ema[i] += share * (p[i] - ema[i]);
+}
+
 // Rounds n elements of a parameter from `begin` on, for the layers, directly after their update,
 // while they are in a cache.
 void RoundTile(const ParameterTensors& parameter, int64_t begin, int64_t n) {
@@ -144,6 +152,7 @@ absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
       AdamWTile(coefficients, tiles.length(tile), parameter.gradient.f32() + begin,
                 parameter.value.f32() + begin, parameter.states[0].f32() + begin,
                 parameter.states[1].f32() + begin);
+      AverageTile(parameter, step.ema_share, begin, tiles.length(tile));
       RoundTile(parameter, begin, tiles.length(tile));
     });
   }
@@ -166,6 +175,7 @@ absl::Status CpuOptimizerOps::Sgd(Stream& stream, const SgdStep& step,
       const int64_t begin = tiles.begin(tile);
       SgdTile(coefficients, tiles.length(tile), parameter.gradient.f32() + begin,
               parameter.value.f32() + begin, parameter.states[0].f32() + begin);
+      AverageTile(parameter, step.ema_share, begin, tiles.length(tile));
       RoundTile(parameter, begin, tiles.length(tile));
     });
   }
@@ -177,6 +187,19 @@ absl::Status CpuOptimizerOps::RoundParameters(Stream& stream, const ParameterGro
     if (parameter.working.empty()) continue;
     const Tiling tiles(parameter.value.elements(), kTile);
     AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+      RoundTile(parameter, tiles.begin(tile), tiles.length(tile));
+    });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuOptimizerOps::SwapAverages(Stream& stream, const ParameterGroup& group) {
+  for (const ParameterTensors& parameter : ParametersOf(group)) {
+    if (parameter.ema.empty()) continue;
+    const Tiling tiles(parameter.value.elements(), kTile);
+    AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+      float* const p = parameter.value.f32() + tiles.begin(tile);
+      std::swap_ranges(p, p + tiles.length(tile), parameter.ema.f32() + tiles.begin(tile));
       RoundTile(parameter, tiles.begin(tile), tiles.length(tile));
     });
   }

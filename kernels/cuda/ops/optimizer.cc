@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,8 @@ class CudaParameterGroup final : public ParameterGroup {
         .chunk_count = static_cast<int32_t>(cut.chunks.size()),
         .first_chunk = reinterpret_cast<const int32_t*>(memory.data() + first_at),
         .parameter_count = static_cast<int32_t>(parameters.size()),
+        .has_emas = std::any_of(parameters.begin(), parameters.end(),
+                                [](const ParameterTensors& own) { return !own.ema.empty(); }),
         .partial_squares = reinterpret_cast<double*>(memory.data())};
     return std::unique_ptr<ParameterGroup>(
         new CudaParameterGroup(table, std::move(host), std::move(memory)));
@@ -72,7 +75,8 @@ AdamWCoefficients CoefficientsOf(const AdamWStep& step) {
           .root = static_cast<float>(1.0 / std::sqrt(correction2)),
           .keep = 1.0F - step.learning_rate * step.weight_decay,
           .learning_rate = step.learning_rate,
-          .weight_decay = step.weight_decay};
+          .weight_decay = step.weight_decay,
+          .ema_share = step.ema_share};
 }
 
 class CudaOptimizer final : public OptimizerOps {
@@ -93,7 +97,8 @@ class CudaOptimizer final : public OptimizerOps {
   absl::Status Sgd(Stream& stream, const SgdStep& step, const ParameterGroup& group) override {
     const SgdCoefficients coefficients = {.learning_rate = step.learning_rate,
                                           .momentum = step.momentum,
-                                          .weight_decay = step.weight_decay};
+                                          .weight_decay = step.weight_decay,
+                                          .ema_share = step.ema_share};
     return CudaStatus(LaunchSgd(AsCuda(stream).compute(), TableOf(group), coefficients,
                                 step.gradient_scale.f32()),
                       "LaunchSgd");
@@ -102,6 +107,11 @@ class CudaOptimizer final : public OptimizerOps {
   absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) override {
     return CudaStatus(LaunchRoundParameters(AsCuda(stream).compute(), TableOf(group)),
                       "LaunchRoundParameters");
+  }
+
+  absl::Status SwapAverages(Stream& stream, const ParameterGroup& group) override {
+    return CudaStatus(LaunchSwapAverages(AsCuda(stream).compute(), TableOf(group)),
+                      "LaunchSwapAverages");
   }
 
   absl::Status SquaredNorms(Stream& stream, const ParameterGroup& group,

@@ -60,16 +60,19 @@ struct SgdRule {
   }
 };
 
-// N neighboring elements with their states.
-template <int N, typename Rule>
+// N neighboring elements with their states and, if chunks may have them, their averages.
+template <int N, typename Rule, bool kHasEmas>
 struct Elements {
-  float value[N], gradient[N], states[Rule::kStates][N];
+  float value[N], gradient[N], states[Rule::kStates][N], ema[kHasEmas ? N : 1] = {};
 
   __device__ void Read(const ParameterChunk& chunk, int i) {
     LoadStreaming(chunk.gradient + i, gradient);
     LoadStreaming(chunk.value + i, value);
 #pragma unroll
     for (int s = 0; s < Rule::kStates; ++s) LoadStreaming(chunk.states[s] + i, states[s]);
+    if constexpr (kHasEmas) {
+      if (chunk.ema != nullptr) LoadStreaming(chunk.ema + i, ema);
+    }
   }
 
   __device__ void Update(const Rule& rule, float scale, bool decays) {
@@ -81,6 +84,7 @@ struct Elements {
       rule.Apply(gradient[i] * scale, decays, value[i], own);
 #pragma unroll
       for (int s = 0; s < Rule::kStates; ++s) states[s][i] = own[s];
+      if constexpr (kHasEmas) ema[i] += rule.c.ema_share * (value[i] - ema[i]);
     }
   }
 
@@ -88,6 +92,9 @@ struct Elements {
     StoreStreaming(chunk.value + i, value);
 #pragma unroll
     for (int s = 0; s < Rule::kStates; ++s) StoreStreaming(chunk.states[s] + i, states[s]);
+    if constexpr (kHasEmas) {
+      if (chunk.ema != nullptr) StoreStreaming(chunk.ema + i, ema);
+    }
     if (chunk.working != nullptr) {
       StoreStreaming(reinterpret_cast<__nv_bfloat16*>(chunk.working) + i, value);
     }
@@ -96,13 +103,13 @@ struct Elements {
 
 // Updates elements [begin, end) of the chunk. All reads of a batch come before its first write,
 // because the compiler, which cannot know that the arrays do not overlap, would not reorder them.
-template <int N, typename Rule>
+template <int N, bool kHasEmas, typename Rule>
 __device__ void UpdateRange(const ParameterChunk& chunk, int begin, int end, const Rule& rule,
                             float scale) {
   constexpr int kStep = kThreads * N;
   for (int first = begin + static_cast<int>(threadIdx.x) * N; first < end;
        first += kBatch * kStep) {
-    Elements<N, Rule> batch[kBatch];
+    Elements<N, Rule, kHasEmas> batch[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       if (first + k * kStep < end) batch[k].Read(chunk, first + k * kStep);
@@ -124,7 +131,7 @@ __device__ void UpdateAverage(const ParameterChunk& chunk) {
   }
 }
 
-template <typename Rule>
+template <bool kHasEmas, typename Rule>
 __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const ParameterTable table, const Rule rule, const float* gradient_scale) {
   const ParameterChunk chunk = table.chunks[blockIdx.x];
@@ -137,8 +144,8 @@ __global__ void __launch_bounds__(kThreads)
   const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
   const bool is_plain = chunk.rate_factor == 1.0F && chunk.weight_decay < 0.0F;
   const Rule own = is_plain ? rule : rule.For(chunk);
-  UpdateRange<kVector>(chunk, 0, in_vectors, own, scale);
-  UpdateRange<1>(chunk, in_vectors, chunk.elements, own, scale);
+  UpdateRange<kVector, kHasEmas>(chunk, 0, in_vectors, own, scale);
+  UpdateRange<1, kHasEmas>(chunk, in_vectors, chunk.elements, own, scale);
 }
 
 __global__ void __launch_bounds__(kThreads) RoundKernel(const ParameterTable table) {
@@ -157,12 +164,35 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const ParameterTable tab
   }
 }
 
+__global__ void __launch_bounds__(kThreads) SwapKernel(const ParameterTable table) {
+  const ParameterChunk chunk = table.chunks[blockIdx.x];
+  if (chunk.ema == nullptr) return;
+  auto* const working = reinterpret_cast<__nv_bfloat16*>(chunk.working);
+  const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) * kVector; i < in_vectors; i += kThreads * kVector) {
+    float value[kVector], ema[kVector];
+    LoadStreaming(chunk.value + i, value);
+    LoadStreaming(chunk.ema + i, ema);
+    StoreStreaming(chunk.value + i, ema);
+    StoreStreaming(chunk.ema + i, value);
+    if (working != nullptr) StoreStreaming(working + i, ema);
+  }
+  for (int i = in_vectors + static_cast<int>(threadIdx.x); i < chunk.elements; i += kThreads) {
+    const float value = chunk.value[i], ema = chunk.ema[i];
+    chunk.value[i] = ema;
+    chunk.ema[i] = value;
+    if (working != nullptr) working[i] = FromFloat<__nv_bfloat16>(ema);
+  }
+}
+
 template <typename Rule>
 cudaError_t LaunchUpdate(cudaStream_t stream, const ParameterTable& table, const Rule& rule,
                          const float* gradient_scale) {
   if (table.chunk_count == 0) return cudaSuccess;
-  return Launch(UpdateKernel<Rule>, dim3(static_cast<unsigned>(table.chunk_count)), dim3(kThreads),
-                0, stream, table, rule, gradient_scale);
+  const auto kernel = table.has_emas ? UpdateKernel<true, Rule> : UpdateKernel<false, Rule>;
+  return Launch(kernel, dim3(static_cast<unsigned>(table.chunk_count)), dim3(kThreads), 0, stream,
+                table, rule, gradient_scale);
 }
 
 }  // namespace
@@ -180,6 +210,12 @@ cudaError_t LaunchSgd(cudaStream_t stream, const ParameterTable& table,
 cudaError_t LaunchRoundParameters(cudaStream_t stream, const ParameterTable& table) {
   if (table.chunk_count == 0) return cudaSuccess;
   return Launch(RoundKernel, dim3(static_cast<unsigned>(table.chunk_count)), dim3(kThreads), 0,
+                stream, table);
+}
+
+cudaError_t LaunchSwapAverages(cudaStream_t stream, const ParameterTable& table) {
+  if (table.chunk_count == 0) return cudaSuccess;
+  return Launch(SwapKernel, dim3(static_cast<unsigned>(table.chunk_count)), dim3(kThreads), 0,
                 stream, table);
 }
 

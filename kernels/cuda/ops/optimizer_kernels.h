@@ -18,6 +18,7 @@ struct ParameterChunk {
   uint16_t* working = nullptr;  // bfloat16; may be null
   const float* gradient = nullptr;
   float* states[2] = {nullptr, nullptr};
+  float* ema = nullptr;  // may be null
   int32_t elements = 0;
   bool aligned = false;  // all of these are aligned for vectors of four elements
   bool decays = true;
@@ -35,6 +36,7 @@ struct ParameterTable {
   int32_t chunk_count = 0;
   const int32_t* first_chunk = nullptr;  // of each parameter; the end is at [parameter_count]
   int32_t parameter_count = 0;
+  bool has_emas = false;              // some chunk has one
   double* partial_squares = nullptr;  // one for each chunk: SquaredNorms' scratch
 };
 
@@ -45,9 +47,11 @@ struct AdamWCoefficients {
   float root;  // 1 / sqrt(1 - beta2^t)
   float keep;  // 1 - learning rate * weight decay, for parameters that decay
   float learning_rate, weight_decay;
+  float ema_share;
 };
 struct SgdCoefficients {
   float learning_rate, momentum, weight_decay;
+  float ema_share;
 };
 // `gradient_scale` is in device memory; null: 1.
 cudaError_t LaunchAdamW(cudaStream_t stream, const ParameterTable& table,
@@ -56,6 +60,7 @@ cudaError_t LaunchSgd(cudaStream_t stream, const ParameterTable& table,
                       const SgdCoefficients& coefficients, const float* gradient_scale);
 
 cudaError_t LaunchRoundParameters(cudaStream_t stream, const ParameterTable& table);
+cudaError_t LaunchSwapAverages(cudaStream_t stream, const ParameterTable& table);
 
 // Writes squares (parameter_count).
 cudaError_t LaunchSquaredNorms(cudaStream_t stream, const ParameterTable& table, double* squares);

@@ -42,8 +42,8 @@ ParameterChunks CutIntoChunks(absl::Span<const ParameterTensors> parameters) {
   for (const ParameterTensors& parameter : parameters) {
     const int64_t elements = parameter.value.elements();
     bool aligned = true;
-    for (const Tensor& tensor :
-         {parameter.value, parameter.gradient, parameter.states[0], parameter.states[1]}) {
+    for (const Tensor& tensor : {parameter.value, parameter.gradient, parameter.states[0],
+                                 parameter.states[1], parameter.ema}) {
       CheckTensor(tensor, DType::kFloat32, elements);
       aligned = aligned && IsAligned(tensor);
     }
@@ -58,6 +58,7 @@ ParameterChunks CutIntoChunks(absl::Span<const ParameterTensors> parameters) {
            .gradient = From<float>(parameter.gradient, begin),
            .states = {From<float>(parameter.states[0], begin),
                       From<float>(parameter.states[1], begin)},
+           .ema = From<float>(parameter.ema, begin),
            .elements = static_cast<int32_t>(std::min<int64_t>(elements - begin, kChunkElements)),
            .aligned = aligned,
            .decays = parameter.decays,

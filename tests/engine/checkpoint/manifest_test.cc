@@ -57,6 +57,7 @@ Manifest Full() {
                    .label_stddev = 3.5},
       .options = {{"--width", "4", true}, {"--data", "a b", false}}};
   manifest.optimizer.clip_norm = 0.1F;
+  manifest.optimizer.ema_decay = 0.9F;
   manifest.plan.model = "default";
   manifest.plan.plan = {
       .first_layer = {0, 1},

@@ -71,6 +71,7 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) { s.options.optimizer.beta2 = 0.5F; },
       [](Subject& s) { s.options.optimizer.epsilon = 0.5F; },
       [](Subject& s) { s.options.optimizer.clip_norm = 0.5F; },
+      [](Subject& s) { s.options.optimizer.ema_decay = 0.5F; },
       [](Subject& s) { s.options.learning_rate = LearningRate::Constant(0.1F); },
       // Only the last bit differs.
       [](Subject& s) { s.options.learning_rate = LearningRate::Constant(0.10000001F); },

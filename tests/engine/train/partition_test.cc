@@ -39,6 +39,7 @@ constexpr int64_t kCutMicroBatchRows = 18;  // more than one tile of rows, and n
 constexpr int64_t kCutBatchRows = kCutMicroBatches * kCutMicroBatchRows;
 constexpr int kSteps = 3;
 constexpr float kClipNorm = 0.05F;  // far below the norms that occur
+constexpr float kEmaDecay = 0.25F;
 
 // Everything that a run produces and that must not depend on the partition.
 struct Answer {
@@ -127,6 +128,7 @@ Answer AnswerOf(Trainer& trainer) {
 
 std::vector<Optimizer> Optimizers() {
   std::vector<Optimizer> optimizers = {Optimizer::AdamW(), Optimizer::Sgd()};
+  optimizers.back().ema_decay = kEmaDecay;
   for (int i = 0; i < 2; ++i) {
     optimizers.push_back(optimizers[static_cast<size_t>(i)]);
     optimizers.back().clip_norm = kClipNorm;
@@ -136,7 +138,7 @@ std::vector<Optimizer> Optimizers() {
 
 std::string Describe(const Optimizer& optimizer) {
   return absl::StrCat(optimizer.kind == Optimizer::Kind::kAdamW ? "AdamW" : "SGD", ", clip norm ",
-                      optimizer.clip_norm);
+                      optimizer.clip_norm, ", EMA ", optimizer.ema_decay);
 }
 
 // Returns the answer of one stage on one device with one thread; the same in every call.
@@ -186,12 +188,13 @@ TEST_P(Partitions, TakeThePredictedMemory) {
   }
 }
 
-// Gradients are clipped, which takes tables for the norms.
+// Gradients are clipped, which takes tables for the norms, and parameters are averaged.
 TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
   const partition::Plan plan = PlanFor(GetParam());
   int64_t largest = 0;
   Optimizer optimizer = Optimizer::AdamW();
   optimizer.clip_norm = kClipNorm;
+  optimizer.ema_decay = kEmaDecay;
   const std::vector<DeviceReport> devices = TrainerOn(GetParam(), optimizer)->Devices().value();
   for (const DeviceReport& device : devices) {
     largest = std::max(largest, device.predicted_peak_bytes);

@@ -147,10 +147,20 @@ TEST_P(Resume, EveryPlanWritesTheSameFiles) {
   EXPECT_THAT(expected, ::testing::SizeIs(::testing::Gt(8)));
 }
 
+// Evaluations are by the averages, so all that a run is judged by depends on these, too.
+Optimizer AdamWWithAverages() {
+  Optimizer optimizer = Optimizer::AdamW();
+  optimizer.ema_decay = 0.5F;
+  return optimizer;
+}
+
 INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
-                         ::testing::Values(Optimizer::AdamW(), Optimizer::Sgd()),
+                         ::testing::Values(Optimizer::AdamW(), Optimizer::Sgd(),
+                                           AdamWWithAverages()),
                          [](const auto& optimizer) {
-                           return optimizer.param.kind == Optimizer::Kind::kSgd ? "Sgd" : "AdamW";
+                           const bool is_sgd = optimizer.param.kind == Optimizer::Kind::kSgd;
+                           return absl::StrCat(is_sgd ? "Sgd" : "AdamW",
+                                               optimizer.param.has_ema() ? "WithAverages" : "");
                          });
 
 // Master parameters are float32: a run in bf16 resumes from one in fp32 and vice versa, and

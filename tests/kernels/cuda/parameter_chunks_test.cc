@@ -33,6 +33,19 @@ TEST(CutIntoChunks, CoversEachElementOnce) {
   EXPECT_EQ(covered, value.elements());
 }
 
+TEST(CutIntoChunks, CutsAveragesLikeTheirParameters) {
+  std::array<float, 4> memory;  // only addresses matter
+  const Tensor value = Float32(memory.data(), Shape{kChunkElements + 3});
+  const ParameterTensors without = {.value = value, .gradient = value};
+  ParameterTensors with = without;
+  with.ema = Float32(memory.data() + 1, value.shape);
+  const ParameterChunks cut = CutIntoChunks({with, without});
+  EXPECT_EQ(cut.chunks[0].ema, memory.data() + 1);
+  EXPECT_EQ(cut.chunks[1].ema, memory.data() + 1 + kChunkElements);
+  EXPECT_EQ(cut.chunks[2].ema, nullptr);
+  EXPECT_FALSE(cut.chunks[0].aligned);
+}
+
 TEST(CutIntoChunksDeath, RefusesTensorsOfOtherSizes) {
   std::array<float, 8> memory;
   const ParameterTensors parameter = {.value = Float32(memory.data(), Shape{8}),

@@ -59,6 +59,7 @@ struct Parameter {
   }
 
   std::vector<float> value, gradient, m, v;
+  std::vector<float> ema;  // empty: it has none
   bool decays = true;
   float rate_factor = 1.0F;
   std::optional<float> weight_decay;
@@ -83,7 +84,7 @@ std::vector<Parameter> ManyParameters() {
 }
 
 struct State {
-  Vector value, m, v, working;
+  Vector value, m, v, working, ema;
 };
 struct Outcome {
   std::vector<State> states;  // per parameter
@@ -104,7 +105,8 @@ class OptimizerTest : public OpTest<Case> {
           std::vector<Tensor> touched;
           for (const Parameter& parameter : parameters) {
             const ParameterTensors& of = tensors.emplace_back(Place(bench, parameter, has_v));
-            touched.insert(touched.end(), {of.value, of.states[0], of.states[1], of.working});
+            touched.insert(touched.end(),
+                           {of.value, of.states[0], of.states[1], of.working, of.ema});
           }
           const Tensor factor = scale.has_value() ? bench.Floats({1}, {*scale}) : Tensor{};
           touched.push_back(bench.ResultOf(DType::kFloat64, {std::ssize(parameters)}));
@@ -117,8 +119,9 @@ class OptimizerTest : public OpTest<Case> {
           return touched;
         });
     Outcome outcome;
-    for (size_t i = 0; i + 4 < results.size(); i += 4) {
-      outcome.states.push_back({results[i], results[i + 1], results[i + 2], results[i + 3]});
+    for (size_t i = 0; i + 5 < results.size(); i += 5) {
+      outcome.states.push_back(
+          {results[i], results[i + 1], results[i + 2], results[i + 3], results[i + 4]});
     }
     outcome.squares = results.back();
     return outcome;
@@ -149,6 +152,7 @@ class OptimizerTest : public OpTest<Case> {
             .working = working,
             .gradient = place(parameter.gradient),
             .states = {place(parameter.m), has_v ? place(parameter.v) : Tensor{}},
+            .ema = parameter.ema.empty() ? Tensor{} : place(parameter.ema),
             .decays = parameter.decays,
             .rate_factor = parameter.rate_factor,
             .weight_decay = parameter.weight_decay};
@@ -322,9 +326,11 @@ class Optimizer : public OptimizerTest<All> {
  protected:
   static absl::Status Both(OptimizerOps& ops, Stream& stream, const ParameterGroup& group,
                            const Tensor& scale, const Tensor& /*squares*/) {
-    RETURN_IF_ERROR(
-        ops.AdamW(stream, {.weight_decay = 0.1F, .gradient_scale = scale, .step = 1}, group));
-    return ops.Sgd(stream, {.weight_decay = 0.1F, .gradient_scale = scale}, group);
+    RETURN_IF_ERROR(ops.AdamW(
+        stream, {.weight_decay = 0.1F, .gradient_scale = scale, .step = 1, .ema_share = 0.5F},
+        group));
+    return ops.Sgd(stream, {.weight_decay = 0.1F, .gradient_scale = scale, .ema_share = 0.5F},
+                   group);
   }
 
   // Returns norm and scale for squares of shape (rows, n).
@@ -345,14 +351,88 @@ class Optimizer : public OptimizerTest<All> {
 INSTANTIATE_OP_TEST_ON(
     Backends(), Optimizer, [](const All&) { return "all"; }, ::testing::Values(All{}));
 
+// Returns them, most with an average.
+std::vector<Parameter> AveragedParameters() {
+  std::vector<Parameter> parameters = ManyParameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (p % 4 != 1) parameters[p].ema = RandomNormal(std::ssize(parameters[p].value), 1000 + p);
+  }
+  return parameters;
+}
+
+TEST_P(Optimizer, AveragesFollowTheNewValues) {
+  constexpr float kShare = 0.25F;
+  const std::vector<Parameter> parameters = AveragedParameters();
+  std::vector<Parameter> without = parameters;
+  for (Parameter& parameter : without) parameter.ema.clear();
+  for (const bool is_adam : {true, false}) {
+    const auto step = [&](OptimizerOps& ops, Stream& stream, const ParameterGroup& group,
+                          const Tensor&, const Tensor&) {
+      return is_adam ? ops.AdamW(stream, {.weight_decay = 0.1F, .ema_share = kShare}, group)
+                     : ops.Sgd(stream, {.weight_decay = 0.1F, .ema_share = kShare}, group);
+    };
+    const Outcome outcome = After(step, parameters);
+    const Outcome plain = After(step, without);
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      SCOPED_TRACE(absl::StrCat("parameter ", p));
+      EXPECT_TRUE(outcome.states[p].value == plain.states[p].value);
+      EXPECT_TRUE(outcome.states[p].m == plain.states[p].m);
+      EXPECT_TRUE(outcome.states[p].v == plain.states[p].v);
+      ExpectWorkingIsValueRounded(parameters[p], outcome.states[p]);
+      Vector expected, bounds;
+      for (size_t k = 0; k < parameters[p].ema.size(); ++k) {
+        const double before = parameters[p].ema[k], value = outcome.states[p].value[k];
+        expected.push_back((1.0 - kShare) * before + kShare * value);
+        bounds.push_back(Gamma(3) * (std::fabs(before) + std::fabs(value)));
+      }
+      EXPECT_THAT(outcome.states[p].ema, CloseTo(expected, bounds));
+    }
+  }
+}
+
+TEST_P(Optimizer, AnAverageOfOneValueIsThatValue) {
+  Parameter parameter(9);
+  for (auto* values : {&parameter.gradient, &parameter.m, &parameter.v}) {
+    std::fill(values->begin(), values->end(), 0.0F);
+  }
+  parameter.ema = parameter.value;
+  const Outcome outcome =
+      After([](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor&,
+               const Tensor&) { return ops.AdamW(stream, {.ema_share = 0.3F}, group); },
+            {parameter});
+  EXPECT_EQ(outcome.states[0].ema, ToDouble(parameter.value));
+}
+
+TEST_P(Optimizer, SwapsAveragesAndRoundsThem) {
+  const std::vector<Parameter> parameters = AveragedParameters();
+  for (const int times : {1, 2}) {
+    const Outcome outcome = After(
+        [&](OptimizerOps& ops, Stream& stream, const ParameterGroup& group, const Tensor&,
+            const Tensor&) -> absl::Status {
+          for (int i = 0; i < times; ++i) RETURN_IF_ERROR(ops.SwapAverages(stream, group));
+          return absl::OkStatus();
+        },
+        parameters);
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      SCOPED_TRACE(absl::StrCat("parameter ", p));
+      const State& state = outcome.states[p];
+      const bool swaps = times == 1 && !parameters[p].ema.empty();
+      EXPECT_TRUE(state.value == ToDouble(swaps ? parameters[p].ema : parameters[p].value));
+      EXPECT_TRUE(state.ema == ToDouble(swaps ? parameters[p].value : parameters[p].ema));
+      if (!parameters[p].ema.empty()) ExpectWorkingIsValueRounded(parameters[p], state);
+    }
+  }
+}
+
 // ClipScale yields such a scale for a norm that is NaN or infinite.
 TEST_P(Optimizer, WithAScaleThatIsNoNumberChangesNothing) {
-  const std::vector<Parameter> parameters = ManyParameters();
+  const std::vector<Parameter> parameters = AveragedParameters();
   const Outcome outcome = After(Both, parameters, std::numeric_limits<float>::quiet_NaN());
   for (size_t p = 0; p < parameters.size(); ++p) {
     EXPECT_TRUE(outcome.states[p].value == ToDouble(parameters[p].value));
     EXPECT_TRUE(outcome.states[p].m == ToDouble(parameters[p].m));
     EXPECT_TRUE(outcome.states[p].v == ToDouble(parameters[p].v));
+    EXPECT_TRUE(outcome.states[p].ema == ToDouble(parameters[p].ema));
     for (const double working : outcome.states[p].working) EXPECT_TRUE(std::isnan(working));
   }
 }

@@ -661,6 +661,13 @@ std::vector<RunFlag> OptimizerFlags() {
                              ? Effect(Text(run.prepared.optimizer.clip_norm))
                              : std::nullopt;
                 })}),
+          Flag("--ema", "X", "Evaluate and keep averages of the weights, with this decay [0: none]",
+               Reads(&O::ema_decay, NumberIn(kDecay)),
+               {.in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
+                  return run.prepared.optimizer.has_ema()
+                             ? Effect(Text(run.prepared.optimizer.ema_decay))
+                             : std::nullopt;
+                })}),
           Flag("--on-nonfinite", "NAME",
                "stop or skip a step with NaN or infinite gradients [only check the loss]",
                Reads(&O::on_nonfinite,
@@ -755,7 +762,7 @@ std::vector<RunFlag> CheckpointFlags() {
   const O defaults;
   return {
       Flag("--checkpoint", "DIR",
-           "Save checkpoints here in the background [one at the end in runs/DATE-MODEL]",
+           "Save checkpoints here in the background [at the end, in runs/DATE-MODEL]",
            Reads(&O::checkpoints, ParseFolder), {.saving = FlagSaving::kNever}),
       Flag("--no-checkpoint", "",
            "Do not save the run; --json without --checkpoint does not either",

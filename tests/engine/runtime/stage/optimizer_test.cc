@@ -54,6 +54,9 @@ TEST(CheckOptimizer, RefusesWhatIsOutOfRange) {
       {[](Optimizer& o) { o.epsilon = kNan; }, "epsilon is nan"},
       {[](Optimizer& o) { o.momentum = -0.1F; }, "momentum is -0.1"},
       {[](Optimizer& o) { o.momentum = 1.0F; }, "momentum is 1"},
+      {[](Optimizer& o) { o.ema_decay = -0.1F; }, "EMA decay is -0.1"},
+      {[](Optimizer& o) { o.ema_decay = 1.0F; }, "EMA decay is 1, must be in [0, 1)"},
+      {[](Optimizer& o) { o.ema_decay = kNan; }, "EMA decay is nan"},
       {[](Optimizer& o) { o.clip_norm = -1.0F; }, "clip norm is -1"},
       {[](Optimizer& o) { o.clip_norm = kInfinity; }, "clip norm is inf"},
   };

@@ -64,6 +64,7 @@ TinyRun OnCuda(int devices, const std::string& schedule, Place place,
 
 std::vector<Optimizer> Optimizers() {
   std::vector<Optimizer> optimizers = {Optimizer::AdamW(), Optimizer::Sgd()};
+  optimizers.back().ema_decay = 0.25F;
   for (int i = 0; i < 2; ++i) {
     optimizers.push_back(optimizers[static_cast<size_t>(i)]);
     optimizers.back().clip_norm = 0.05F;  // far below the norms that occur

@@ -67,14 +67,19 @@ TEST(AgreeOnStep, IsRefusedWhereOneCannotComeThere) {
 
 DataPosition PositionAfter(int64_t steps) { return {.epoch = 3, .rows = steps, .loss_sum = 0.1}; }
 
-// Returns the snapshot of each process after N steps, when one is lost in the next step.
+// Returns the snapshot of each process after N steps, when one is lost in the next step or, if
+// parameters have averages, in an evaluation of these.
 std::vector<StateSnapshot> KeepAllBut(const ReplicatedRun& tested, int lost, int64_t steps) {
   std::vector<StateSnapshot> snapshot(static_cast<size_t>(tested.processes()));
   OnRanks(tested.processes(), [&](Rendezvous& rendezvous) -> absl::Status {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(tested, rendezvous));
     RETURN_IF_ERROR(TrainTo(*trainer, steps).status());
     if (rendezvous.rank() == lost) return absl::OkStatus();  // the others see its connections close
-    EXPECT_THAT(TrainTo(*trainer, steps + 1), Not(IsOk()));
+    if (tested.ema_decay > 0.0F) {
+      EXPECT_THAT(trainer->Evaluate(*SmallData(64)), Not(IsOk()));
+    } else {
+      EXPECT_THAT(TrainTo(*trainer, steps + 1), Not(IsOk()));
+    }
     EXPECT_EQ(trainer->steps(), steps);
     StateSnapshot& own = snapshot[static_cast<size_t>(rendezvous.rank())];
     ASSIGN_OR_RETURN(own, trainer->TakeSnapshot());
@@ -123,11 +128,12 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(ReplicatedRun{}, 2), std::tuple(ReplicatedRun{}, 3),
                       std::tuple(ReplicatedRun{.stages = 1, .replicas = 4}, 0),
                       std::tuple(ReplicatedRun{.stages = 1, .replicas = 4}, 2),
-                      std::tuple(ReplicatedRun{.stages = 1, .replicas = 3}, 1)),
+                      std::tuple(ReplicatedRun{.stages = 1, .replicas = 3}, 1),
+                      std::tuple(ReplicatedRun{.ema_decay = 0.5F}, 1)),
     [](const ::testing::TestParamInfo<std::tuple<ReplicatedRun, int>>& tested) {
       const ReplicatedRun& run = std::get<0>(tested.param);
       return absl::StrCat("Stages", run.stages, "Replicas", run.replicas, "Lost",
-                          std::get<1>(tested.param));
+                          std::get<1>(tested.param), run.ema_decay > 0.0F ? "WithAverages" : "");
     });
 
 // Restores `snapshot`, and expects that all refuse it.

@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const ReplicatedRun& run,
                                                      Rendezvous& rendezvous) {
   Optimizer optimizer = Optimizer::AdamW();
   optimizer.clip_norm = 0.5F;
+  optimizer.ema_decay = run.ema_decay;
   const DeviceSpec device = {.kind = run.device};
   ASSIGN_OR_RETURN(PreparedRun prepared,
                    PrepareRun(TinyModel(), {.devices = run.stages,
@@ -48,7 +49,13 @@ absl::StatusOr<std::string> TrainTo(Trainer& trainer, int64_t steps) {
     RETURN_IF_ERROR(
         trainer.Step(*data, Rows(4 * trainer.steps(), trainer.plan().batch_rows())).status());
   }
-  return trainer.ParametersHash();
+  ASSIGN_OR_RETURN(std::string hash, trainer.ParametersHash());
+  RETURN_IF_ERROR(trainer.WithAverages([&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const std::string of_averages, trainer.ParametersHash());
+    hash += of_averages;
+    return absl::OkStatus();
+  }));
+  return hash;
 }
 
 std::string HashOfARunThatWasLeftAlone(const ReplicatedRun& run, int64_t steps) {

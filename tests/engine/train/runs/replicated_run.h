@@ -20,6 +20,7 @@ struct ReplicatedRun {
   bool shards_optimizer = false;
   schedule::ResultsPlace results = schedule::ResultsPlace::kBeforeSteps;
   DeviceKind device = DeviceKind::kCpu;
+  float ema_decay = 0.0F;
 
   int processes() const { return stages * replicas; }
 };
@@ -28,10 +29,11 @@ struct ReplicatedRun {
 absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const ReplicatedRun& run,
                                                      Rendezvous& rendezvous);
 
-// Trains up to a number of steps, and returns the fingerprint of all parameters.
+// Trains up to a number of steps, and returns the fingerprints of all parameters and their
+// averages.
 absl::StatusOr<std::string> TrainTo(Trainer& trainer, int64_t steps);
 
-// Returns the fingerprint of a run that loses no process.
+// Returns the fingerprints of a run that loses no process.
 std::string HashOfARunThatWasLeftAlone(const ReplicatedRun& run, int64_t steps);
 
 }  // namespace stagecoach::engine
