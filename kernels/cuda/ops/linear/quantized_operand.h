@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/cuda/ops/linear/dequantize_kernels.h"
-#include "kernels/cuda/ops/linear/quantized_rows_kernels.h"
 #include "kernels/quantized_matrix.h"
 
 namespace stagecoach::kernels {
