@@ -45,6 +45,27 @@ absl::StatusOr<std::vector<std::string>> ParseNames(ObjectReader& reader, absl::
   return names;
 }
 
+// Parses what labels that are numbers are: one, or several with names.
+absl::Status ParseLabels(ObjectReader& reader, DataEncoding& encoding) {
+  constexpr base::DoubleRange kPositive = {.min = std::numeric_limits<double>::min()};
+  ASSIGN_OR_RETURN(encoding.label_names, ParseNames(reader, "names"));
+  if (encoding.label_names.empty()) {
+    ASSIGN_OR_RETURN(encoding.label_mean.emplace_back(), reader.RequiredDouble("mean", {}));
+    ASSIGN_OR_RETURN(encoding.label_stddev.emplace_back(),
+                     reader.RequiredDouble("stddev", kPositive));
+    return reader.Finish();
+  }
+  ASSIGN_OR_RETURN(encoding.label_mean, ParseNumbers(reader, "mean", {}));
+  ASSIGN_OR_RETURN(encoding.label_stddev, ParseNumbers(reader, "stddev", kPositive));
+  const size_t labels = encoding.label_names.size();
+  if (encoding.label_mean.size() != labels || encoding.label_stddev.size() != labels) {
+    return reader.Error("names", absl::StrCat("has ", labels, " elements, and mean has ",
+                                              encoding.label_mean.size(), " and stddev ",
+                                              encoding.label_stddev.size()));
+  }
+  return reader.Finish();
+}
+
 }  // namespace
 
 nlohmann::ordered_json ToJson(const DataEncoding& encoding) {
@@ -56,8 +77,13 @@ nlohmann::ordered_json ToJson(const DataEncoding& encoding) {
   }
   if (!encoding.dropped_columns.empty()) json["dropped"] = encoding.dropped_columns;
   if (!encoding.class_names.empty()) json["classes"] = encoding.class_names;
-  if (encoding.labels_are_numbers()) {
-    json["labels"] = {{"mean", encoding.label_mean}, {"stddev", encoding.label_stddev}};
+  if (encoding.label_names.empty() && encoding.labels_are_numbers()) {
+    json["labels"] = {{"mean", encoding.label_mean.front()},
+                      {"stddev", encoding.label_stddev.front()}};
+  } else if (encoding.labels_are_numbers()) {
+    json["labels"] = {{"names", encoding.label_names},
+                      {"mean", encoding.label_mean},
+                      {"stddev", encoding.label_stddev}};
   }
   if (encoding.vocabulary != 0) {
     json["tokens"] = {{"vocabulary", encoding.vocabulary}, {"bytes", encoding.tokens_are_bytes}};
@@ -84,12 +110,7 @@ absl::StatusOr<DataEncoding> ParseEncoding(ObjectReader reader) {
   ASSIGN_OR_RETURN(encoding.dropped_columns, ParseNames(reader, "dropped"));
   ASSIGN_OR_RETURN(encoding.class_names, ParseNames(reader, "classes"));
   ASSIGN_OR_RETURN(std::optional<ObjectReader> labels, reader.OptionalObject("labels"));
-  if (labels.has_value()) {
-    ASSIGN_OR_RETURN(encoding.label_mean, labels->RequiredDouble("mean", {}));
-    ASSIGN_OR_RETURN(encoding.label_stddev,
-                     labels->RequiredDouble("stddev", {.min = std::numeric_limits<double>::min()}));
-    RETURN_IF_ERROR(labels->Finish());
-  }
+  if (labels.has_value()) RETURN_IF_ERROR(ParseLabels(*labels, encoding));
   ASSIGN_OR_RETURN(std::optional<ObjectReader> tokens, reader.OptionalObject("tokens"));
   if (tokens.has_value()) {
     ASSIGN_OR_RETURN(encoding.vocabulary,

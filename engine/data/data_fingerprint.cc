@@ -73,12 +73,17 @@ void AddEncoding(const DataEncoding& encoding, base::Hasher& hasher) {
   for (const auto* const numbers : {&encoding.mean, &encoding.stddev}) {
     for (const double number : *numbers) hasher.UpdateValue(number);
   }
-  hasher.UpdateValue(encoding.label_mean);
-  hasher.UpdateValue(encoding.label_stddev);
+  // Classes hash as they did when each encoding had one mean.
+  for (size_t i = 0; i < std::max<size_t>(1, encoding.label_mean.size()); ++i) {
+    const bool has_mean = encoding.labels_are_numbers();
+    hasher.UpdateValue(has_mean ? encoding.label_mean[i] : 0.0);
+    hasher.UpdateValue(has_mean ? encoding.label_stddev[i] : 0.0);
+  }
   for (const std::vector<std::string>& texts : encoding.categories) {
     for (const std::string& text : texts) hasher.Update(text + "\n");
   }
-  for (const auto* const names : {&encoding.columns, &encoding.class_names}) {
+  for (const auto* const names :
+       {&encoding.columns, &encoding.class_names, &encoding.label_names}) {
     for (const std::string& name : *names) hasher.Update(name + "\n");
   }
 }

@@ -119,8 +119,9 @@ class SomeRows final : public Dataset {
 // Another set, with targets.
 class Labeled final : public Dataset {
  public:
-  Labeled(std::shared_ptr<const Dataset> samples, std::vector<float> numbers)
-      : Dataset({.inputs = samples->spec().inputs, .target = {TargetSpec::Kind::kValues}}),
+  Labeled(std::shared_ptr<const Dataset> samples, std::vector<float> numbers, int64_t labels)
+      : Dataset({.inputs = samples->spec().inputs,
+                 .target = {TargetSpec::Kind::kValues, labels == 1 ? Shape{} : Shape{labels}}}),
         samples_(std::move(samples)),
         numbers_(std::move(numbers)) {}
 
@@ -132,7 +133,8 @@ class Labeled final : public Dataset {
     samples_->CopyInput(i, row, absl::MakeSpan(out, static_cast<size_t>(bytes)));
   }
   void ReadTarget(int64_t row, std::byte* out) const override {
-    std::memcpy(out, &numbers_[static_cast<size_t>(row)], sizeof(float));
+    const auto labels = static_cast<size_t>(spec().target.shape.elements());
+    std::memcpy(out, &numbers_[static_cast<size_t>(row) * labels], labels * sizeof(float));
   }
 
   const std::shared_ptr<const Dataset> samples_;
@@ -284,19 +286,19 @@ void ImageDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
 void ImageDataset::ReadTarget(int64_t row, std::byte* out) const { CopyLabel(labels_, row, out); }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LabeledByNumbers(
-    std::shared_ptr<const Dataset> samples, std::vector<float> numbers) {
+    std::shared_ptr<const Dataset> samples, std::vector<float> numbers, int64_t labels) {
   STAGECOACH_CHECK(samples->spec().target.kind == TargetSpec::Kind::kNone,
                    Describe(samples->spec().target));
-  if (std::ssize(numbers) != samples->rows()) {
-    return base::DataError(
-        absl::StrFormat("%d labels, expected %d", numbers.size(), samples->rows()));
+  const int64_t expected = samples->rows() * labels;
+  if (labels < 1 || std::ssize(numbers) != expected) {
+    return base::DataError(absl::StrFormat("%d labels, expected %d", numbers.size(), expected));
   }
-  for (size_t row = 0; row < numbers.size(); ++row) {
-    if (std::isfinite(numbers[row])) continue;
-    return base::DataError(
-        absl::StrFormat("label of row %d is %g, expected a finite number", row, numbers[row]));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (std::isfinite(numbers[i])) continue;
+    return base::DataError(absl::StrFormat("label of row %d is %g, expected a finite number",
+                                           i / static_cast<size_t>(labels), numbers[i]));
   }
-  return std::make_shared<const Labeled>(std::move(samples), std::move(numbers));
+  return std::make_shared<const Labeled>(std::move(samples), std::move(numbers), labels);
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> Subset(std::shared_ptr<const Dataset> dataset,

@@ -160,10 +160,11 @@ class ImageDataset final : public Dataset {
   const std::vector<int32_t> labels_;
 };
 
-// Returns a view of `samples`, which have no targets, with a number as the target of each.
-// InvalidArgument: there are not as many numbers as rows, or one is not finite.
+// Returns a view of `samples`, which have no targets, with a number as the target of each, or
+// `labels` of them: (rows, labels). InvalidArgument: there are not as many numbers, or one is not
+// finite.
 absl::StatusOr<std::shared_ptr<const Dataset>> LabeledByNumbers(
-    std::shared_ptr<const Dataset> samples, std::vector<float> numbers);
+    std::shared_ptr<const Dataset> samples, std::vector<float> numbers, int64_t labels = 1);
 
 // Returns a view of the first `rows` rows of `dataset`, which it keeps alive. InvalidArgument
 // unless `rows` is in [1, dataset->rows()].

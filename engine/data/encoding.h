@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_DATA_ENCODING_H_
 #define STAGECOACH_ENGINE_DATA_ENCODING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,9 +22,10 @@ struct DataEncoding {
   std::vector<std::vector<std::string>> categories;
   std::vector<std::string> dropped_columns;  // of a table, which are no features
   std::vector<std::string> class_names;      // by label; none if classes are called 0, 1, 2, ...
-  // For labels that are numbers: v is learned as (v - label_mean) / label_stddev, and an output y
-  // stands for NumberOf(y). A label_stddev of 0: labels are classes.
-  double label_mean = 0.0, label_stddev = 0.0;
+  // For labels that are numbers, of which a sample has one or several: v is learned as (v -
+  // label_mean) / label_stddev, and an output y stands for NumberOf(y). None: labels are classes.
+  std::vector<double> label_mean, label_stddev;
+  std::vector<std::string> label_names;  // the columns of several; none for one
   // Vocabulary size of sequences of tokens; each id is a byte of text or a token of some tokenizer.
   // 0: other data.
   int64_t vocabulary = 0;
@@ -32,9 +34,13 @@ struct DataEncoding {
   bool rows_move = false;
   std::string tokenizer;  // its hash (engine/data/tokenizer/tokenizer.h); "": unknown
 
-  bool labels_are_numbers() const { return label_stddev > 0.0; }
-  double NumberOf(double output) const { return output * label_stddev + label_mean; }
-  double Standardized(double number) const { return (number - label_mean) / label_stddev; }
+  bool labels_are_numbers() const { return !label_stddev.empty(); }
+  double NumberOf(double output, size_t label = 0) const {
+    return output * label_stddev[label] + label_mean[label];
+  }
+  double Standardized(double number, size_t label = 0) const {
+    return (number - label_mean[label]) / label_stddev[label];
+  }
 
   // Returns the name of a label's class.
   std::string NameOf(int64_t label) const;

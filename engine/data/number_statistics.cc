@@ -21,11 +21,10 @@ NumberStatistics MeasureNumbers(absl::Span<const double> values) {
   return statistics;
 }
 
-absl::Status CheckLabelsDiffer(absl::string_view place, const DataEncoding& encoding) {
-  if (encoding.labels_are_numbers()) return absl::OkStatus();
-  return base::DataError(
-      absl::StrFormat("%s: every label to train on is %g: there is nothing to predict", place,
-                      encoding.label_mean));
+absl::Status CheckLabelsDiffer(absl::string_view place, const NumberStatistics& labels) {
+  if (labels.stddev > 0.0) return absl::OkStatus();
+  return base::DataError(absl::StrFormat(
+      "%s: every label to train on is %g: there is nothing to predict", place, labels.mean));
 }
 
 }  // namespace stagecoach::engine

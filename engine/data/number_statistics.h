@@ -4,7 +4,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/data/encoding.h"
 
 namespace stagecoach::engine {
 
@@ -17,8 +16,9 @@ struct NumberStatistics {
 // Computes the statistics. Pre-condition: `values` is not empty.
 NumberStatistics MeasureNumbers(absl::Span<const double> values);
 
-// Returns InvalidArgument, about `place`, if all labels of the training rows are one number.
-absl::Status CheckLabelsDiffer(absl::string_view place, const DataEncoding& encoding);
+// Returns InvalidArgument, about `place`, if all labels of the training rows are one number; the
+// statistics are theirs.
+absl::Status CheckLabelsDiffer(absl::string_view place, const NumberStatistics& labels);
 
 }  // namespace stagecoach::engine
 

@@ -254,8 +254,11 @@ class ModelParser {
     model.layers = std::move(list.factories);
     if (entries.empty() || outputs != classes_) {
       const std::string expected =
-          data_.has_numbers
+          data_.has_numbers && classes_ == 1
               ? "one output, the number to predict: end with a linear layer of outputs = 1"
+          : data_.has_numbers
+              ? absl::StrCat(classes_, " outputs, the numbers to predict: end with a linear layer ",
+                             "of outputs = \"classes\"")
               : absl::StrCat("one output for each of the ", classes_,
                              " classes of the data: end with a head, or with a linear layer of "
                              "outputs = \"classes\"");

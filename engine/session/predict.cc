@@ -18,6 +18,7 @@
 #include "engine/comm/launch.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/data/chat/chat_dataset.h"
+#include "engine/data/data_files.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/formats/load.h"
@@ -114,6 +115,12 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
                        "statistics differ; to predict all that is in it now, name it with --data"));
     }
   } else if (task.wants_scores && HoldsChats(source.spec)) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> files, DataFilesOf(source.spec));
+    if (files.size() > 1) {
+      return base::UsageError(absl::StrCat("--scores has a line for each of one file, and ",
+                                           source.spec, " names ", files.size(),
+                                           ": score them one by one"));
+    }
     ASSIGN_OR_RETURN(ChatSamples samples,
                      LoadChatLines(source.spec, source.tokens, manifest.encoding, nullptr));
     task.data = std::move(samples.data);

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -24,6 +25,7 @@
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/peft.h"
 #include "engine/data/chat/chat_dataset.h"
+#include "engine/data/data_files.h"
 #include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
@@ -456,10 +458,17 @@ absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
 
 std::string DescribeReading(const std::string& data) {
   if (absl::StartsWith(data, "synthetic:")) return absl::StrCat("makes ", data);
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(data, error);  // not of a directory or a pipe
-  if (error) return absl::StrCat("reads ", data);
-  return absl::StrCat("reads ", data, " (", base::FormatBytes(static_cast<int64_t>(bytes)), ")");
+  const absl::StatusOr<std::vector<std::string>> files = DataFilesOf(data);
+  if (!files.ok()) return absl::StrCat("reads ", data);
+  uintmax_t bytes = 0;
+  for (const std::string& file : *files) {
+    std::error_code error;
+    bytes += std::filesystem::file_size(file, error);  // not of a directory or a pipe
+    if (error) return absl::StrCat("reads ", data);
+  }
+  return absl::StrCat("reads ", data, " (",
+                      files->size() > 1 ? absl::StrCat(files->size(), " files, ") : "",
+                      base::FormatBytes(static_cast<int64_t>(bytes)), ")");
 }
 
 std::string NameOfModel(const RunConfig& options) {

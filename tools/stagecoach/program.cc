@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
+#include "base/system/file.h"
 #include "base/text/nearest.h"
 #include "engine/nn/catch_exceptions.h"
 #include "tools/stagecoach/flags/add_flag.h"
@@ -123,6 +124,13 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
   const std::string word = left[0].substr(0, left[0].find('='));
   if (const absl::string_view hint = HintFor(app, word); !hint.empty()) {
     return UsageError(app, absl::StrCat("unknown argument \"", word, "\"; ", hint));
+  }
+  const CLI::Option* const data = app.get_option_no_throw("--data");
+  if (data != nullptr && data->count() > 0 && base::Exists(word)) {
+    // The shell has replaced a pattern.
+    return UsageError(app, absl::StrCat("unknown argument \"", word,
+                                        "\"; several files of --data have commas between them, or "
+                                        "are a pattern in quotes: --data 'part-*.csv'"));
   }
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {

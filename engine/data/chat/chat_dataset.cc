@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -18,6 +19,7 @@
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/chat/chat_template.h"
 #include "engine/data/chat/packing.h"
+#include "engine/data/data_files.h"
 #include "engine/data/file_name.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "kernels/loss_terms.h"
@@ -36,15 +38,20 @@ void Trim(ChatTokens& example) {
   }
 }
 
-// Reads the examples of a file.
+// Reads the examples of a file, or of several.
 class ChatReader {
  public:
   ChatReader(std::string path, const TokenOptions& options, const Tokenizer& tokenizer)
       : path_(std::move(path)), options_(options), tokenizer_(tokenizer) {}
 
   absl::StatusOr<std::vector<ChatTokens>> Read(const Notice& on_notice) {
-    RETURN_IF_ERROR(ReadChatFile(
-        path_, [&](int64_t line, const ChatExample& example) { return Add(line, example); }));
+    ASSIGN_OR_RETURN(const std::vector<std::string> files, DataFilesOf(path_));
+    for (const std::string& file : files) {
+      RETURN_IF_ERROR(ReadChatFile(file, [&](int64_t line, const ChatExample& example) {
+        RETURN_IF_ERROR(CheckKind(files.front(), example));
+        return Add(line, example);
+      }));
+    }
     const auto tell = [&](const std::string& why, const char* advice) {
       const int64_t count = std::count_if(
           lines_.begin(), lines_.end(), [&](const ChatLine& line) { return line.left_out == why; });
@@ -63,6 +70,17 @@ class ChatReader {
   static constexpr char kWithoutAnswers[] = "no token to train on";
   std::string TooLong() const {
     return absl::StrCat("longer than the context of ", options_.context, " tokens");
+  }
+
+  // The lines of a file are of one kind (ReadChatFile), and so are those of several.
+  absl::Status CheckKind(const std::string& first_file, const ChatExample& example) {
+    static constexpr const char* kKinds[] = {"messages", "a prompt and a completion", "a text"};
+    static_assert(std::size(kKinds) == std::variant_size_v<ChatExample>);
+    if (!kind_.has_value()) kind_ = example.index();
+    if (*kind_ == example.index()) return absl::OkStatus();
+    return base::DataError(absl::StrCat("the line has ", kKinds[example.index()], ", and those of ",
+                                        first_file, " have ", kKinds[*kind_],
+                                        ": examples of several files are of one kind"));
   }
 
   absl::Status Add(int64_t line, const ChatExample& example) {
@@ -95,6 +113,7 @@ class ChatReader {
   const std::string path_;
   const TokenOptions& options_;
   const Tokenizer& tokenizer_;
+  std::optional<size_t> kind_;  // of all examples
   std::optional<ChatTemplate> template_;
   std::vector<ChatTokens> examples_;
   std::vector<ChatLine> lines_;
@@ -166,7 +185,7 @@ int64_t LearnedTokens(const ChatTokens& example) {
   return std::count(example.trained.begin() + 1, example.trained.end(), 1);
 }
 
-bool HoldsChats(const std::string& path) { return HasEnding(path, ".jsonl"); }
+bool HoldsChats(const std::string& spec) { return HasEnding(FirstDataFile(spec), ".jsonl"); }
 
 absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Create(
     const std::vector<ChatTokens>& examples, int64_t context, int64_t vocabulary,

@@ -80,21 +80,23 @@ int64_t LearnedTokens(const ChatTokens& example);
 absl::StatusOr<ChatTemplate> ChatTemplateFor(const std::string& named,
                                              const std::string& tokenizer);
 
-// Returns whether there are examples in a file of JSON lines: a path that ends in ".jsonl".
-bool HoldsChats(const std::string& path);
+// Returns whether there are examples in a file of JSON lines: a path that ends in ".jsonl", or the
+// first of several (DataFilesOf).
+bool HoldsChats(const std::string& spec);
 
 // A context that follows from the examples is a multiple of this.
 inline constexpr int64_t kContextGranule = 64;
 // And, if examples are packed, at least this, so that several fit.
 inline constexpr int64_t kLeastPackedContext = 1024;
 
-// Loads a training and a test set, whose examples are the last ones of the file: test_fraction of
-// them, rounded down, but at least one. Examples of more than the context + 1 tokens, and those
-// without a token to learn, are left out, and `on_notice` is told how many; it may be empty. With
-// TokenOptions::context_is_limit, the context is what the longest example needs, rounded up to a
-// multiple of kContextGranule, and of packed ones at least kLeastPackedContext. Errors: those of
-// ReadChatFile, TokenizeChat, Tokenizer::Load, FindChatTemplate and LoadChatTemplate;
-// InvalidArgument: no tokenizer is named, or no example is left for one of the sets.
+// Loads a training and a test set, whose examples are the last ones of the file, or of all files
+// that the path names (DataFilesOf): test_fraction of them, rounded down, but at least one.
+// Examples of more than the context + 1 tokens, and those without a token to learn, are left out,
+// and `on_notice` is told how many; it may be empty. With TokenOptions::context_is_limit, the
+// context is what the longest example needs, rounded up to a multiple of kContextGranule, and of
+// packed ones at least kLeastPackedContext. Errors: those of ReadChatFile, TokenizeChat,
+// Tokenizer::Load, FindChatTemplate and LoadChatTemplate; InvalidArgument: no tokenizer is named,
+// or no example is left for one of the sets.
 absl::StatusOr<TrainTest> LoadChats(const std::string& path, const TokenOptions& options,
                                     const std::function<void(const std::string&)>& on_notice);
 

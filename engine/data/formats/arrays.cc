@@ -299,9 +299,9 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, const ArrayOp
     classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   } else {
     const NumberStatistics statistics = MeasureNumbers(train.numbers);
-    encoding.label_mean = statistics.mean;
-    encoding.label_stddev = statistics.stddev;
-    RETURN_IF_ERROR(CheckLabelsDiffer(ArrayFile(directory, "y_train"), encoding));
+    RETURN_IF_ERROR(CheckLabelsDiffer(ArrayFile(directory, "y_train"), statistics));
+    encoding.label_mean = {statistics.mean};
+    encoding.label_stddev = {statistics.stddev};
   }
   auto train_set = DatasetOfArray(std::move(train), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));

@@ -18,6 +18,7 @@ const DataFormat kChatFormat = {
         [](const DataSource& source, const DataEncoding& encoding, int64_t /*classes*/) {
           return LoadChatSamples(source.spec, source.tokens, encoding, source.on_notice);
         },
+    .takes_files = true,
     .test_fraction = kDefaultTestFraction,
 };
 

@@ -18,7 +18,7 @@ struct DataFormat {
   const char* name = nullptr;  // in help: "csv"
   const char* form = nullptr;  // in messages: "a .csv file"
   // Returns whether the data at source.spec, which is not empty, have this format, unless they have
-  // one above it in the table.
+  // one above it in the table. The first of several files decides.
   bool (*matches)(const DataSource& source) = nullptr;
   // Loads both sets, or the training set alone. Errors are those of LoadData, or ResourceExhausted
   // for a file above the reader's limit.
@@ -30,6 +30,7 @@ struct DataFormat {
   bool has_numbers = false;       // labels may be numbers, and not only classes
   bool has_label_column = false;  // DataSource::label_column says which column has the labels
   bool has_image_files = false;   // images are of any size, and become those of image_size
+  bool takes_files = false;       // several files are one data set (engine/data/data_files.h)
   // The share of a file that is the test set, by default; 0: there is a test set of its own.
   double test_fraction = 0.0;
   // Returns whether the test set is a share of the data; null: it is, if they are one file.

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "base/system/file.h"
 #include "base/text/nearest.h"
+#include "engine/data/data_files.h"
 #include "engine/data/formats/format.h"
 
 namespace stagecoach::engine {
@@ -57,13 +58,53 @@ absl::Status CheckIsNotParquet(const std::string& spec) {
       spec, "').to_csv('", csv, "', index=False)\""));
 }
 
+// Several files must be of one format, and one that takes them.
+absl::Status CheckIsOneFormat(const DataSource& source, const std::vector<std::string>& files,
+                              const DataFormat& format) {
+  if (files.size() == 1) return absl::OkStatus();
+  if (!format.takes_files) {
+    return base::DataError(absl::StrCat(files.front(), " and ", files.size() - 1,
+                                        files.size() == 2 ? " other" : " others", ": the format ",
+                                        format.name, " takes one name; several are read of ",
+                                        DescribeDataForms(&DataFormat::takes_files)));
+  }
+  for (const std::string& file : files) {
+    if (IsDirectory(file)) {
+      return base::DataError(
+          absl::StrCat(file, " is a directory, and not one whose files are all of the format ",
+                       format.name, ", so it cannot be one of several"));
+    }
+    DataSource one = source;
+    one.spec = file;
+    const DataFormat* const own = FindDataFormat(one);
+    if (own == &format) continue;
+    // IDX may be in any file.
+    const bool is_known = own != nullptr && own->takes_files;
+    return base::DataError(absl::StrCat(
+        file, is_known ? absl::StrCat(": its format is ", own->name) : ": its format is not known",
+        ", and that of ", files.front(), " is ", format.name,
+        ": several files of data have one format"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<const DataFormat*> FormatOf(const DataSource& source) {
   if (source.spec.empty()) {
     return base::DataError(absl::StrCat("no data given, expected ", DescribeDataForms()));
   }
-  RETURN_IF_ERROR(CheckIsNotParquet(source.spec));
-  if (const DataFormat* const format = FindDataFormat(source); format != nullptr) return format;
-  return base::Exists(source.spec) ? UnknownDataFormat(source.spec) : NotThere(source.spec);
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, DataFilesOf(source.spec));
+  for (const std::string& file : files) {
+    if (files.size() > 1 && !base::Exists(file)) return NotThere(file);
+    RETURN_IF_ERROR(CheckIsNotParquet(file));
+  }
+  DataSource first = source;
+  if (files.size() > 1) first.spec = files.front();
+  const DataFormat* const format = FindDataFormat(first);
+  if (format == nullptr) {
+    return base::Exists(files.front()) ? UnknownDataFormat(files.front()) : NotThere(files.front());
+  }
+  RETURN_IF_ERROR(CheckIsOneFormat(source, files, *format));
+  return format;
 }
 
 // Loads the test samples of `spec` itself only if there is no test_spec.
@@ -123,9 +164,11 @@ std::string DescribeDataForms(bool DataFormat::*property) {
 }
 
 absl::Status UnknownDataFormat(const std::string& spec) {
+  const bool is_directory = IsDirectory(spec);
   return base::DataError(absl::StrCat(
-      spec, IsDirectory(spec) ? " is a directory without files of a" : " is a file of no",
-      " known form, expected ", DescribeDataForms()));
+      spec, is_directory ? " is a directory without files of a" : " is a file of no",
+      " known form, expected ", DescribeDataForms(),
+      is_directory ? ", or a directory of .csv, .jsonl, .txt, .bin or .npy files alone" : ""));
 }
 
 bool IsDirectory(const std::string& path) {
@@ -154,7 +197,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> SomeTrainingRows(
 bool IsDivided(const DataSource& source) {
   const DataFormat* const format = FindDataFormat(source);
   if (format == nullptr || format->test_fraction == 0.0) return false;
-  return format->is_divided != nullptr ? format->is_divided(source) : !IsDirectory(source.spec);
+  return format->is_divided != nullptr ? format->is_divided(source)
+                                       : !IsDirectory(FirstDataFile(source.spec));
 }
 
 absl::StatusOr<TrainTest> LoadData(const DataSource& source) {

@@ -18,7 +18,8 @@ namespace stagecoach::engine {
 // Describes the origin of a run's samples, as a user writes it.
 struct DataSource {
   // "synthetic:ROWSxFEATURESxCLASSES" (engine/data/formats/synthetic.h), or a file or a directory
-  // of one of the formats of engine/data/formats/format.h.
+  // of one of the formats of engine/data/formats/format.h, or several files of one format that
+  // takes them (engine/data/data_files.h), whose samples follow each other as if they were joined.
   std::string spec;
   // Origin of the test set, as for LoadSamples; "": `spec`. All of a file is then used for
   // training, and a directory's own test set is not read.
@@ -26,7 +27,7 @@ struct DataSource {
   // The share of a divided file (IsDivided) that is its test set, in (0, 1); unset:
   // DataFormat::test_fraction.
   std::optional<double> test_fraction;
-  std::string label_column = "label";        // in a .csv file
+  std::string label_column = "label";        // in a .csv file; CsvOptions
   std::vector<std::string> dropped_columns;  // of a .csv file
   LabelKind labels = LabelKind::kClasses;    // kNumbers: for a .csv file or arrays
   // For arrays (ArrayOptions): what the user says about the order, and what the model says about

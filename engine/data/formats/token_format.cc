@@ -24,6 +24,7 @@ const DataFormat kTokenFormat = {
         [](const DataSource& source, const DataEncoding& encoding, int64_t /*classes*/) {
           return LoadTokenSamples(source.spec, source.tokens, encoding);
         },
+    .takes_files = true,
     .test_fraction = kDefaultTestFraction,
 };
 

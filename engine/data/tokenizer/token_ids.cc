@@ -79,8 +79,8 @@ absl::Status CheckAre16Bits(const std::string& path, absl::string_view contents)
 }  // namespace
 
 template <typename F>
-auto TokenIds::WithElement(F function) const {
-  switch (element_) {
+auto TokenIds::Piece::WithElement(F function) const {
+  switch (element) {
     case Element::kUint8:
       return function(uint8_t{});
     case Element::kUint16:
@@ -132,7 +132,7 @@ absl::StatusOr<TokenIds> TokenIds::OfContents(const std::string& path, TokenForm
                                         "or \"<i8\""));
   }
   TokenIds ids(std::move(memory), array.elements.data(), element, array.count);
-  const size_t bytes = ids.WithElement([](auto value) { return sizeof(value); });
+  const size_t bytes = ids.pieces_.front().WithElement([](auto value) { return sizeof(value); });
   RETURN_IF_ERROR(CheckElements(path, array.elements, array.count, bytes));
   return ids;
 }
@@ -159,20 +159,21 @@ absl::StatusOr<TokenIds> TokenIds::Of(std::vector<int32_t> ids, int64_t vocabula
 
 absl::Status TokenIds::CheckAll(const std::string& name, int64_t vocabulary) {
   const int64_t end = vocabulary == 0 ? kMaxVocabulary : vocabulary;
-  return WithElement([&](auto element) -> absl::Status {
+  return pieces_.front().WithElement([&](auto element) -> absl::Status {
     using T = decltype(element);
+    const void* const ids = pieces_.front().ids;
     // There is no branch per id, since a file may have billions.
     T least = 0;
     T most = 0;
-    for (int64_t i = 0; i < size_; ++i) {
-      least = std::min(least, ValueAt<T>(ids_, i));
-      most = std::max(most, ValueAt<T>(ids_, i));
+    for (int64_t i = 0; i < size(); ++i) {
+      least = std::min(least, ValueAt<T>(ids, i));
+      most = std::max(most, ValueAt<T>(ids, i));
     }
-    if (size_ > 0) largest_ = static_cast<int64_t>(most);
+    if (size() > 0) largest_ = static_cast<int64_t>(most);
     if (static_cast<int64_t>(least) >= 0 && static_cast<int64_t>(most) < end)
       return absl::OkStatus();
     int64_t i = 0;
-    const auto value = [&] { return static_cast<int64_t>(ValueAt<T>(ids_, i)); };
+    const auto value = [&] { return static_cast<int64_t>(ValueAt<T>(ids, i)); };
     while (value() >= 0 && value() < end) ++i;
     return base::DataError(
         absl::StrFormat("%s: token %d is %d, expected 0 to %d%s", name, i, value(), end - 1,
@@ -180,25 +181,58 @@ absl::Status TokenIds::CheckAll(const std::string& name, int64_t vocabulary) {
   });
 }
 
+TokenIds::Piece TokenIds::Piece::From(int64_t first) const {
+  Piece rest = *this;
+  rest.ids = static_cast<const char*>(ids) +
+             first * WithElement([](auto value) { return static_cast<int64_t>(sizeof(value)); });
+  return rest;
+}
+
+TokenIds TokenIds::Join(std::vector<TokenIds> parts) {
+  STAGECOACH_CHECK(!parts.empty(), "no ids to join");
+  TokenIds joined;
+  int64_t size = 0;
+  for (TokenIds& part : parts) {
+    for (const int64_t end : part.ends_) joined.ends_.push_back(size + end);
+    for (Piece& piece : part.pieces_) joined.pieces_.push_back(std::move(piece));
+    size = joined.ends_.back();
+    joined.largest_ = std::max(joined.largest_, part.largest_);
+  }
+  return joined;
+}
+
 void TokenIds::Copy(int64_t first, absl::Span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
-  STAGECOACH_CHECK(first >= 0 && first <= size_ && count <= size_ - first,
-                   absl::StrCat(count, " tokens from ", first, " on, of ", size_));
-  WithElement([&](auto element) {
-    for (int64_t i = 0; i < count; ++i) {
-      out[static_cast<size_t>(i)] =
-          static_cast<int32_t>(ValueAt<decltype(element)>(ids_, first + i));
-    }
-  });
+  STAGECOACH_CHECK(first >= 0 && first <= size() && count <= size() - first,
+                   absl::StrCat(count, " tokens from ", first, " on, of ", size()));
+  auto piece =
+      static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), first) - ends_.begin());
+  for (int64_t copied = 0; copied < count; ++piece) {
+    const int64_t begin = first + copied - (piece == 0 ? 0 : ends_[piece - 1]);
+    const int64_t some = std::min(count - copied, ends_[piece] - (first + copied));
+    pieces_[piece].WithElement([&](auto element) {
+      for (int64_t i = 0; i < some; ++i) {
+        out[static_cast<size_t>(copied + i)] =
+            static_cast<int32_t>(ValueAt<decltype(element)>(pieces_[piece].ids, begin + i));
+      }
+    });
+    copied += some;
+  }
 }
 
 TokenIds TokenIds::Part(int64_t first, int64_t count) const {
-  STAGECOACH_CHECK(first >= 0 && first <= size_ && count >= 0 && count <= size_ - first,
-                   absl::StrCat(count, " tokens from ", first, " on, of ", size_));
-  TokenIds part = *this;
-  part.ids_ = static_cast<const char*>(ids_) +
-              first * WithElement([](auto value) { return static_cast<int64_t>(sizeof(value)); });
-  part.size_ = count;
+  STAGECOACH_CHECK(first >= 0 && first <= size() && count >= 0 && count <= size() - first,
+                   absl::StrCat(count, " tokens from ", first, " on, of ", size()));
+  TokenIds part;
+  part.largest_ = largest_;
+  int64_t begin = 0;  // of a piece among all ids
+  for (size_t i = 0; i < pieces_.size(); begin = ends_[i], ++i) {
+    const int64_t from = std::max(begin, first), to = std::min(ends_[i], first + count);
+    // A part without ids has a piece without any.
+    if (from >= to && !(part.pieces_.empty() && i + 1 == pieces_.size())) continue;
+    part.pieces_.push_back(from < to ? pieces_[i].From(from - begin) : pieces_[i]);
+    part.ends_.push_back(from < to ? to - first : 0);
+  }
   return part;
 }
 

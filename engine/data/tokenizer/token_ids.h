@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,8 +38,8 @@ inline constexpr size_t kLlmcHeaderBytes = 256 * sizeof(int32_t);
 inline constexpr int64_t kBytesVocabulary = 256;
 inline constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 
-// Consecutive ids of tokens, each in [0, kMaxVocabulary): in a file that is mapped into memory as
-// it is, or in memory. Immutable and thread-safe; copies share what they view.
+// Consecutive ids of tokens, each in [0, kMaxVocabulary): in files that are mapped into memory as
+// they are, or in memory. Immutable and thread-safe; copies share what they view.
 class TokenIds {
  public:
   // Maps a file and checks all of it: every id is below `vocabulary`, unless that is 0. Errors name
@@ -50,7 +51,10 @@ class TokenIds {
   // Makes ids in memory. InvalidArgument: an id is out of range.
   static absl::StatusOr<TokenIds> Of(std::vector<int32_t> ids, int64_t vocabulary = 0);
 
-  int64_t size() const { return size_; }
+  // Returns all ids in their order, which remain where they are. Pre-condition: there is a part.
+  static TokenIds Join(std::vector<TokenIds> parts);
+
+  int64_t size() const { return ends_.back(); }
   int64_t largest() const { return largest_; }  // -1: there are none
   // Writes ids `first`, first + 1, ... to all of `out`. Pre-condition: they exist.
   void Copy(int64_t first, absl::Span<int32_t> out) const;
@@ -61,20 +65,30 @@ class TokenIds {
  private:
   enum class Element : uint8_t { kUint8, kUint16, kUint32, kInt32, kInt64 };  // little-endian
 
+  // Ids that follow each other in memory.
+  struct Piece {
+    std::shared_ptr<const void> memory;  // keeps ids alive
+    const void* ids;                     // unaligned
+    Element element;
+
+    // Returns function(value) for a value of the elements' type.
+    template <typename F>
+    auto WithElement(F function) const;
+    // Returns the piece without its first ids.
+    Piece From(int64_t first) const;
+  };
+
   TokenIds(std::shared_ptr<const void> memory, const void* ids, Element element, int64_t size)
-      : memory_(std::move(memory)), ids_(ids), element_(element), size_(size) {}
-  // Returns function(value) for a value of the elements' type.
-  template <typename F>
-  auto WithElement(F function) const;
+      : pieces_{{std::move(memory), ids, element}}, ends_{size} {}
+  TokenIds() = default;
   static absl::StatusOr<TokenIds> OfContents(const std::string& path, TokenFormat format,
                                              std::shared_ptr<const void> memory,
                                              absl::string_view contents);
+  // Checks and measures the only piece.
   absl::Status CheckAll(const std::string& name, int64_t vocabulary);
 
-  std::shared_ptr<const void> memory_;  // keeps ids_ alive
-  const void* ids_;                     // unaligned
-  Element element_;
-  int64_t size_;
+  std::vector<Piece> pieces_;  // at least one
+  std::vector<int64_t> ends_;  // of the pieces among all ids
   int64_t largest_ = -1;
 };
 

@@ -16,6 +16,7 @@
 #include "base/system/file.h"
 #include "base/system/mapped_file.h"
 #include "base/text/utf8.h"
+#include "engine/data/data_files.h"
 #include "engine/data/file_name.h"
 #include "engine/data/random_streams.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -44,6 +45,7 @@ bool IsTokenFile(const std::string& path) {
   return HasEnding(path, ".txt") || FormatOf(path) != TokenFormat::kText;
 }
 
+// Of a file or a directory.
 bool IsText(const std::string& path) {
   return FormatOf(path) == TokenFormat::kText && SuffixIn(path).empty();
 }
@@ -90,18 +92,95 @@ absl::StatusOr<TokenIds> MapIds(const std::string& file, const TokenInfo& info,
   return ids;
 }
 
+using Files = std::vector<std::string>;
+
+// Returns the ids of all files, or the bytes of all texts, one after the other.
+absl::StatusOr<TokenIds> MapAll(const Files& files, const std::vector<TokenInfo>& infos,
+                                int64_t vocabulary) {
+  std::vector<TokenIds> parts;
+  for (size_t i = 0; i < files.size(); ++i) {
+    ASSIGN_OR_RETURN(TokenIds ids, MapIds(files[i], infos[i], vocabulary));
+    if (ids.size() == 0 && files.size() > 1) {
+      return base::DataError(absl::StrCat(files[i], ": the file is empty"));
+    }
+    parts.push_back(std::move(ids));
+  }
+  return TokenIds::Join(std::move(parts));
+}
+
+std::string DescribeInfo(const TokenInfo& info) {
+  if (info.tokenizer_hash.empty()) return "a tokenizer that is not known";
+  return absl::StrCat("the tokenizer ", info.tokenizer_hash, ", a vocabulary of ", info.vocabulary);
+}
+
+// Returns what is known about the ids of each file. Several files have ids of one tokenizer.
+absl::StatusOr<std::vector<TokenInfo>> InfosOf(const Files& files,
+                                               const SharedTokenizer& tokenizer) {
+  std::vector<TokenInfo> infos;
+  for (const std::string& file : files) {
+    ASSIGN_OR_RETURN(infos.emplace_back(), InfoOf(file, tokenizer));
+    const TokenInfo& first = infos.front();
+    const TokenInfo& info = infos.back();
+    if (info.tokenizer_hash == first.tokenizer_hash && info.vocabulary == first.vocabulary) {
+      continue;
+    }
+    return base::DataError(absl::StrCat(file, " has the ids of ", DescribeInfo(info), ", and ",
+                                        files.front(), " those of ", DescribeInfo(first)));
+  }
+  return infos;
+}
+
+// Returns an error unless all files are text, or all have ids, as the first one.
+absl::Status CheckAreAlike(const Files& files) {
+  for (const std::string& file : files) {
+    if (IsText(file) == IsText(files.front())) continue;
+    const auto describe = [](const std::string& name) {
+      return IsText(name) ? " is text" : " has ids of tokens";
+    };
+    return base::DataError(absl::StrCat(file, describe(file), ", and ", files.front(),
+                                        describe(files.front()),
+                                        ": several files are of one kind"));
+  }
+  return absl::OkStatus();
+}
+
+// Texts in memory, one after the other: those of a file are used in place.
+class Texts {
+ public:
+  static absl::StatusOr<Texts> Open(const Files& files) {
+    Texts texts;
+    for (const std::string& name : files) {
+      ASSIGN_OR_RETURN(base::MappedFile file,
+                       base::MappedFile::OpenUncompressed(name, kMaxUncompressedBytes));
+      const absl::string_view text = file.contents();
+      RETURN_IF_ERROR(base::Annotate(base::CheckUtf8(text), name));
+      if (files.size() == 1) {
+        texts.only_.emplace(std::move(file));
+        continue;
+      }
+      if (text.empty()) return base::DataError(absl::StrCat(name, ": the file is empty"));
+      absl::StrAppend(&texts.joined_, text);
+    }
+    return texts;
+  }
+
+  absl::string_view contents() const { return only_.has_value() ? only_->contents() : joined_; }
+
+ private:
+  std::optional<base::MappedFile> only_;
+  std::string joined_;
+};
+
 struct TwoParts {
   TokenIds train;
   std::optional<TokenIds> test;
   DataEncoding encoding = {};  // the vocabulary is 0 if unknown
 };
 
-absl::StatusOr<TwoParts> EncodeParts(const std::string& path, const Tokenizer& tokenizer,
+absl::StatusOr<TwoParts> EncodeParts(const Files& files, const Tokenizer& tokenizer,
                                      const TokenOptions& options) {
-  ASSIGN_OR_RETURN(const base::MappedFile file,
-                   base::MappedFile::OpenUncompressed(path, kMaxUncompressedBytes));
-  const absl::string_view text = file.contents();
-  RETURN_IF_ERROR(base::Annotate(base::CheckUtf8(text), path));
+  ASSIGN_OR_RETURN(const Texts texts, Texts::Open(files));
+  const absl::string_view text = texts.contents();
   const DataEncoding encoding = {.vocabulary = tokenizer.vocabulary(),
                                  .tokenizer = tokenizer.hash()};
   const bool has_test = options.sets == Sets::kBoth;
@@ -112,25 +191,30 @@ absl::StatusOr<TwoParts> EncodeParts(const std::string& path, const Tokenizer& t
   return TwoParts{std::move(train), std::move(test), encoding};
 }
 
-absl::StatusOr<TwoParts> MapParts(const std::string& path, const TokenOptions& options,
-                                  const TokenInfo& info) {
-  const int64_t vocabulary = options.vocabulary;
-  const bool has_test = options.sets == Sets::kBoth;
-  const DataEncoding encoding = {.vocabulary = info.vocabulary, .tokenizer = info.tokenizer_hash};
-  const std::string suffix = IsTokenFile(path) ? "" : SuffixIn(path);
+// Returns the two files of a directory.
+absl::StatusOr<TwoParts> MapDirectory(const std::string& path, const TokenOptions& options,
+                                      const TokenInfo& info) {
+  const std::string suffix = SuffixIn(path);
   if (suffix == ".bin" && base::Exists(path + "/train.npy")) {
     return base::DataError(
         absl::StrCat(path, " has train.bin and train.npy: name a directory with one of them"));
   }
-  if (!suffix.empty()) {
-    ASSIGN_OR_RETURN(TokenIds train,
-                     MapIds(absl::StrCat(path, "/train", suffix), info, vocabulary));
-    if (!has_test) return TwoParts{std::move(train), {}, encoding};
-    ASSIGN_OR_RETURN(TokenIds test, MapIds(absl::StrCat(path, "/val", suffix), info, vocabulary));
-    return TwoParts{std::move(train), std::move(test), encoding};
-  }
-  ASSIGN_OR_RETURN(TokenIds all, MapIds(path, info, vocabulary));
-  if (!has_test) return TwoParts{std::move(all), {}, encoding};
+  const DataEncoding encoding = {.vocabulary = info.vocabulary, .tokenizer = info.tokenizer_hash};
+  ASSIGN_OR_RETURN(TokenIds train,
+                   MapIds(absl::StrCat(path, "/train", suffix), info, options.vocabulary));
+  if (options.sets == Sets::kTraining) return TwoParts{std::move(train), {}, encoding};
+  ASSIGN_OR_RETURN(TokenIds test,
+                   MapIds(absl::StrCat(path, "/val", suffix), info, options.vocabulary));
+  return TwoParts{std::move(train), std::move(test), encoding};
+}
+
+// Returns the two parts of all files.
+absl::StatusOr<TwoParts> MapParts(const Files& files, const TokenOptions& options,
+                                  const std::vector<TokenInfo>& infos) {
+  const TokenInfo& info = infos.front();
+  const DataEncoding encoding = {.vocabulary = info.vocabulary, .tokenizer = info.tokenizer_hash};
+  ASSIGN_OR_RETURN(TokenIds all, MapAll(files, infos, options.vocabulary));
+  if (options.sets == Sets::kTraining) return TwoParts{std::move(all), {}, encoding};
   const double share = (1.0 - options.test_fraction) * static_cast<double>(all.size());
   const auto trained = static_cast<int64_t>(share);
   return TwoParts{all.Part(0, trained), all.Part(trained, all.size() - trained), encoding};
@@ -147,12 +231,15 @@ absl::Status CheckMayBeBytes(const std::string& path, const TokenOptions& option
       ": name the model's tokenizer with --tokenizer FILE, or say --tokenizer bytes"));
 }
 
-absl::StatusOr<TwoParts> LoadParts(const std::string& path, const TokenOptions& options) {
+absl::StatusOr<TwoParts> LoadParts(const Files& files, const TokenOptions& options) {
+  const std::string& path = files.front();
   ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(options));
+  RETURN_IF_ERROR(CheckAreAlike(files));
   if (IsText(path)) {
-    if (tokenizer != nullptr) return EncodeParts(path, *tokenizer, options);
+    if (tokenizer != nullptr) return EncodeParts(files, *tokenizer, options);
     RETURN_IF_ERROR(CheckMayBeBytes(path, options));
-    ASSIGN_OR_RETURN(TwoParts parts, MapParts(path, options, {}));
+    ASSIGN_OR_RETURN(TwoParts parts,
+                     MapParts(files, options, std::vector<TokenInfo>(files.size())));
     parts.encoding = {.vocabulary = kBytesVocabulary, .tokens_are_bytes = true};
     return parts;
   }
@@ -160,8 +247,9 @@ absl::StatusOr<TwoParts> LoadParts(const std::string& path, const TokenOptions& 
     return base::DataError(
         absl::StrCat(path, " has ids of tokens: bytes are tokens of text alone"));
   }
-  ASSIGN_OR_RETURN(const TokenInfo info, InfoOf(path, tokenizer));
-  return MapParts(path, options, info);
+  ASSIGN_OR_RETURN(const std::vector<TokenInfo> infos, InfosOf(files, tokenizer));
+  return IsTokenFile(path) ? MapParts(files, options, infos)
+                           : MapDirectory(path, options, infos.front());
 }
 
 // Checks, for a model that was trained on data with this encoding, whether it knows what the tokens
@@ -231,20 +319,24 @@ void TokenDataset::ReadTarget(int64_t row, std::byte* out) const {
             absl::MakeSpan(reinterpret_cast<int32_t*>(out), static_cast<size_t>(context())));
 }
 
-bool HoldsTokens(const std::string& path, bool has_tokenizer) {
+bool HoldsTokens(const std::string& spec, bool has_tokenizer) {
+  const std::string path = FirstDataFile(spec);
   if (IsTokenFile(path) || !SuffixIn(path).empty()) return true;
   const bool is_path = !path.empty() && !absl::StartsWith(path, "synthetic:");
   return has_tokenizer && is_path && !base::IsFolder(path);
 }
 
-bool HoldsText(const std::string& path) { return HoldsTokens(path, true) && IsText(path); }
+bool HoldsText(const std::string& spec) {
+  return HoldsTokens(spec, true) && IsText(FirstDataFile(spec));
+}
 
 absl::StatusOr<TrainTest> LoadTokens(const std::string& path, const TokenOptions& options) {
   if (!(options.test_fraction > 0 && options.test_fraction < 1)) {
     return base::DataError(absl::StrCat("a test fraction of ", options.test_fraction,
                                         ", expected a number between 0 and 1"));
   }
-  ASSIGN_OR_RETURN(TwoParts parts, LoadParts(path, options));
+  ASSIGN_OR_RETURN(const Files files, DataFilesOf(path));
+  ASSIGN_OR_RETURN(TwoParts parts, LoadParts(files, options));
   DataEncoding& encoding = parts.encoding;
   if (options.vocabulary != 0) encoding.vocabulary = options.vocabulary;
   if (encoding.vocabulary == 0) {
@@ -263,29 +355,32 @@ absl::StatusOr<TrainTest> LoadTokens(const std::string& path, const TokenOptions
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadTokenSamples(const std::string& path,
                                                                 const TokenOptions& options,
                                                                 const DataEncoding& encoding) {
-  const std::string suffix = IsTokenFile(path) ? "" : SuffixIn(path);
-  const std::string file = suffix.empty() ? path : absl::StrCat(path, "/val", suffix);
+  ASSIGN_OR_RETURN(Files files, DataFilesOf(path));
   const auto load = [&]() -> absl::StatusOr<TokenIds> {
     ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(options));
-    if (!IsText(path)) {
-      ASSIGN_OR_RETURN(const TokenInfo info, InfoOf(path, tokenizer));
+    RETURN_IF_ERROR(CheckAreAlike(files));
+    if (!IsText(files.front())) {
+      ASSIGN_OR_RETURN(const std::vector<TokenInfo> infos, InfosOf(files, tokenizer));
       // If a model does not know its tokenizer, ids of any tokenizer will do, as long as they fit.
       const bool knows = !encoding.tokenizer.empty();
-      RETURN_IF_ERROR(CheckTokens(encoding, false, knows ? info.tokenizer_hash : ""));
-      return MapIds(file, info, encoding.vocabulary);
+      RETURN_IF_ERROR(CheckTokens(encoding, false, knows ? infos.front().tokenizer_hash : ""));
+      const std::string suffix = IsTokenFile(files.front()) ? "" : SuffixIn(files.front());
+      if (!suffix.empty()) files.front() += "/val" + suffix;
+      return MapAll(files, infos, encoding.vocabulary);
     }
     RETURN_IF_ERROR(
         CheckTokens(encoding, tokenizer == nullptr, tokenizer == nullptr ? "" : tokenizer->hash()));
-    if (tokenizer == nullptr) return TokenIds::Map(file, TokenFormat::kText, encoding.vocabulary);
-    ASSIGN_OR_RETURN(const base::MappedFile text,
-                     base::MappedFile::OpenUncompressed(file, kMaxUncompressedBytes));
-    absl::StatusOr<TokenIds> ids = EncodeText(*tokenizer, text.contents());
-    RETURN_IF_ERROR(base::Annotate(ids.status(), file));
+    if (tokenizer == nullptr) {
+      return MapAll(files, std::vector<TokenInfo>(files.size()), encoding.vocabulary);
+    }
+    ASSIGN_OR_RETURN(const Texts texts, Texts::Open(files));
+    absl::StatusOr<TokenIds> ids = EncodeText(*tokenizer, texts.contents());
+    RETURN_IF_ERROR(base::Annotate(ids.status(), path));
     return ids;
   };
   ASSIGN_OR_RETURN(TokenIds ids, load());
   auto created = TokenDataset::Create(std::move(ids), options.context, encoding.vocabulary);
-  RETURN_IF_ERROR(base::Annotate(created.status(), file));
+  RETURN_IF_ERROR(base::Annotate(created.status(), files.size() == 1 ? files.front() : path));
   return *std::move(created);
 }
 

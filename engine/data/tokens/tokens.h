@@ -73,12 +73,13 @@ struct TokenOptions {
 
 // Returns whether there are tokens: a path that ends in ".txt", ".bin" or ".npy" (each of
 // TokenFormat), or a directory that holds train.bin and val.bin, or train.npy and val.npy. With a
-// tokenizer, any other file is text.
-bool HoldsTokens(const std::string& path, bool has_tokenizer = false);
+// tokenizer, any other file is text. Of several files (DataFilesOf), the first one decides.
+bool HoldsTokens(const std::string& spec, bool has_tokenizer = false);
 // Returns whether the path is text, given a tokenizer.
-bool HoldsText(const std::string& path);
+bool HoldsText(const std::string& spec);
 
-// Loads a training and a test set: the two files of a directory; or the two parts of a file, the
+// Loads a training and a test set: the two files of a directory; or the two parts of a file, or of
+// several as if they were one (a file of ids is mapped, however many there are), the
 // training set being all but test_fraction, rounded down to whole tokens, or, for a text with a
 // tokenizer, up to the end of a line (TrainingBytes in engine/data/tokens/prepare.h); its ids are
 // kept in memory. Errors: those of TokenIds::Map, TokenDataset::Create, Tokenizer::Load and

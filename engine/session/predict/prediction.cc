@@ -60,9 +60,11 @@ class Collector {
     std::vector<float> numbers;
     absl::Span<const float> values = outputs.values;
     if (task_.encoding.labels_are_numbers()) {
-      for (const float value : values) {
-        numbers.push_back(static_cast<float>(task_.encoding.NumberOf(value)));
+      const size_t labels = task_.encoding.label_mean.size();
+      for (size_t i = 0; i < values.size(); ++i) {
+        numbers.push_back(static_cast<float>(task_.encoding.NumberOf(values[i], i % labels)));
       }
+      if (task_.has_labels()) AddErrors(outputs);
       values = numbers;
     }
     std::vector<PredictedRow> rows;
@@ -92,6 +94,7 @@ class Collector {
         .evaluation = evaluation,
         .confusion = std::move(confusion_),
         .metrics = task_.counts_classes() ? metrics_.Results() : std::map<std::string, double>(),
+        .label_rmse = RmseOfLabels(),
         .not_finite = not_finite_,
         .outputs_hash = hasher_.HexDigest(),
         .elapsed = elapsed};
@@ -108,9 +111,38 @@ class Collector {
     return absl::OkStatus();
   }
 
+  // Adds the squared errors of the numbers.
+  void AddErrors(const Outputs& outputs) {
+    const auto labels = static_cast<size_t>(outputs_);
+    std::vector<float> targets(labels);
+    squared_errors_.resize(labels);
+    for (int64_t i = 0; i < outputs.rows; ++i) {
+      task_.data->CopyTarget(outputs.first_row + i,
+                             absl::MakeSpan(reinterpret_cast<std::byte*>(targets.data()),
+                                            targets.size() * sizeof(float)));
+      for (size_t k = 0; k < labels; ++k) {
+        const double output = outputs.values[static_cast<size_t>(i) * labels + k];
+        squared_errors_[k] += std::pow(output - static_cast<double>(targets[k]), 2);
+      }
+    }
+    rows_ += outputs.rows;
+  }
+
+  // Returns the RMSE of each number in its own units.
+  std::vector<double> RmseOfLabels() const {
+    std::vector<double> rmse;
+    for (size_t k = 0; k < squared_errors_.size(); ++k) {
+      rmse.push_back(std::sqrt(squared_errors_[k] / static_cast<double>(rows_)) *
+                     task_.encoding.label_stddev[k]);
+    }
+    return rmse;
+  }
+
   const PredictionTask& task_;
   const int64_t outputs_;
   std::vector<OpenFile>& files_;
+  std::vector<double> squared_errors_;  // by output, of standardized numbers
+  int64_t rows_ = 0;                    // that have these
   Confusion confusion_;
   ClassMetrics metrics_;
   base::Hasher hasher_;

@@ -46,6 +46,7 @@ struct Prediction {
   Evaluation evaluation;                  // without labels, it has the number of rows alone
   Confusion confusion;                    // if the classes are counted
   std::map<std::string, double> metrics;  // of them (ClassMetrics)
+  std::vector<double> label_rmse;         // of each number to predict, in its own units
   int64_t not_finite = 0;                 // the number of outputs that are NaN or infinity
   std::string outputs_hash;               // of all outputs, in order of rows: equal for equal bits
                              // (with wants_scores, both are those of the losses of rows)

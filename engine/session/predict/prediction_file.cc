@@ -43,8 +43,7 @@ class Csv final : public PredictionFormat {
     to += layout_.has_names ? "row,file" : "row";
     for (int64_t i = 0; has_outputs() && i < layout_.outputs; ++i) {
       to += ',';
-      AppendField(layout_.encoding.labels_are_numbers() ? "prediction" : layout_.encoding.NameOf(i),
-                  to);
+      AppendField(NameOfOutput(static_cast<size_t>(i)), to);
     }
     if (!has_outputs()) to += layout_.has_labels ? ",class,label" : ",class";
     to += '\n';
@@ -69,6 +68,13 @@ class Csv final : public PredictionFormat {
       }
     }
     to += '\n';
+  }
+
+ private:
+  std::string NameOfOutput(size_t i) const {
+    const DataEncoding& encoding = layout_.encoding;
+    if (!encoding.labels_are_numbers()) return encoding.NameOf(static_cast<int64_t>(i));
+    return i < encoding.label_names.size() ? encoding.label_names[i] : "prediction";
   }
 };
 

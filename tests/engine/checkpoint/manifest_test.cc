@@ -53,8 +53,8 @@ Manifest Full() {
                    .categories = {{}, {"klein", "XL"}},
                    .dropped_columns = {"id"},
                    .class_names = {"no", "yes"},
-                   .label_mean = -1e-300,
-                   .label_stddev = 3.5},
+                   .label_mean = {-1e-300},
+                   .label_stddev = {3.5}},
       .options = {{"--width", "4", true}, {"--data", "a b", false}}};
   manifest.optimizer.clip_norm = 0.1F;
   manifest.optimizer.ema_decay = 0.9F;
@@ -110,6 +110,20 @@ TEST(ManifestJson, ReadsATestLossAlone) {
                               .metrics.value();
   EXPECT_EQ(metrics.test_loss, 0.5);
   EXPECT_TRUE(std::isnan(metrics.test_accuracy));
+}
+
+TEST(ManifestJson, KeepsWhatSeveralNumbersAre) {
+  Manifest manifest = Full();
+  manifest.encoding.label_names = {"price", "größe"};
+  manifest.encoding.label_mean = {1e300, -0.1};
+  manifest.encoding.label_stddev = {3.0, 1.0 / 3.0};
+  const std::string text = ToJson(manifest);
+  ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(text));
+  EXPECT_EQ(parsed, manifest);
+  EXPECT_THAT(ParseManifest(Edited(text, "'mean':[1e+300,-0.1]", "'mean':[1e+300]")),
+              IsRefused("$.data.labels.names: has 2 elements, and mean has 1 and stddev 2"));
+  EXPECT_THAT(ParseManifest(Edited(text, "'stddev':[3.0,", "'stddev':[0.0,")),
+              IsRefused("$.data.labels.stddev[0]"));
 }
 
 TEST(ManifestJson, KeepsWhatTokensAre) {

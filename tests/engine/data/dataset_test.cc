@@ -1,5 +1,6 @@
 #include "engine/data/dataset.h"
 
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -76,6 +77,21 @@ TEST(TableDatasetDeathTest, AbortsOnASpanOfTheWrongLength) {
   const auto table = ThreeRows();
   std::vector<float> out(3);
   EXPECT_DEATH(table->CopyNumbers(0, 0, absl::MakeSpan(out)), "room for 3 floats, expected 2");
+}
+
+TEST(LabeledByNumbers, HasOneOrSeveralNumbersForEachRow) {
+  const auto samples = [] { return TableDataset::Create({1}, 0, {1.0F, 2.0F}, {}).value(); };
+  ASSERT_OK_AND_ASSIGN(const auto one, LabeledByNumbers(samples(), {5.0F, 6.0F}));
+  EXPECT_EQ(one->number(1), 6.0F);
+  ASSERT_OK_AND_ASSIGN(const auto two,
+                       LabeledByNumbers(samples(), {5.0F, 6.0F, 7.0F, 8.0F}, /*labels=*/2));
+  EXPECT_EQ(two->spec().target, (TargetSpec{TargetSpec::Kind::kValues, kernels::Shape{2}}));
+  std::vector<float> targets(2);
+  two->CopyTarget(1, absl::MakeSpan(reinterpret_cast<std::byte*>(targets.data()), 8));
+  EXPECT_EQ(targets, (std::vector<float>{7.0F, 8.0F}));
+  EXPECT_THAT(LabeledByNumbers(samples(), {5.0F, 6.0F}, 2), IsRefused("2 labels, expected 4"));
+  EXPECT_THAT(LabeledByNumbers(samples(), {5.0F, 6.0F, 7.0F, std::nanf("")}, 2),
+              IsRefused("label of row 1 is nan"));
 }
 
 TEST(ImageDataset, StandardizesEveryPixelValue) {

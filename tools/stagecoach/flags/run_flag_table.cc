@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/text/units.h"
 #include "engine/data/chat/chat_dataset.h"
+#include "engine/data/data_files.h"
 #include "engine/data/formats/arrays.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/formats/image_folder.h"
@@ -284,7 +285,7 @@ absl::StatusOr<std::string> ParseLearningRateSchedule(const std::string& text) {
 Effect TokenizerOf(const engine::RunConfig& options) {
   if (!options.tokenizer.empty()) return options.tokenizer;
   const absl::StatusOr<std::optional<engine::TokenInfo>> info =
-      engine::ReadTokenInfo(DataOf(options));
+      engine::ReadTokenInfo(engine::FirstDataFile(DataOf(options)));
   const bool is_named = info.ok() && info->has_value() && !(*info)->tokenizer.empty();
   return is_named ? Effect((*info)->tokenizer) : std::nullopt;
 }
@@ -326,12 +327,13 @@ std::string TestFractions() {
 std::vector<RunFlag> DataFlags() {
   const O defaults;
   return {
-      Flag("--data", "SPEC", absl::StrCat(NamesOfFormats(), " [Fashion-MNIST]"),
+      Flag("--data", "A,B*,DIR", absl::StrCat(NamesOfFormats(), " [Fashion-MNIST]"),
            Reads(&O::data, ParseData),
            {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
       Flag("--label", "NAME",
            Describe(absl::StrCat("Label column of ",
-                                 engine::DescribeDataForms(&engine::DataFormat::has_label_column)),
+                                 engine::DescribeDataForms(&engine::DataFormat::has_label_column),
+                                 ", or Y1,Y2,... of numbers"),
                     defaults.label),
            Reads(&O::label, ParseText),
            {.in_effect = OfOptions([](const O& options) { return options.label; })}),

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "base/error_class.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/data/data_files.h"
 #include "engine/session/predict_config.h"
 #include "engine/session/run_config.h"
 #include "engine/session/session.h"
@@ -27,6 +29,13 @@
 
 namespace stagecoach::tools {
 namespace {
+
+// Returns whether the path is one of the files of data.
+bool IsAmongFilesOf(const std::string& data, const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> files = engine::DataFilesOf(data);
+  return files.ok() && std::any_of(files->begin(), files->end(),
+                                   [&](const std::string& file) { return IsSameFile(path, file); });
+}
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
 constexpr absl::string_view kTakenOptions[] = {"--data",
@@ -80,7 +89,7 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   options.has_image_flags =
       IsGiven(flags, "--image-size") || IsGiven(flags, "--skip-broken-images");
   for (const std::string& path : {options.outputs, options.classes, options.scores}) {
-    if (!IsSameFile(path, DataOf(options.run))) continue;
+    if (!IsAmongFilesOf(DataOf(options.run), path)) continue;
     return base::UsageError(absl::StrCat(path, " is what is to be predicted: name another file"));
   }
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -51,6 +52,20 @@ void PrintMetrics(const std::map<std::string, double>& metrics, size_t classes) 
     texts.push_back(absl::StrFormat("%s %.4f", absl::StripPrefix(metric, "test_"), value));
   }
   absl::PrintF("%s\n", absl::StrJoin(texts, ", "));
+}
+
+// "rmse 1.25", or "rmse 1.25 of price, 0.5 of rooms".
+std::string DescribeRmse(const engine::PredictionTask& task, const engine::Prediction& prediction,
+                         const Measures& measures) {
+  const std::vector<std::string>& names = task.encoding.label_names;
+  if (names.empty()) {
+    return absl::StrFormat("rmse %.6g", measures.Rmse(prediction.evaluation.loss));
+  }
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < names.size(); ++i) {
+    texts.push_back(absl::StrFormat("%.6g of %s", prediction.label_rmse[i], names[i]));
+  }
+  return absl::StrCat("rmse ", absl::StrJoin(texts, ", "));
 }
 
 class PredictionText final : public engine::PredictionObserver {
@@ -105,7 +120,7 @@ class PredictionText final : public engine::PredictionObserver {
       }
       if (measures_.has_perplexity) absl::PrintF(", perplexity %.2f", std::exp(evaluation.loss));
       if (measures_.has_rmse()) {
-        absl::PrintF(", rmse %.6g\n", measures_.Rmse(evaluation.loss));
+        absl::PrintF(", %s\n", DescribeRmse(task, prediction, measures_));
       } else {
         absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
                      base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers));
@@ -202,6 +217,10 @@ class PredictionJson final : public engine::PredictionObserver {
     event["loss"] = prediction.evaluation.loss;
     if (measures_.has_rmse()) {
       event["rmse"] = measures_.Rmse(prediction.evaluation.loss);
+      const std::vector<std::string>& names = task.encoding.label_names;
+      for (size_t i = 0; i < names.size(); ++i) {
+        event["rmse_of"][names[i]] = prediction.label_rmse[i];
+      }
       return;
     }
     event["correct"] = prediction.evaluation.correct;

@@ -11,7 +11,10 @@ namespace stagecoach::tools {
 Measures Measures::Of(const engine::Dataset& data, const engine::LossSpec& loss,
                       const engine::DataEncoding& encoding) {
   const engine::TensorSpec& input = data.spec().inputs.front();
-  if (!input.has_ids()) return {.label_stddev = encoding.label_stddev};
+  if (!input.has_ids()) {
+    const std::vector<double>& stddev = encoding.label_stddev;
+    return {.label_stddev = stddev.empty() ? 0.0 : stddev.size() == 1 ? stddev.front() : 1.0};
+  }
   return {.tokens = input.shape.elements(), .has_perplexity = loss.is_log_likelihood};
 }
 

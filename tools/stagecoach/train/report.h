@@ -19,8 +19,9 @@ struct Measures {
 
   int64_t tokens = 0;           // of a sample; 0: the data have none
   bool has_perplexity = false;  // the exponential of the loss, for tokens
-  // For labels that are numbers, which have an RMSE in their own units instead of an accuracy; 0:
-  // they are classes.
+  // For labels that are numbers, which have an RMSE in their own units instead of an accuracy, or,
+  // if a sample has several, which have no unit in common, in standard deviations: 1. 0: they are
+  // classes.
   double label_stddev = 0.0;
 
   bool has_rmse() const { return label_stddev > 0.0; }

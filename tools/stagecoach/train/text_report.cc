@@ -153,9 +153,11 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
     return absl::StrCat(counts(absl::StrCat(" rows of ", tokens)), "a vocabulary of ",
                         base::FormatCount(train.spec().inputs.front().vocabulary));
   }
-  return absl::StrCat(
-      counts(" rows"), Counted(train.features(), "feature", "features"), ", ",
-      measures.has_rmse() ? "a number to predict" : Counted(train.classes(), "class", "classes"));
+  const int64_t numbers = train.spec().target.shape.elements();
+  return absl::StrCat(counts(" rows"), Counted(train.features(), "feature", "features"), ", ",
+                      !measures.has_rmse() ? Counted(train.classes(), "class", "classes")
+                      : numbers == 1       ? "a number to predict"
+                                           : absl::StrCat(numbers, " numbers to predict"));
 }
 
 // "1,234 parameters", and how many of them are trained unless all are.

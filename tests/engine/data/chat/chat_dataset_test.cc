@@ -1,6 +1,8 @@
 #include "engine/data/chat/chat_dataset.h"
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/load.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
@@ -167,6 +170,38 @@ TEST(LoadChats, TheLastExamplesAreTheTestSet) {
   ASSERT_OK_AND_ASSIGN(const auto samples, LoadSamples(source, data.encoding, 422));
   EXPECT_EQ(samples->rows(), 25);
   EXPECT_EQ(LearnedText(source, *samples, 7), "answer 7<|im_end|>");
+}
+
+TEST(LoadChats, SeveralFilesAreOneAfterTheOther) {
+  const std::string folder = TestDirectory();
+  const DataSource source = ChatSource(ChatsIn(folder, 25));
+  ASSERT_OK_AND_ASSIGN(const TrainTest one, LoadData(source));
+  std::ifstream file(source.spec);
+  std::vector<std::string> lines(25);
+  for (std::string& line : lines) std::getline(file, line);
+  const auto part = [&](size_t first, size_t count) {
+    return absl::StrJoin(absl::MakeConstSpan(lines).subspan(first, count), "\n");
+  };
+  std::filesystem::create_directories(folder + "/parts");
+  WriteTestFile(folder + "/parts", "1.jsonl", part(0, 10));
+  WriteTestFile(folder + "/parts", "2.jsonl.gz", Gzip(part(10, 15)));
+  const DataSource parts = ChatSource(folder + "/parts");
+  EXPECT_TRUE(HoldsChats(parts.spec));
+  EXPECT_TRUE(IsDivided(parts));
+  ASSERT_OK_AND_ASSIGN(const TrainTest joined, LoadData(parts));
+  EXPECT_EQ(FingerprintOf(joined), FingerprintOf(one));
+  ASSERT_OK_AND_ASSIGN(const auto samples, LoadSamples(parts, one.encoding, 422));
+  EXPECT_EQ(samples->rows(), 25);
+}
+
+TEST(LoadChats, SeveralFilesHaveExamplesOfOneKind) {
+  const std::string folder = TestDirectory();
+  DataSource source = ChatSource(ChatsIn(folder, 5));
+  WriteTestFile(folder, "texts.jsonl", "{\"text\": \"one\"}\n");
+  source.spec += "," + folder + "/texts.jsonl";
+  EXPECT_THAT(LoadData(source), IsRefused(HasSubstr("/texts.jsonl:1: the line has a text, and")));
+  WriteTestFile(folder, "texts.jsonl", "");
+  EXPECT_THAT(LoadData(source), IsRefused(HasSubstr("/texts.jsonl: ")));
 }
 
 TEST(LoadChats, WhatIsLearnedIsSaid) {

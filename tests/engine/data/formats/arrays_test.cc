@@ -135,8 +135,8 @@ TEST(Arrays, HaveLabelsThatAreNumbersIfAskedTo) {
     EXPECT_THAT(LoadArrays(directory), IsRefused("--loss mse"));
     ASSERT_OK_AND_ASSIGN(const TrainTest data,
                          LoadArrays(directory, {.labels = LabelKind::kNumbers}));
-    EXPECT_EQ(data.encoding.label_mean, -0.5);
-    EXPECT_EQ(data.encoding.label_stddev, 2.0);
+    EXPECT_EQ(data.encoding.label_mean, std::vector<double>{-0.5});
+    EXPECT_EQ(data.encoding.label_stddev, std::vector<double>{2.0});
     EXPECT_EQ(data.train->number(0), 1.0F);
     EXPECT_EQ(data.train->number(1), -1.0F);
     EXPECT_EQ(data.test->number(0), -1.25F);

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/random.h"
+#include "engine/data/data_fingerprint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
@@ -380,6 +385,146 @@ TEST(CsvOfNumbers, RefusesWhatIsNoneAndNothingToPredict) {
               IsRefused("\"cheap\" in column \"price\" is not a finite number"));
   EXPECT_THAT(Load("x,price\n1,2\n2,2\n3,2\n", kOfNumbers),
               IsRefused("every label to train on is 2"));
+}
+
+constexpr char kHouses[] = "size,price,rooms\n1,10,2\n2,20,4\n3,60,3\n4,50,1\n5,30,5\n";
+const CsvOptions kOfSeveral = {.label_column = "rooms,price", .labels = LabelKind::kNumbers};
+
+// Returns the targets of a row in the units of the labels.
+std::vector<double> TargetsOf(const Dataset& data, const DataEncoding& encoding, int64_t row) {
+  std::vector<float> values(static_cast<size_t>(data.spec().target.shape.elements()));
+  data.CopyTarget(row, absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()),
+                                      values.size() * sizeof(float)));
+  std::vector<double> numbers;
+  for (size_t i = 0; i < values.size(); ++i) numbers.push_back(encoding.NumberOf(values[i], i));
+  return numbers;
+}
+
+TEST(CsvOfSeveralNumbers, AreTargetsInTheOrderOfTheirNames) {
+  CsvOptions options = kOfSeveral;
+  options.sets = Sets::kTraining;
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, Load(kHouses, options));
+  EXPECT_EQ(data.train->spec().target, (TargetSpec{TargetSpec::Kind::kValues, kernels::Shape{2}}));
+  EXPECT_THAT(data.encoding.label_names, ElementsAre("rooms", "price"));
+  EXPECT_THAT(data.encoding.label_mean, ElementsAre(DoubleNear(3, 1e-9), DoubleNear(34, 1e-9)));
+  EXPECT_THAT(data.encoding.columns, ElementsAre("size"));
+  EXPECT_THAT(TargetsOf(*data.train, data.encoding, 2),
+              ElementsAre(DoubleNear(3, 1e-4), DoubleNear(60, 1e-4)));
+}
+
+TEST(CsvOfSeveralNumbers, ArePredictedWithOrWithoutLabels) {
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, Load(kHouses, kOfSeveral));
+  const auto samples = [&](const std::string& text, const std::string& labels) {
+    return LoadCsvSamples(WriteTestFile(TestDirectory(), "b.csv", text), {.label_column = labels},
+                          data.encoding, /*classes=*/2);
+  };
+  for (const std::string labels : {"label", "rooms,price"}) {
+    ASSERT_OK_AND_ASSIGN(const auto labeled, samples("price,rooms,size\n7,9,1\n", labels));
+    EXPECT_THAT(TargetsOf(*labeled, data.encoding, 0),
+                ElementsAre(DoubleNear(9, 1e-4), DoubleNear(7, 1e-4)));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto renamed, samples("p,r,size\n7,9,1\n", "r,p"));
+  EXPECT_THAT(TargetsOf(*renamed, data.encoding, 0),
+              ElementsAre(DoubleNear(9, 1e-4), DoubleNear(7, 1e-4)));
+  ASSERT_OK_AND_ASSIGN(const auto bare, samples("size\n1\n", "label"));
+  EXPECT_EQ(bare->spec().target.kind, TargetSpec::Kind::kNone);
+  EXPECT_THAT(samples("size,price\n1,2\n", "label"), IsRefused("no label column \"rooms\""));
+  EXPECT_THAT(samples("size,price\n1,2\n", "price"),
+              IsRefused("predicts 2 numbers (rooms, price), but the label columns are price"));
+}
+
+TEST(CsvOfSeveralNumbers, RefusesColumnsThatAreNoneOrNothingToPredict) {
+  const auto with = [](const std::string& labels, LabelKind kind = LabelKind::kNumbers) {
+    return CsvOptions{.label_column = labels, .labels = kind};
+  };
+  EXPECT_THAT(Load(kHouses, with("rooms,pric")),
+              IsRefused(AllOf(HasSubstr("no label column \"pric\""),
+                              HasSubstr("did you mean \"price\"?"))));
+  EXPECT_THAT(Load(kHouses, with("rooms,rooms")), IsRefused("\"rooms\" is named twice"));
+  EXPECT_THAT(Load(kHouses, with("rooms,price", LabelKind::kClasses)), IsRefused("--loss mse"));
+  EXPECT_THAT(Load(kHouses, with("size,rooms,price")), IsRefused("at least one feature"));
+  EXPECT_THAT(Load("x,a,b\n1,1,5\n2,2,5\n3,3,5\n", with("a,b")),
+              IsRefused("column \"b\": every label to train on is 5"));
+  EXPECT_THAT(Load("x,a,b\n1,1,red\n2,2,5\n3,3,5\n", with("a,b")),
+              IsRefused("\"red\" in column \"b\" is not a finite number"));
+  CsvOptions dropped = with("rooms,price");
+  dropped.dropped_columns = {"price"};
+  EXPECT_THAT(Load(kHouses, dropped), IsRefused("\"price\" is to be dropped"));
+}
+
+TEST(CsvOfSeveralNumbers, AColumnMayHaveACommaInItsName) {
+  ASSERT_OK_AND_ASSIGN(const TrainTest data,
+                       Load("x,\"a,b\"\n1,2\n2,3\n3,5\n", {.label_column = "a,b"}));
+  EXPECT_EQ(data.train->classes(), 3);
+}
+
+// Writes two tables and what they are together, and returns their specs.
+struct TwoAndOne {
+  std::string two, one;
+};
+TwoAndOne WriteTables() {
+  const std::string folder = TestDirectory();
+  const std::string first = "x,color,label\n1,red,no\n2,blue,yes\n3,red,no\n";
+  const std::string a = WriteTestFile(folder, "a.csv", first);
+  const std::string b =
+      WriteTestFile(folder, "b.csv.gz", Gzip("label,color,x\nyes,green,4\nno,red,5\n"));
+  return {absl::StrCat(a, ",", b),
+          WriteTestFile(folder, "all.csv", first + "4,green,yes\n5,red,no\n")};
+}
+
+TEST(CsvFiles, AreOneTableInTheirOrder) {
+  const auto [two, one] = WriteTables();
+  for (const uint64_t seed : {1, 2, 3}) {
+    const CsvOptions options = {.seed = seed};
+    ASSERT_OK_AND_ASSIGN(const TrainTest joined, LoadCsv(two, options));
+    ASSERT_OK_AND_ASSIGN(const TrainTest whole, LoadCsv(one, options));
+    EXPECT_EQ(joined.encoding, whole.encoding);
+    EXPECT_EQ(FingerprintOf(joined), FingerprintOf(whole));
+    ASSERT_OK_AND_ASSIGN(const auto samples, LoadCsvSamples(two, options, joined.encoding, 2));
+    EXPECT_EQ(samples->rows(), 5);
+    EXPECT_THAT(LabelsOf(*samples), ElementsAre(0, 1, 0, 1, 0));
+  }
+}
+
+TEST(CsvFiles, RefusesAnotherHeaderOrField) {
+  const std::string folder = TestDirectory();
+  const std::string a = WriteTestFile(folder, "a.csv", "x,y,label\n1,2,0\n2,3,1\n");
+  const auto load = [&](const std::string& text) {
+    return LoadCsv(absl::StrCat(a, ",", WriteTestFile(folder, "b.csv", text)), {});
+  };
+  EXPECT_OK(load("label,x,y\n"));  // of no rows
+  EXPECT_THAT(load("x,label\n1,0\n"), IsRefused(HasSubstr("/b.csv:1:1: no column \"y\", which ")));
+  EXPECT_THAT(load("x,y,z,label\n1,2,3,0\n"),
+              IsRefused(HasSubstr("/b.csv:1:1: a column \"z\", which ")));
+  EXPECT_THAT(load("1,2,0\n"), IsRefused(HasSubstr("/b.csv:1:1: a column \"1\", which ")));
+  EXPECT_THAT(load(""), IsRefused(HasSubstr("/b.csv:1:1: the file is empty")));
+  EXPECT_THAT(load("x,y,label\n1,red,0\n"),
+              IsRefused(HasSubstr("/b.csv:2:3: \"red\" in column \"y\" is not a finite number")));
+  EXPECT_THAT(load("x,y,label\n1,2,0,3\n"), IsRefused(HasSubstr("/b.csv:2:1: the row has 4")));
+}
+
+TEST(CsvFiles, ToPredictAllHaveLabelsOrNone) {
+  const std::string folder = TestDirectory();
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, Load("x,c,label\n1,a,0\n2,b,1\n3,a,1\n"));
+  WriteTestFile(folder, "p1.csv", "x,c,label\n1,a,0\n");
+  WriteTestFile(folder, "p2.csv", "x,c\n1,q\n");
+  WriteTestFile(folder, "p3.csv", "c,x\na,5\n");
+  std::vector<std::string> notices;
+  const CsvOptions options = {
+      .on_notice = [&](const std::string& text) { notices.push_back(text); }};
+  EXPECT_THAT(LoadCsvSamples(folder + "/p[12].csv", options, data.encoding, 2),
+              IsRefused(HasSubstr("/p2.csv:1:1: the file has no labels, unlike ")));
+  ASSERT_OK_AND_ASSIGN(const auto samples,
+                       LoadCsvSamples(folder + "/p[23].csv", options, data.encoding, 2));
+  EXPECT_EQ(samples->rows(), 2);
+  EXPECT_THAT(notices, ElementsAre(HasSubstr("of line 2 of ")));
+}
+
+TEST(CsvSamplesOfNumbers, RefusesATextInAColumnOfNumbers) {
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, Load(CountingTable(10)));
+  EXPECT_THAT(
+      LoadCsvSamples(WriteTestFile(TestDirectory(), "b.csv", "x\nred\n"), {}, data.encoding, 2),
+      IsRefused("\"red\" in column \"x\" is not a finite number"));
 }
 
 TEST(Csv, RefusesATestFractionThatLeavesASetEmpty) {

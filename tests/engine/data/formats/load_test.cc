@@ -74,6 +74,48 @@ TEST(LoadData, FollowsALinkToADirectory) {
   EXPECT_FALSE(IsDivided(Source(folder + "/link")));
 }
 
+TEST(LoadData, ReadsSeveralFilesOfOneFormat) {
+  const std::string folder = TestDirectory();
+  std::filesystem::create_directories(folder + "/shards");
+  for (const char* name : {"shards/1.csv", "shards/2.csv"}) {
+    WriteTestFile(folder, name, "x,label\n1,a\n3,b\n");
+  }
+  const std::string a = WriteTestFile(folder, "a.csv", "x,label\n1,a\n3,b\n");
+  DataSource source = Source(folder + "/shards");
+  EXPECT_TRUE(IsDivided(source));
+  EXPECT_EQ(LoadData(source)->train->rows() + LoadData(source)->test->rows(), 4);
+  source.spec += "," + a;
+  EXPECT_EQ(LoadData(source)->train->rows() + LoadData(source)->test->rows(), 6);
+  source = Source(a);
+  source.test_spec = folder + "/shards";
+  EXPECT_EQ(LoadData(source)->train->rows(), 2);
+  EXPECT_EQ(LoadData(source)->test->rows(), 4);
+}
+
+TEST(LoadData, RefusesSeveralFilesThatAreNoDataSet) {
+  const std::string folder = TestDirectory();
+  const std::string a = WriteTestFile(folder, "a.csv", "x,label\n1,a\n3,b\n");
+  const auto with = [&](const std::string& name) {
+    return LoadData(Source(absl::StrCat(a, ",", folder, "/", name)));
+  };
+  WriteTestFile(folder, "b.txt", "text");
+  WriteTestFile(folder, "b.xls", "text");
+  WriteTestFile(folder, "p.csv", "PAR1");
+  std::filesystem::create_directories(folder + "/dir.csv");
+  EXPECT_THAT(with("a.csb"),
+              StatusIs(kNotFound, "a.csb: no such file or directory; did you mean a.csv?"));
+  EXPECT_THAT(with("z*.csv"), StatusIs(kNotFound, "no file matches"));
+  EXPECT_THAT(with("b.txt"), IsRefused("b.txt: its format is text, and that of "));
+  EXPECT_THAT(with("b.xls"), IsRefused("b.xls: its format is not known, and that of "));
+  EXPECT_THAT(with("p.csv"), IsRefused("p.csv: is a Parquet file"));
+  EXPECT_THAT(with("dir.csv"), IsRefused("dir.csv is a directory, and not one whose files"));
+  EXPECT_THAT(with("a.csv"), IsRefused("twice"));
+  // Any file may be IDX, which takes one name.
+  WriteTestFile(folder, "c.xls", "text");
+  EXPECT_THAT(LoadData(Source(folder + "/*.xls")),
+              IsRefused("b.xls and 1 other: the format IDX takes one name; several are read of"));
+}
+
 TEST(LoadData, RefusesWhatIsNoData) {
   const std::string folder = TestDirectory();
   WriteTestFile(folder, "num.csv", "x,label\n1,a\n2,b\n");
@@ -187,7 +229,7 @@ TEST(LoadData, KeepsTheFirstTrainingRowsOnRequest) {
 TEST(LoadData, HasNumbersAsLabelsOnlyWhereTheyMayBe) {
   EXPECT_THAT(LoadData({.spec = "synthetic:20x3x2", .labels = LabelKind::kNumbers}),
               IsRefused("synthetic:20x3x2: has classes"));
-  const DataEncoding encoding = {.label_stddev = 2.0};
+  const DataEncoding encoding = {.label_mean = {0.0}, .label_stddev = {2.0}};
   EXPECT_THAT(LoadSamples({.spec = "synthetic:20x3x2"}, encoding, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition, "it predicts numbers"));
 }

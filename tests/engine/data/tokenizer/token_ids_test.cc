@@ -206,5 +206,28 @@ TEST(TokenIds, NamesAMissingFile) {
   EXPECT_THAT(TokenIds::Map(TestDirectory(), TokenFormat::kText), StatusIs(kInvalidArgument));
 }
 
+TEST(TokenIds, JoinedFollowEachOther) {
+  ASSERT_OK_AND_ASSIGN(const TokenIds text, MapText("ab", TokenFormat::kText));
+  ASSERT_OK_AND_ASSIGN(const TokenIds raw, MapText(RawTokens({300, 301, 302}), TokenFormat::kBin));
+  const TokenIds none = TokenIds::Of({}).value();
+  const TokenIds ids = TokenIds::Join({none, text, none, raw, TokenIds::Of({7}).value()});
+  const std::vector<int32_t> expected = {'a', 'b', 300, 301, 302, 7};
+  EXPECT_EQ(AllOfThem(ids), expected);
+  EXPECT_EQ(ids.largest(), 302);
+  for (int64_t first = 0; first <= ids.size(); ++first) {
+    for (int64_t count = 0; count <= ids.size() - first; ++count) {
+      const std::vector<int32_t> some(expected.begin() + first, expected.begin() + first + count);
+      std::vector<int32_t> copied(static_cast<size_t>(count));
+      ids.Copy(first, absl::MakeSpan(copied));
+      EXPECT_EQ(copied, some);
+      EXPECT_EQ(AllOfThem(ids.Part(first, count)), some);
+    }
+  }
+  EXPECT_THAT(AllOfThem(ids.Part(1, 4).Part(1, 2)), ElementsAre(300, 301));
+  EXPECT_THAT(AllOfThem(TokenIds::Join({ids.Part(1, 2), ids})),
+              ElementsAre('b', 300, 'a', 'b', 300, 301, 302, 7));
+  EXPECT_EQ(TokenIds::Join({none}).size(), 0);
+}
+
 }  // namespace
 }  // namespace stagecoach::engine

@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "engine/data/data_fingerprint.h"
 #include "engine/data/formats/load.h"
+#include "engine/data/tokens/token_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
@@ -249,6 +252,74 @@ TEST(LoadSamples, TellsTextFromIds) {
   EXPECT_THAT(LoadSamples(ids, {}, 256), StatusIs(kFailedPrecondition));
   EXPECT_THAT(LoadSamples({.spec = "synthetic:30x4x3"}, of_text, 256),
               StatusIs(kFailedPrecondition, "it is fed with tokens"));
+}
+
+// Returns the fingerprint of all files together.
+DataFingerprint FingerprintOfSpec(const std::string& spec, const TokenOptions& options) {
+  const absl::StatusOr<TrainTest> data = LoadTokens(spec, options);
+  EXPECT_OK(data);
+  return data.ok() ? FingerprintOf(*data) : DataFingerprint();
+}
+
+TEST(TokenFiles, AreOneAfterTheOther) {
+  const std::string folder = TestDirectory();
+  const auto write = [&](const std::string& name, const std::string& contents) {
+    return WriteTestFile(folder, name, contents);
+  };
+  const std::string raw = write("a.bin", RawTokens(Count(0, 33)));
+  const std::string llmc = write("b.bin.gz", Gzip(LlmcTokens(Count(33, 41), 41)));
+  const std::string numpy = write("c.npy", NpyFile(NpyHeader("<u2", 26), RawTokens(Count(74, 26))));
+  const std::string all = write("all.bin", RawTokens(Count(0, 100)));
+  const std::string three = absl::StrCat(raw, ",", llmc, ",", numpy);
+  const TokenOptions options = {.context = 5};
+  EXPECT_EQ(FingerprintOfSpec(three, options), FingerprintOfSpec(all, options));
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, LoadTokens(three, options));
+  EXPECT_EQ(data.encoding.vocabulary, 100);
+  ASSERT_OK_AND_ASSIGN(const auto samples, LoadTokenSamples(three, options, data.encoding));
+  EXPECT_EQ(samples->rows(), 19);
+  EXPECT_THAT(InputOf(*samples, 6), ElementsAre(30, 31, 32, 33, 34));
+  EXPECT_THAT(TargetOf(*samples, 14), ElementsAre(71, 72, 73, 74, 75));
+}
+
+TEST(TokenFiles, OfTextAreTheTextOfAll) {
+  const std::string folder = TestDirectory();
+  std::string lines;
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&lines, "line ", i, " of a text\n");
+  const std::string one = WriteTestFile(folder, "all.txt", lines);
+  std::filesystem::create_directories(folder + "/parts");
+  WriteTestFile(folder + "/parts", "1.txt", lines.substr(0, 301));
+  WriteTestFile(folder + "/parts", "2.txt.gz", Gzip(lines.substr(301)));
+  for (const std::string tokenizer : {"", STAGECOACH_TOKENIZER_FIXTURES "/gpt2.json"}) {
+    const TokenOptions options = {.context = 5, .tokenizer = tokenizer};
+    EXPECT_TRUE(HoldsText(folder + "/parts"));
+    EXPECT_EQ(FingerprintOfSpec(folder + "/parts", options), FingerprintOfSpec(one, options));
+  }
+}
+
+TEST(TokenFiles, RefusesFilesThatDoNotGoTogether) {
+  const std::string folder = TestDirectory();
+  const std::string a = WriteTestFile(folder, "a.bin", RawTokens(Count(0, 60)));
+  const std::string b = WriteTestFile(folder, "b.bin", RawTokens(Count(0, 60)));
+  const std::string two = absl::StrCat(a, ",", b);
+  EXPECT_THAT(LoadTokens(absl::StrCat(a, ",", WriteTestFile(folder, "c.txt", "text")), {}),
+              IsRefused("c.txt is text, and "));
+  EXPECT_THAT(LoadTokens(absl::StrCat(a, ",", WriteTestFile(folder, "d.bin", "")), {}),
+              IsRefused("d.bin: the file is empty"));
+  EXPECT_THAT(LoadTokens(absl::StrCat(a, ",", folder, "/none.bin"), {}),
+              StatusIs(kNotFound, "none.bin"));
+  TokenInfo info = {.vocabulary = 60, .tokenizer = "t.json", .tokenizer_hash = "abc"};
+  ASSERT_OK(WriteTokenInfo(a, info));
+  EXPECT_THAT(LoadTokens(two, {.context = 5}),
+              IsRefused("b.bin has the ids of a tokenizer that is not known, and "));
+  ASSERT_OK(WriteTokenInfo(b, info));
+  EXPECT_OK(LoadTokens(two, {.context = 5}));
+  info.tokenizer_hash = "abd";
+  ASSERT_OK(WriteTokenInfo(b, info));
+  EXPECT_THAT(LoadTokens(two, {.context = 5}), IsRefused("b.bin has the ids of the tokenizer abd"));
+  info = {
+      .vocabulary = 60, .tokenizer = "t.json", .tokenizer_hash = "abc", .tokens = {{"b.bin", 61}}};
+  ASSERT_OK(WriteTokenInfo(b, info));
+  EXPECT_THAT(LoadTokens(two, {.context = 5}), IsRefused("b.bin has 60 tokens, and not 61"));
 }
 
 }  // namespace
