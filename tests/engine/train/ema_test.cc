@@ -131,7 +131,9 @@ TEST(Averages, StartAtParametersThatWereSet) {
     std::vector<float> values = each->Parameter("layer 7: weight").value();
     for (float& value : values) value += 0.5F;
     // Before anything else, and after an evaluation.
-    if (each == other.get()) ASSERT_OK(each->Evaluate(*SmallData(5)));
+    if (each == other.get()) {
+      ASSERT_OK(each->Evaluate(*SmallData(5)));
+    }
     ASSERT_OK(each->SetParameter("layer 7: weight", values));
     EXPECT_EQ(AveragesOf(*each), ValuesOf(*each));
     TakeSteps(*each, 1);

@@ -74,12 +74,16 @@ std::vector<StateSnapshot> KeepAllBut(const ReplicatedRun& tested, int lost, int
   OnRanks(tested.processes(), [&](Rendezvous& rendezvous) -> absl::Status {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(tested, rendezvous));
     RETURN_IF_ERROR(TrainTo(*trainer, steps).status());
-    if (rendezvous.rank() == lost) return absl::OkStatus();  // the others see its connections close
+    const bool is_lost = rendezvous.rank() == lost;  // the others see its connections close
     if (tested.ema_decay > 0.0F) {
-      EXPECT_THAT(trainer->Evaluate(*SmallData(64)), Not(IsOk()));
-    } else {
-      EXPECT_THAT(TrainTo(*trainer, steps + 1), Not(IsOk()));
+      const absl::Status ended = trainer->WithAverages([&]() -> absl::Status {
+        RETURN_IF_ERROR(trainer->ParametersHash().status());  // all have them in place
+        return is_lost ? absl::OkStatus() : trainer->Evaluate(*SmallData(64)).status();
+      });
+      EXPECT_EQ(ended.ok(), is_lost);
     }
+    if (is_lost) return absl::OkStatus();
+    EXPECT_THAT(TrainTo(*trainer, steps + 1), Not(IsOk()));
     EXPECT_EQ(trainer->steps(), steps);
     StateSnapshot& own = snapshot[static_cast<size_t>(rendezvous.rank())];
     ASSIGN_OR_RETURN(own, trainer->TakeSnapshot());
