@@ -6,9 +6,9 @@
 
 #include "engine/data/dataset.h"
 #include "engine/nn/layers/activation.h"
+#include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/runs/small_run.h"
