@@ -110,7 +110,7 @@ TEST(BranchesLayer, AddsInATreeWhoseLeftHalfIsAPowerOfTwo) {
   EXPECT_EQ(SumOfConstants({1e8F, -1e8F, 1.0F}), std::vector<double>{1.0});
   EXPECT_EQ(SumOfConstants({1e8F, 1.0F, -1e8F, 1.0F}), std::vector<double>{0.0});
   EXPECT_EQ(SumOfConstants({1e8F, 1.0F, 1.0F, -1e8F, 5.0F}), std::vector<double>{5.0});
-  EXPECT_EQ(SumOfConstants({1.0F, 2.0F, 1e8F, 1.0F, -1e8F, 1.0F, 4.0F}), std::vector<double>{4.0});
+  EXPECT_EQ(SumOfConstants({1.0F, 2.0F, 1e8F, 1.0F, -1e8F, 1.0F, 3.0F}), std::vector<double>{0.0});
 }
 
 TEST(BranchesLayer, RefusesBranchesThatDoNotFit) {
