@@ -141,12 +141,21 @@ const Subject& TransformerFor(const Partition& partition) {
   return partition.devices == 2 ? kLlama : kGpt2;
 }
 
+// Expects the answer of one device, and that every byte is as predicted.
 void ExpectTheAnswerOfOneDevice(const Partition& partition, const Subject& subject,
                                 const Optimizer& optimizer, Precision precision) {
   SCOPED_TRACE(absl::StrCat(subject.name, ", ", Describe(optimizer, precision)));
-  ASSERT_OK_AND_ASSIGN(const TinyAnswer answer,
-                       AnswerOf(OnCuda(partition, subject, optimizer, precision)));
+  ASSERT_OK_AND_ASSIGN(const auto trainer,
+                       TinyTrainer(OnCuda(partition, subject, optimizer, precision)));
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer answer, AnswerOf(*trainer));
   EXPECT_EQ(answer, Expected(subject, optimizer, precision, partition.replication.gradient_blocks));
+  ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+  for (const DeviceReport& device : devices) {
+    EXPECT_GT(device.predicted_peak_bytes, 0);
+    EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
+    EXPECT_EQ(device.measured_stash_bytes, device.predicted_stash_bytes) << device.device;
+    EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
+  }
 }
 
 TEST_P(CudaPartitions, NeverChangeTheAnswer) {
@@ -176,28 +185,6 @@ TEST_P(CudaPartitions, NeverChangeTheAnswerOfImages) {
   if (GetParam().place != Place::kOneGpu) return;
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     ExpectTheAnswerOfOneDevice(GetParam(), kImages, Optimizers()[2], precision);
-  }
-}
-
-TEST_P(CudaPartitions, TakeThePredictedMemory) {
-  std::vector<std::pair<Subject, Precision>> cases = {{kLayersOfAllKinds, Precision::kFloat32},
-                                                      {kLayersOfAllKinds, Precision::kBfloat16}};
-  if (GetParam().place == Place::kOneGpu) {
-    cases.emplace_back(TransformerFor(GetParam()), Precision::kBfloat16);
-    cases.emplace_back(kImages, Precision::kBfloat16);
-  }
-  for (const auto& [subject, precision] : cases) {
-    SCOPED_TRACE(absl::StrCat(subject.name, ", ", PrecisionName(precision)));
-    ASSERT_OK_AND_ASSIGN(const auto trainer,
-                         TinyTrainer(OnCuda(GetParam(), subject, Optimizer::AdamW(), precision)));
-    ASSERT_OK(AnswerOf(*trainer));
-    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
-    for (const DeviceReport& device : devices) {
-      EXPECT_GT(device.predicted_peak_bytes, 0);
-      EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
-      EXPECT_EQ(device.measured_stash_bytes, device.predicted_stash_bytes) << device.device;
-      EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
-    }
   }
 }
 
