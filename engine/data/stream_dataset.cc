@@ -113,10 +113,35 @@ class StreamDataset final : public Dataset {
   mutable absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
+class MadeByFunction final : public SampleGenerator {
+ public:
+  MadeByFunction(SampleSpec spec, MakeSample make)
+      : spec_(std::move(spec)), make_(std::move(make)) {}
+
+  SampleSpec spec() const override { return spec_; }
+  absl::Status Seek(int64_t position) override {
+    next_ = position;
+    return absl::OkStatus();
+  }
+  absl::Status Next(absl::Span<const absl::Span<std::byte>> inputs,
+                    absl::Span<std::byte> target) override {
+    return make_(next_++, inputs, target);
+  }
+
+ private:
+  const SampleSpec spec_;
+  const MakeSample make_;
+  int64_t next_ = 0;
+};
+
 }  // namespace
 
 std::shared_ptr<const Dataset> StreamOf(std::unique_ptr<SampleGenerator> generator) {
   return std::make_shared<const StreamDataset>(std::move(generator));
+}
+
+std::shared_ptr<const Dataset> StreamOf(SampleSpec spec, MakeSample make) {
+  return StreamOf(std::make_unique<MadeByFunction>(std::move(spec), std::move(make)));
 }
 
 }  // namespace stagecoach::engine

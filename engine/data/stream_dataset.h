@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -33,6 +34,13 @@ class SampleGenerator {
 // Returns the samples of a generator as data to train on for a number of steps (FitOptions::steps):
 // in their order, each once. The last ones are kept in memory: as many as are asked for again.
 std::shared_ptr<const Dataset> StreamOf(std::unique_ptr<SampleGenerator> generator);
+
+// Does the same for samples that a function writes (SampleGenerator::Next), each from its number
+// alone.
+using MakeSample =
+    std::function<absl::Status(int64_t position, absl::Span<const absl::Span<std::byte>> inputs,
+                               absl::Span<std::byte> target)>;
+std::shared_ptr<const Dataset> StreamOf(SampleSpec spec, MakeSample make);
 
 }  // namespace stagecoach::engine
 

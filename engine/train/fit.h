@@ -73,6 +73,12 @@ class EvaluationMetric {
   virtual double Value() const = 0;
 };
 
+// Returns a metric that is the mean of a function of each row: of its number in the test data,
+// which has its target, and of the model's outputs for it.
+using RowMetric =
+    std::function<double(const Dataset& data, int64_t row, absl::Span<const float> outputs)>;
+std::shared_ptr<EvaluationMetric> MeanOfRows(std::string name, RowMetric metric);
+
 // When and how a run is saved: as below; also after the evaluation that ends an epoch; at its end;
 // and when it is stopped. What is saved after a step that is evaluated has the metrics, by which
 // the best checkpoint is chosen (Retention).

@@ -92,6 +92,28 @@ TEST(StreamDataset, BeginsAnywhereAndMakesWhatIsAskedForAgain) {
   EXPECT_EQ(log->made, made + 1000);
 }
 
+TEST(StreamDataset, MayBeMadeByAFunction) {
+  const auto data =
+      StreamOf({.inputs = {{.name = "x", .shape = Shape{2}}}, .target = TargetSpec::ClassLabel(2)},
+               [](int64_t position, absl::Span<const absl::Span<std::byte>> inputs,
+                  absl::Span<std::byte> target) -> absl::Status {
+                 if (position == 99) return absl::DataLossError("the source is gone");
+                 const float values[] = {static_cast<float>(position), -1.0F};
+                 const auto label = static_cast<int32_t>(position % 2);
+                 std::memcpy(inputs[0].data(), values, sizeof(values));
+                 std::memcpy(target.data(), &label, sizeof(label));
+                 return absl::OkStatus();
+               });
+  EXPECT_TRUE(data->is_endless());
+  for (const int64_t row : {0, 1, 2, 1, 40, 3}) {
+    EXPECT_THAT(InputOf(*data, row), ElementsAre(static_cast<float>(row), -1.0F));
+    EXPECT_EQ(data->label(row), row % 2);
+  }
+  ASSERT_OK(data->ReadStatus());
+  InputOf(*data, 99);
+  EXPECT_THAT(data->ReadStatus(), StatusIs(absl::StatusCode::kDataLoss));
+}
+
 TEST(StreamDataset, AFailureIsAnErrorOfReading) {
   const auto log = std::make_shared<Counting::Log>();
   log->fails_at = 3;

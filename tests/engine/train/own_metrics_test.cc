@@ -86,6 +86,26 @@ TEST(EvaluationMetric, IsOfAllRowsInOrderWithTheResultsAndTheCheckpoints) {
   }
 }
 
+TEST(EvaluationMetric, MayBeTheMeanOfAFunctionOfEachRow) {
+  int64_t next = 0;
+  const auto is_right = [&](const Dataset& data, int64_t row, absl::Span<const float> y) {
+    EXPECT_EQ(row, next++ % kTestedRows);
+    EXPECT_EQ(y.size(), static_cast<size_t>(kSmallClasses));
+    return std::max_element(y.begin(), y.end()) - y.begin() == data.label(row) ? 1.0 : 0.0;
+  };
+  std::vector<EpochResult> epochs;
+  const auto trainer = TrainerOver(2);
+  ASSERT_OK(Fit(*trainer, SmallSets(),
+                {.epochs = 3,
+                 .own_metrics = {MeanOfRows("test_right", is_right)},
+                 .on_epoch = [&](const EpochResult& epoch) { epochs.push_back(epoch); }}));
+  EXPECT_EQ(next, 3 * kTestedRows);
+  ASSERT_EQ(epochs.size(), 3u);
+  for (const EpochResult& epoch : epochs) {
+    EXPECT_THAT(epoch.more, ElementsAre(Pair("test_right", epoch.test_accuracy)));
+  }
+}
+
 TEST(EvaluationMetric, MayEndTheRun) {
   const auto trainer = TrainerOver(2);
   ASSERT_OK_AND_ASSIGN(const FitResult fit, Fit(*trainer, SmallSets(),
