@@ -1,5 +1,4 @@
-// Data without an end: point i of a square, and whether it is within a circle. It depends on i
-// alone.
+// Data without an end: points of a square, and whether they are within a circle.
 #include <cstring>
 #include <iostream>
 #include <random>
