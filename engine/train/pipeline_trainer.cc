@@ -293,12 +293,22 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
                                                      const StopFunction& stop) {
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
+  return EvaluateAverages([&] { return EvaluateAll(data, stop); });
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::EvaluateAverages(
+    absl::FunctionRef<absl::StatusOr<Evaluation>()> evaluate) {
   absl::StatusOr<Evaluation> evaluation = Evaluation();
   RETURN_IF_ERROR(WithAverages([&] {
-    evaluation = EvaluateAll(data, stop);
+    evaluation = evaluate();
     return evaluation.status();
   }));
   return evaluation;
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::AgreeOn(absl::StatusOr<Evaluation> own) {
+  RETURN_IF_ERROR(group_->Agree(own.status()));
+  return own;
 }
 
 absl::StatusOr<Evaluation> PipelineTrainer::EvaluateAll(const Dataset& data,
@@ -350,12 +360,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const T
   RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary,
                             run_.model.has_documents));
   RETURN_IF_ERROR(PrepareOutputs());
-  absl::StatusOr<Evaluation> evaluation = Evaluation();
-  RETURN_IF_ERROR(WithAverages([&] {
-    evaluation = PredictAll(data, take);
-    return group_->Agree(evaluation.status());
-  }));
-  return evaluation;
+  return EvaluateAverages([&] { return AgreeOn(PredictAll(data, take)); });
 }
 
 absl::StatusOr<std::vector<float>> PipelineTrainer::Pass(const Dataset& sequences,
@@ -438,12 +443,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::EvaluateRows(const Dataset& data,
         absl::StrCat("a micro-batch has ", plan().micro_batch_rows,
                      " rows; to be evaluated one by one, each needs its own"));
   }
-  absl::StatusOr<Evaluation> evaluation = Evaluation();
-  RETURN_IF_ERROR(WithAverages([&] {
-    evaluation = EvaluateAllRows(data, take);
-    return group_->Agree(evaluation.status());
-  }));
-  return evaluation;
+  return EvaluateAverages([&] { return AgreeOn(EvaluateAllRows(data, take)); });
 }
 
 absl::StatusOr<Evaluation> PipelineTrainer::EvaluateAllRows(const Dataset& data,

@@ -103,6 +103,11 @@ class PipelineTrainer final : public Trainer {
   absl::Status RunEvaluation(const Batch& batch);
   // Before the first forward pass with outputs.
   absl::Status PrepareOutputs();
+  // Returns what `evaluate` does while the averages of parameters are in place.
+  absl::StatusOr<Evaluation> EvaluateAverages(
+      absl::FunctionRef<absl::StatusOr<Evaluation>()> evaluate);
+  // Returns the own result, or an error of any process of the run.
+  absl::StatusOr<Evaluation> AgreeOn(absl::StatusOr<Evaluation> own);
   absl::StatusOr<Evaluation> EvaluateAll(const Dataset& data, const StopFunction& stop);
   absl::StatusOr<Evaluation> PredictAll(const Dataset& data, const TakeOutputs& take);
   absl::StatusOr<Evaluation> EvaluateAllRows(const Dataset& data, const TakeEvaluations& take);

@@ -36,8 +36,8 @@ inline constexpr int64_t kMaxCsvCategories = 64;
 // `path` names several files (DataFilesOf), their rows follow each other, as if they were one; each
 // has a header of its own, with the same columns in any order. The text is split as
 // base/text/csv_reader.h says. The first record names the columns, each
-// differently. Every column is a feature, in the order of the file, but for those of labels and
-// those that are dropped. Each field of a column is a decimal number without spaces, of magnitude
+// differently. Every column is a feature, in the order of the file, except for labels and
+// columns that are dropped. Each field of a column is a decimal number without spaces, of magnitude
 // below 3.4e38; or each is a text, of which a column has at most kMaxCsvCategories. No field is
 // empty.
 //

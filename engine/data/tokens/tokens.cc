@@ -45,7 +45,7 @@ bool IsTokenFile(const std::string& path) {
   return HasEnding(path, ".txt") || FormatOf(path) != TokenFormat::kText;
 }
 
-// Of a file or a directory.
+// Returns whether a file, or what is in a directory, is text.
 bool IsText(const std::string& path) {
   return FormatOf(path) == TokenFormat::kText && SuffixIn(path).empty();
 }

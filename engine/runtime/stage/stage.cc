@@ -357,9 +357,9 @@ std::vector<TrainedPiece> Stage::TrainedPieces() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const ParameterId id = parameters_[i].original();
     const bool is_copy = parameters_[i].is_copy();
-    pieces.push_back({.parameter = id, .is_copy = is_copy, .tensor = tensors_[i].value});
+    kernels::ParameterTensors tensors = tensors_[i];
+    pieces.push_back({.parameter = id, .is_copy = is_copy, .tensor = tensors.value});
     for (int state = 0; state < options_.optimizer.states(); ++state) {
-      kernels::ParameterTensors tensors = tensors_[i];
       const Tensor& tensor = StateOf(options_.optimizer, tensors, state);
       if (tensor.empty()) continue;
       pieces.push_back({.parameter = id, .is_copy = is_copy, .state = state, .tensor = tensor});

@@ -134,8 +134,7 @@ class BranchesLayer final : public Layer {
     return absl::OkStatus();
   }
 
-  // What is kept needs room of its own for every branch, and nothing runs aside: the next branch
-  // takes its scratch.
+  // Nothing may run aside, since the next branch uses the same scratch.
   LayerArgs BackwardArgs(const Branch& branch, const LayerArgs& args) const {
     LayerArgs own = branch.Args(args);
     own.y = branch.Output(args, y_);

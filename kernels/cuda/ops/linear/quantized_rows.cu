@@ -30,7 +30,7 @@ constexpr int kUnit = 16;      // bytes that are copied at once
 constexpr int kRowsWarps = 8;  // that a block has at most
 constexpr int kStages = 4;     // groups of codes in shared memory, one of which is multiplied
 constexpr int kTables = kNf4CodeLevels + kNf4ScaleLevels;  // floats of shared memory
-// A GPU has about so many multiprocessors: strips are narrower if there would be fewer.
+// About the number of multiprocessors of a GPU: with fewer strips than that, they are made narrower.
 constexpr int64_t kEnoughStrips = 128;
 
 // ---- Weights. Of (input, output): which codes there are, and what factor they have.
