@@ -9,7 +9,9 @@ namespace stagecoach::engine {
 // The sums of a residual block, y = x + f(x) and dx = dy + f'(dy), in layers that pass over those
 // tensors anyway: saves reading and writing each once more. Internal to Sequential and the layers
 // in engine/nn/layers that implement this next to Layer; other layers know nothing of it. The chain
-// decides which layer adds; the bits are those of kernels::ElementwiseOps::Add in either place.
+// decides which layer adds, by the block alone, so wherever the model is cut the bits are the same.
+// Those of sums before Forward are kernels::ElementwiseOps::Add's; some layers round dx only after
+// the sum.
 class SumFusion {
  public:
   virtual ~SumFusion() = default;

@@ -61,8 +61,14 @@ class ConvolutionOp : public Operation {
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                                const Tensor& y, std::byte* workspace) = 0;
 
+  // Returns whether BackwardInput can add to dx what it would take a pass over memory to add.
+  virtual bool adds_to_dx() const { return false; }
+
+  // Computes dx, plus `dx_addend`, which is as dx is but not dx itself: empty unless adds_to_dx().
+  // The sum is rounded once.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w,
-                                     const Tensor& dx, std::byte* workspace) = 0;
+                                     const Tensor& dx_addend, const Tensor& dx,
+                                     std::byte* workspace) = 0;
 
   // Computes dw and db, which are added to the present contents if `accumulate`.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dy,

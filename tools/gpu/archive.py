@@ -117,7 +117,7 @@ def pack(packages_txt, programs, commit, archive, say=print):
         # The manifest first: whoever reads it alone would have to decompress all that comes before it.
         inside = ["./MANIFEST", *sorted(f"./{path.name}" for path in prefix.iterdir()
                                         if path.name != "MANIFEST")]
-        _run(["tar", "--owner=0", "--group=0", "-I", "xz -6 -T0", "-cf", part, "-C", prefix, *inside])
+        _run(["tar", "--owner=0", "--group=0", "-I", "xz -9 -T2", "-cf", part, "-C", prefix, *inside])
         size = part.stat().st_size
         if size > MAX_BYTES:
             part.unlink()

@@ -18,6 +18,7 @@ _TORCH = (("gpt2", "compiled", "bf16"), ("gpt2", "compiled-cudnn", "bf16"),
           ("network", "cuda-graphs", "bf16"), ("network", "compiled", "tf32"))
 # Two of these would not fit into the memory of one GPU.
 _TORCH_LLAMA = (("llama", "compiled", "bf16"),)
+_TORCH_ADAPTERS = (("adapters", "compiled", "bf16"), ("adapters", "eager", "bf16"))
 _TORCH_RESNETS = (("resnet50", "compiled", "bf16"), ("resnet18", "compiled", "bf16"),
                   ("resnet18", "cuda-graphs", "bf16"))
 _TORCH_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # of each of these processes
@@ -63,6 +64,13 @@ class ModelSteps:
                 for recompute in ("none", "full")]
         _all_of([*runs, lambda: self._beside_torch(log, _TORCH_LLAMA)])
 
+    def adapters(self, log):
+        """Of weights in bfloat16, and in 4 bits."""
+        runs = [lambda quantize=quantize: self._train(
+            log, works.ADAPTERS, self.sizes.adapters, 1, 1, quantize=quantize)
+            for quantize in (None, "nf4")]
+        _all_of([*runs, lambda: self._beside_torch(log, _TORCH_ADAPTERS)])
+
     def resnets(self, log):
         """Batch norms compute what they do from a micro-batch: stages are compared at as many."""
         runs = [(works.RESNET50, self.sizes.resnet50, 1, 1), (works.RESNET50, self.sizes.resnet50, 1, 8),
@@ -72,7 +80,7 @@ class ModelSteps:
     def torch_resnets(self, log):
         self._beside_torch(log, _TORCH_RESNETS)
 
-    def _train(self, log, what, model, stages, micro_batches, recompute="none"):
+    def _train(self, log, what, model, stages, micro_batches, recompute="none", quantize=None):
         """Figures of `stagecoach bench`, which trains the model on random tokens or images."""
         warm_up, repeats = self.sizes.bench_steps
         with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
@@ -81,7 +89,10 @@ class ModelSteps:
                 if not model.model:
                     pathlib.Path(place, "model.toml").write_text(model.model_file())
             else:
-                of_data = ["--context", model.context, "--clip-norm", "1"]
+                of_data = ["--context", model.context]
+                of_data += (["--lora", f"rank={works.ADAPTER_RANK}"] if what == works.ADAPTERS else
+                            ["--clip-norm", "1"])
+                of_data += ["--quantize", quantize] if quantize else []
                 unit, rate = "tokens", "tokens_per_second"
             command = [self.check.stagecoach, "bench", *self.check.on_gpus(stages),
                        "--model", model.model or pathlib.Path(place, "model.toml"),
@@ -93,7 +104,7 @@ class ModelSteps:
         name = ", ".join(filter(None, (
             f"{what}, {micro_batches} x {model.batch // micro_batches}",
             f"{stages} stages" if stages > 1 else "",
-            f"recompute {recompute}" if recompute != "none" else "")))
+            f"recompute {recompute}" if recompute != "none" else "", quantize)))
         row = next((row for report in json_lines(text) for row in report.get("rows", [])), {})
         if "step_ms" not in row:
             last = (text.strip().splitlines() or ["no output"])[-1]
@@ -103,7 +114,8 @@ class ModelSteps:
             Figure(f"{name}: {unit}/s", row[rate]),
             Figure(f"{name}: of peak", row["peak_share"]),
             Figure(f"{name}: memory of the fullest device", row["peak_bytes"] / 1e9, "GB")]
-        if stages == 1 and (micro_batches == 1 or not isinstance(model, works.ConvNet)):
+        is_comparable = micro_batches == 1 or not isinstance(model, works.ConvNet)
+        if quantize is None and stages == 1 and is_comparable:
             self._take_ours(works.step_of(what, "bf16"), row["step_ms"])
         if row["peak_bytes"] != row["predicted_peak_bytes"]:
             raise StepFailed(f"{name}: held {row['peak_bytes']} bytes, predicted were "

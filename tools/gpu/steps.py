@@ -87,6 +87,8 @@ class GpuCheck:
             Step("torch", "The same in PyTorch", 79, self.models.torch),
             Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
                  is_extra=True),
+            Step("adapters", "Adapters of 8 blocks of Llama 3 8B, here and in PyTorch", 100,
+                 self.models.adapters, is_extra=True),
         ]
         images = [
             Step("resnets", "ResNet-50 and ResNet-18, steps of 256 and 512 images", 70,

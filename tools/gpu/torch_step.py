@@ -32,6 +32,7 @@ FORMS = {
     "network": ("compiled", "eager", "cuda-graphs"),
     "gpt2": ("compiled", "compiled-cudnn", "eager"),
     "llama": ("compiled", "compiled-cudnn", "eager"),
+    "adapters": ("compiled", "eager"),
     "resnet50": ("compiled", "eager"),
     "resnet18": ("compiled", "eager", "cuda-graphs"),
     "attention": ("flash", "cudnn"),

@@ -226,14 +226,16 @@ def transformer_and_batch(transformer):
     return model, ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
 
-def prepare_training(what, sizes, form, precision, device):
+def prepare_training(what, sizes, form, precision, device, make=None):
+    """`make`: what makes the model and its batch, unless the kind of `sizes` says that."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     is_transformer = isinstance(sizes, works.Transformer)
     makers = {works.Transformer: transformer_and_batch, works.ConvNet: resnet_and_batch,
               works.Network: network_and_batch}
     with torch.device(device):
-        model, x, targets = makers[type(sizes)](sizes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
+        model, x, targets = make() if make else makers[type(sizes)](sizes)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, weight_decay=0.01, fused=True)
 
     def loss_of(x, targets):
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
@@ -246,8 +248,8 @@ def prepare_training(what, sizes, form, precision, device):
         torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad(set_to_none=True)
         compute(x, targets).backward()
-        if is_transformer:
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if is_transformer and not make:
+            nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
 
     # It is compiled for the backend that may be used then.
@@ -270,6 +272,35 @@ def prepare_training(what, sizes, form, precision, device):
         yield found
 
     return measure
+
+
+class Logits(nn.Module):
+    """The logits of a model of the library transformers."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, ids):
+        return self.network(input_ids=ids, use_cache=False).logits
+
+
+def adapters_and_batch(sizes, device):
+    """A Llama of the library transformers, frozen in bfloat16, with PEFT's adapters."""
+    import peft
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=sizes.vocabulary, hidden_size=sizes.width, intermediate_size=sizes.hidden,
+        num_hidden_layers=sizes.blocks, num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads, max_position_embeddings=sizes.context)
+    with torch.device(device):
+        network = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+        rank = works.ADAPTER_RANK
+        network = peft.get_peft_model(network, peft.LoraConfig(
+            r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+        ids = torch.randint(sizes.vocabulary, (sizes.batch, sizes.context + 1))
+    return Logits(network), ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
 
 def prepare_attention(shapes, calls, form, device):
@@ -371,6 +402,9 @@ def prepare(work, form, precision, sizes, device):
         return prepare_attention(sizes.attention, sizes.visits, form, device)
     if work == "generate":
         return prepare_generation(sizes.generation, form, device)
+    if work == "adapters":
+        return prepare_training(works.ADAPTERS, sizes.adapters, form, precision, device,
+                                lambda: adapters_and_batch(sizes.adapters, device))
     what = {"network": works.NETWORK, "gpt2": works.GPT2, "llama": works.LLAMA,
             "resnet50": works.RESNET50, "resnet18": works.RESNET18}[work]
     return prepare_training(what, getattr(sizes, work), form, precision, device)

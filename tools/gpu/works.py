@@ -101,6 +101,7 @@ class Works:
     network: Network
     gpt2: Transformer
     llama: Transformer
+    adapters: Transformer  # a Llama that is frozen, with adapters of ADAPTER_RANK
     attention: tuple
     generation: Generation
     resnet50: ConvNet
@@ -115,6 +116,9 @@ FULL = Works(
     network=Network(), gpt2=_GPT2,
     llama=_llama(blocks=22, width=2048, heads=32, kv_heads=4, hidden=5632, context=2048,
                  vocabulary=32000, batch=8),
+    # Some blocks of Llama 3 8B.
+    adapters=_llama(blocks=8, width=4096, heads=32, kv_heads=8, hidden=14336, context=2048,
+                    vocabulary=32000, batch=4),
     attention=((16, 12, 1024, 64), (4, 32, 4096, 128)), generation=Generation(_GPT2),
     resnet50=ConvNet(model="resnet50", blocks=(3, 4, 6, 3), outputs=(256, 512, 1024, 2048),
                      is_bottleneck=True, stem=64, extent=224, classes=1000, batch=256),
@@ -130,6 +134,8 @@ SMALL = Works(
     network=Network(layers=4, width=32, batch=16, steps=2), gpt2=_SMALL_GPT2,
     llama=_llama(blocks=1, width=32, heads=4, kv_heads=2, hidden=32, context=8, vocabulary=50,
                  batch=2, steps=2),
+    adapters=_llama(blocks=1, width=64, heads=2, kv_heads=1, hidden=64, context=8, vocabulary=50,
+                    batch=2, steps=2),
     attention=((1, 2, 9, 64),), generation=Generation(_SMALL_GPT2, prompt=8, tokens=4),
     resnet50=_SMALL_RESNET, resnet18=_SMALL_RESNET, visits=2,
     bench_steps=(1, 2))
@@ -145,6 +151,7 @@ def step_of(what, precision):
 
 
 NETWORK, GPT2, LLAMA, TOKEN = "default network", "GPT-2 124M", "Llama 1.1B", "GPT-2 124M, a token"
+ADAPTERS, ADAPTER_RANK = "adapters of 8 blocks of Llama 3 8B", 16
 RESNET50, RESNET18 = "ResNet-50", "ResNet-18 of small images"
 
 

@@ -304,7 +304,8 @@ absl::Status MatmulPlan::Run(cudaStream_t stream, const Operands& operands,
                              std::byte* workspace) const {
   for (const void* address :
        {operands.a, operands.b, static_cast<const void*>(operands.d), operands.bias,
-        static_cast<const void*>(operands.aux), static_cast<const void*>(workspace)}) {
+        operands.addend, static_cast<const void*>(operands.aux),
+        static_cast<const void*>(workspace)}) {
     if (IsAligned(address)) continue;
     return absl::InvalidArgumentError(absl::StrCat("product ", product_.ToString(), ": address ",
                                                    absl::Hex(address), " is not a multiple of ",
@@ -312,12 +313,13 @@ absl::Status MatmulPlan::Run(cudaStream_t stream, const Operands& operands,
   }
   RETURN_IF_ERROR(SetPointers(operands));
   const float alpha = 1.0F;
-  const float beta = operands.accumulate ? 1.0F : 0.0F;
+  const float beta = operands.addend == nullptr ? 0.0F : 1.0F;
+  const void* const c = operands.addend == nullptr ? operands.d : operands.addend;
   IssueCount::Add(2);  // the kernel, and one that adds the parts
   const cublasStatus_t status =
       cublasLtMatmul(handle_, description_.get(), &alpha, operands.a, a_.get(), operands.b,
-                     b_.get(), &beta, operands.d, d_.get(), operands.d, d_.get(),
-                     &candidate_.library, workspace, static_cast<size_t>(workspace_bytes_), stream);
+                     b_.get(), &beta, c, d_.get(), operands.d, d_.get(), &candidate_.library,
+                     workspace, static_cast<size_t>(workspace_bytes_), stream);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
     return absl::UnimplementedError(
         absl::StrCat("cublasLtMatmul refuses its own algorithm for ", product_.ToString()));

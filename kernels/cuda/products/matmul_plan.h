@@ -99,7 +99,8 @@ class MatmulPlan {
     void* d = nullptr;
     const void* bias = nullptr;  // unless the epilogue is kNone
     void* aux = nullptr;         // for kGeluAuxBias
-    bool accumulate = false;     // D += product; only with kNone
+    // D = product + addend, which has the form of D, and may be D; null: nothing. Only with kNone.
+    const void* addend = nullptr;
   };
 
   // Creates a plan without an algorithm. `handle` outlives it. Unimplemented: an extent that the

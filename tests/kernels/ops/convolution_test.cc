@@ -51,14 +51,18 @@ class Convolution : public OpTest<ConvolutionShape> {
       return y;
     });
   }
-  Vector BackwardInput() const {
+  // With `adds`, the sum with dx_addend_.
+  Vector BackwardInput(bool adds) const {
     return Results([&](OpBench& bench) {
       ConvolutionOp& op = bench.Create(shape());
+      EXPECT_EQ(op.adds_to_dx(), AddsToDx());
+      const Tensor addend = adds ? bench.Operand(bench.Images(inputs()), dx_addend_) : Tensor{};
       const Tensor dy = bench.Operand(bench.Images(outputs()), dy_),
                    w = bench.Operand(weights(), w_);
       const Tensor dx = bench.Result(bench.Images(inputs()));
       std::byte* const workspace = bench.Workspace(op.workspace_bytes());
-      bench.Run([&](Stream& stream) { return op.BackwardInput(stream, dy, w, dx, workspace); });
+      bench.Run(
+          [&](Stream& stream) { return op.BackwardInput(stream, dy, w, addend, dx, workspace); });
       return dx;
     });
   }
@@ -78,6 +82,10 @@ class Convolution : public OpTest<ConvolutionShape> {
     });
   }
 
+  // Products add in the same pass.
+  bool AddsToDx() const {
+    return !backend().is_cpu && shape().kernel == 1 && shape().stride == 1 && shape().groups == 1;
+  }
   Shape inputs() const { return {shape().samples, shape().inputs, shape().height, shape().width}; }
   Shape weights() const {
     return {shape().outputs, shape().inputs / shape().groups, shape().kernel, shape().kernel};
@@ -96,6 +104,7 @@ class Convolution : public OpTest<ConvolutionShape> {
   const std::vector<float> w_ = Factors(weights().elements(), 2);
   const std::vector<float> b_ = Rounded(RandomNormal(shape().has_bias ? shape().outputs : 0, 3));
   const std::vector<float> dy_ = Factors(outputs().elements(), 4);
+  const std::vector<float> dx_addend_ = Rounded(RandomNormal(inputs().elements(), 7));
   const std::vector<float> dw_ = RandomNormal(weights().elements(), 5);
   const std::vector<float> db_ = RandomNormal(shape().outputs, 6);
   const Vector x_exact_ = ToDouble(x_), w_exact_ = ToDouble(w_), dy_exact_ = ToDouble(dy_);
@@ -111,11 +120,15 @@ TEST_P(Convolution, ForwardMatchesReference) {
 }
 
 TEST_P(Convolution, BackwardInputMatchesReference) {
-  const Vector magnitudes =
+  Vector expected = reference::ConvolutionBackwardInput(shape(), dy_exact_, w_exact_);
+  Vector magnitudes =
       reference::ConvolutionBackwardInput(shape(), Magnitudes(dy_exact_), Magnitudes(w_exact_));
-  EXPECT_THAT(BackwardInput(),
-              Near(reference::ConvolutionBackwardInput(shape(), dy_exact_, w_exact_),
-                   Bounds(shape().outputs / shape().groups * window_, magnitudes)));
+  const int64_t terms = shape().outputs / shape().groups * window_ + 1;
+  EXPECT_THAT(BackwardInput(/*adds=*/false), Near(expected, Bounds(terms, magnitudes)));
+  if (!AddsToDx()) return;
+  expected = reference::Add(expected, ToDouble(dx_addend_));
+  magnitudes = reference::Add(magnitudes, Magnitudes(ToDouble(dx_addend_)));
+  EXPECT_THAT(BackwardInput(/*adds=*/true), Near(expected, Bounds(terms, magnitudes)));
 }
 
 TEST_P(Convolution, BackwardWeightMatchesReferenceAndAddsToWhatThereIs) {
@@ -158,6 +171,8 @@ INSTANTIATE_OP_TEST_ON(::stagecoach::testing::ProductBackends(), Convolution, Na
                                          ConvolutionShape{16, 32, 5, 5, 64, 1, 2},
                                          ConvolutionShape{4, 8, 3, 3, 16},
                                          ConvolutionShape{13, 3, 9, 8, 16, 7, 2, 3},
+                                         ConvolutionShape{2, 4, 6, 70, 8, 3, 1, 1, 1, false},
+                                         ConvolutionShape{1, 1, 40, 40, 8, 32, 8, 4},
                                          ConvolutionShape{10, 20, 4, 4, 128, 3, 1, 1, 1, false},
                                          ConvolutionShape{2, 4, 5, 5, 6, 3, 1, 1, 2},
                                          ConvolutionShape{3, 32, 6, 6, 32, 3, 1, 1, 32, false}));

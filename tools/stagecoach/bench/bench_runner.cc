@@ -124,7 +124,8 @@ absl::Status BenchRunner::Train(BenchRow& row) {
   for (int step = 0; step < options_.warm_up + options_.repeats; ++step) {
     if (StopRequested()) return StoppedBySignal();
     const auto start = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(trainer->Step(data, rows).status());
+    // As in training, the host prepares the samples of the next step meanwhile.
+    RETURN_IF_ERROR(trainer->Step(data, rows, rows).status());
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     if (step < options_.warm_up) continue;
     steps_ms.push_back(took.count());

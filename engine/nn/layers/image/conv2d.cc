@@ -4,16 +4,18 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/nn/layers/image/image.h"
 #include "engine/nn/parsing/parsed_layer.h"
+#include "engine/nn/sum_fusion.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
 
-class Conv2dLayer final : public Layer {
+class Conv2dLayer final : public Layer, public SumFusion {
  public:
   explicit Conv2dLayer(const Conv2dOptions& options) : options_(options) {}
 
@@ -70,13 +72,30 @@ class Conv2dLayer final : public Layer {
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    if (args.dx.empty()) return absl::OkStatus();
-    return op_->BackwardInput(args.stream, args.dy, args.parameters[0], args.dx, args.workspace);
+    return BackwardInputFused(args, {});
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     return op_->BackwardWeight(args.stream, args.x, args.dy, args.gradients[0],
                                BiasOf(args.gradients), args.accumulate, args.workspace);
+  }
+
+  Abilities abilities() const override { return {.adds_to_dx = op_->adds_to_dx()}; }
+
+  absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend, bool) override {
+    STAGECOACH_CHECK(x_addend.empty(), "a convolution does not add to x");
+    return Forward(args);
+  }
+
+  absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    if (args.dx.empty()) return absl::OkStatus();
+    return op_->BackwardInput(args.stream, args.dy, args.parameters[0], dx_addend, args.dx,
+                              args.workspace);
+  }
+
+  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    RETURN_IF_ERROR(BackwardInputFused(args, dx_addend));
+    return BackwardWeight(args);
   }
 
  private:

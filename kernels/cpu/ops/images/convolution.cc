@@ -158,7 +158,8 @@ class CpuConvolution final : public ConvolutionOp {
                    O_ * area_, shape_.has_bias ? Elements<T>(b) : nullptr, workspace);
   }
 
-  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w, const Tensor& dx,
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w,
+                             const Tensor& /*dx_addend*/, const Tensor& dx,
                              std::byte* workspace) override {
     return RunPass(stream, input_, Elements<T>(dy), O_ * area_, Elements<T>(w), Elements<T>(dx),
                    x_size_, nullptr, workspace);

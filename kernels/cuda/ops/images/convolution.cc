@@ -12,13 +12,12 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/device/scratch.h"
-#include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/images/convolution_bias.h"
 #include "kernels/cuda/ops/images/convolution_cudnn.h"
 #include "kernels/cuda/ops/images/convolution_kernels.h"
-#include "kernels/cuda/ops/linear/column_sums_kernels.h"
+#include "kernels/cuda/ops/images/product_convolution.h"
 #include "kernels/cuda/products/blas_lt.h"
-#include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -28,148 +27,6 @@ namespace {
 using cudnn::ConvolutionPass;
 
 // Names of extents are those of kernels/ops/convolution.h.
-
-// Computes db: the sums over the columns of dy (N P Q, O).
-class BiasGradient {
- public:
-  explicit BiasGradient(const ConvolutionShape& shape)
-      : rows_(shape.samples * shape.output_height() * shape.output_width()),
-        columns_(shape.outputs),
-        has_bias_(shape.has_bias) {}
-
-  int64_t workspace_bytes() const {
-    return has_bias_ ? AlignScratch(ColumnSumsWorkspaceBytes(rows_, columns_)) : 0;
-  }
-  absl::Status Run(cudaStream_t stream, ElementType type, const Tensor& dy, const Tensor& db,
-                   bool accumulate, std::byte* workspace) const {
-    if (!has_bias_) return absl::OkStatus();
-    return CudaStatus(LaunchColumnSums(stream, type,
-                                       {.rows = rows_,
-                                        .columns = columns_,
-                                        .matrix = dy.data,
-                                        .sums = db.f32(),
-                                        .accumulate = accumulate,
-                                        .workspace = reinterpret_cast<float*>(workspace)}),
-                      "LaunchColumnSums");
-  }
-
- private:
-  const int64_t rows_, columns_;
-  const bool has_bias_;
-};
-
-// A convolution with a kernel of one element, at every place of an image: products of the matrices
-// x (R, I) and w^T (I, O), with R = N H W.
-class PointConvolution final : public ConvolutionOp {
- public:
-  PointConvolution(const ConvolutionShape& shape, DType type)
-      : R_(shape.samples * shape.height * shape.width),
-        I_(shape.inputs),
-        O_(shape.outputs),
-        has_bias_(shape.has_bias),
-        type_(type),
-        bias_gradient_(shape) {}
-
-  static bool Is(const ConvolutionShape& shape) {
-    return shape.kernel == 1 && shape.stride == 1 && shape.padding == 0 && shape.groups == 1;
-  }
-
-  absl::Status Prepare(BlasLt& blas) {
-    RETURN_IF_ERROR(PrepareForward(blas));
-    ASSIGN_OR_RETURN(dx_product_, blas.Plan(BackwardInputProduct()));
-    ASSIGN_OR_RETURN(dw_product_, blas.Plan(BackwardWeightProduct()));
-    for (const Product& product :
-         {ForwardProduct(), BackwardInputProduct(), BackwardWeightProduct()}) {
-      scratch_bytes_ =
-          std::max(scratch_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
-    }
-    // Sums come after products.
-    scratch_bytes_ = std::max(scratch_bytes_, bias_gradient_.workspace_bytes());
-    return absl::OkStatus();
-  }
-
-  int64_t workspace_bytes() const override { return kScratchAlignment + scratch_bytes_; }
-
-  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
-                       const Tensor& y, std::byte* workspace) override {
-    cudaStream_t const compute = AsCuda(stream).compute();
-    const bool is_fused = has_bias_ && !bias_follows_;
-    RETURN_IF_ERROR(forward_product_->Run(
-        compute, {.a = w.data, .b = x.data, .d = y.data, .bias = is_fused ? b.data : nullptr},
-        AlignScratch(workspace)));
-    if (!bias_follows_) return absl::OkStatus();
-    return CudaStatus(LaunchBias(compute, ElementTypeOf(type_), Activation::kNone,
-                                 {.rows = R_,
-                                  .columns = O_,
-                                  .product = y.data,
-                                  .bias = b.data,
-                                  .z = nullptr,
-                                  .y = y.data}),
-                      "LaunchBias");
-  }
-
-  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w, const Tensor& dx,
-                             std::byte* workspace) override {
-    return dx_product_->Run(AsCuda(stream).compute(), {.a = w.data, .b = dy.data, .d = dx.data},
-                            AlignScratch(workspace));
-  }
-
-  absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dy, const Tensor& dw,
-                              const Tensor& db, bool accumulate, std::byte* workspace) override {
-    cudaStream_t const compute = AsCuda(stream).compute();
-    std::byte* const scratch = AlignScratch(workspace);
-    RETURN_IF_ERROR(dw_product_->Run(
-        compute, {.a = x.data, .b = dy.data, .d = dw.data, .accumulate = accumulate}, scratch));
-    return bias_gradient_.Run(compute, ElementTypeOf(type_), dy, db, accumulate, scratch);
-  }
-
- private:
-  // y^T (O, R) = w^T^T (O, I) x^T (I, R)
-  Product ForwardProduct() const {
-    return {.transpose_a = true,
-            .m = O_,
-            .n = R_,
-            .k = I_,
-            .operand_type = type_,
-            .result_type = type_};
-  }
-  // dx^T (I, R) = w^T (I, O) dy^T (O, R)
-  Product BackwardInputProduct() const {
-    return {.m = I_, .n = R_, .k = O_, .operand_type = type_, .result_type = type_};
-  }
-  // dw^T (I, O) = x^T (I, R) dy^T^T (R, O)
-  Product BackwardWeightProduct() const {
-    return {.transpose_b = true,
-            .m = I_,
-            .n = O_,
-            .k = R_,
-            .operand_type = type_,
-            .result_type = DType::kFloat32};
-  }
-
-  absl::Status PrepareForward(BlasLt& blas) {
-    Product product = ForwardProduct();
-    if (has_bias_) product.epilogue = Epilogue::kBias;
-    absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product);
-    if (has_bias_ && absl::IsUnimplemented(plan.status())) {
-      bias_follows_ = true;
-      plan = blas.Plan(ForwardProduct());
-    }
-    RETURN_IF_ERROR(plan.status());
-    forward_product_ = *plan;
-    return absl::OkStatus();
-  }
-
-  const int64_t R_, I_, O_;
-  const bool has_bias_;
-  const DType type_;
-  const BiasGradient bias_gradient_;
-  const MatmulPlan* forward_product_ = nullptr;
-  const MatmulPlan* dx_product_ = nullptr;
-  const MatmulPlan* dw_product_ = nullptr;
-  bool bias_follows_ = false;  // true if the library cannot fuse the bias with the product
-  int64_t scratch_bytes_ = 0;
-};
 
 // Any other convolution, by cuDNN. Without groups, its engines get channels that fill vectors of 16
 // bytes, for which they are made: tensors with other channels are copied. With kFloat32 this is not
@@ -186,14 +43,17 @@ class CudnnConvolution final : public ConvolutionOp {
         extents_(ExtentsOf(shape, precision)),
         bias_gradient_(shape) {}
 
-  absl::Status Prepare(CudnnConvolutions& convolutions) {
+  // With `only_dx`, BackwardInput alone is called.
+  absl::Status Prepare(CudnnConvolutions& convolutions, bool only_dx) {
     cudnn::ConvolutionExtents forward = extents_, sums = extents_;
     forward.has_bias = shape_.has_bias;
     if (copies_floats_) sums.type = cudnn::DataType::kFloat;
-    ASSIGN_OR_RETURN(forward_, convolutions.Plan(ConvolutionPass::kForward, forward, precision_));
     ASSIGN_OR_RETURN(dx_, convolutions.Plan(ConvolutionPass::kBackwardInput, extents_, precision_));
-    ASSIGN_OR_RETURN(dw_, convolutions.Plan(ConvolutionPass::kBackwardWeight, sums,
-                                            copies_floats_ ? Precision::kTf32 : precision_));
+    if (!only_dx) {
+      ASSIGN_OR_RETURN(forward_, convolutions.Plan(ConvolutionPass::kForward, forward, precision_));
+      ASSIGN_OR_RETURN(dw_, convolutions.Plan(ConvolutionPass::kBackwardWeight, sums,
+                                              copies_floats_ ? Precision::kTf32 : precision_));
+    }
     const int64_t float_bytes = SizeOf(DType::kFloat32);
     const int64_t copy_bytes = copies_floats_ ? float_bytes : element_bytes();
     weights_at_ = Take(extents_.weight_elements() * float_bytes);
@@ -225,7 +85,8 @@ class CudnnConvolution final : public ConvolutionOp {
     return CutTo(call, y, operands.outputs, output_rows(), extents_.outputs, shape_.outputs);
   }
 
-  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w, const Tensor& dx,
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& w,
+                             const Tensor& /*dx_addend*/, const Tensor& dx,
                              std::byte* workspace) override {
     RETURN_IF_ERROR(CheckAddresses({&dy, &w, &dx}));
     const Call call(stream, workspace);
@@ -418,16 +279,14 @@ absl::StatusOr<std::unique_ptr<ConvolutionOp>> CreateOnCuda(const ConvolutionSha
         "convolution: on CUDA devices, samples x height x width must be at most ", kMaxCudaExtent,
         ", before and after, and images and weights have at most 2^38 numbers"));
   }
-  if (PointConvolution::Is(shape)) {
-    auto op = std::make_unique<PointConvolution>(shape, device.activation_type());
-    RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
-                                   absl::StrCat("convolution, ", shape.inputs, " inputs, ",
-                                                shape.outputs, " outputs, kernel 1")));
-    return op;
+  if (IsPointConvolution(shape)) {
+    return CreatePointConvolution(shape, device.activation_type(), BlasOf(device));
   }
+  const bool has_windows = IsWindowConvolution(shape, device.activation_type());
   auto op = std::make_unique<CudnnConvolution>(shape, device.precision());
-  RETURN_IF_ERROR(op->Prepare(CudnnConvolutionsOf(device)));
-  return op;
+  RETURN_IF_ERROR(op->Prepare(CudnnConvolutionsOf(device), has_windows));
+  if (!has_windows) return op;
+  return CreateWindowConvolution(shape, BlasOf(device), std::move(op));
 }
 
 }  // namespace stagecoach::kernels

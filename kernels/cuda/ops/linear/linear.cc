@@ -170,7 +170,8 @@ class CudaLinear final : public LinearOp {
   absl::Status WeightProduct(cudaStream_t stream, const Tensor& x, const Tensor& dz,
                              const Tensor& dw, bool accumulate, std::byte* scratch) const {
     return dw_product_->Run(
-        stream, {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate}, scratch);
+        stream, {.a = dz.data, .b = x.data, .d = dw.data, .addend = accumulate ? dw.data : nullptr},
+        scratch);
   }
 
   // Computes db, whose partial sums may already be in the workspace.

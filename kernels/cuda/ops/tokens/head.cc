@@ -293,13 +293,15 @@ class CudaHead final : public HeadOp {
 
   absl::Status WeightGradient(cudaStream_t stream, const Tile& tile, const Tensor& x,
                               const Tensor& dw, bool accumulate, const Scratch& scratch) const {
+    const bool adds = accumulate || tile.begin > 0;
     for (size_t i = 0; i < parts_.size(); ++i) {
+      float* const sums = dw.f32() + parts_[i].begin * shape_.features;
       RETURN_IF_ERROR(
           tile.products.dw[i]->Run(stream,
                                    {.a = RowsOf(tile, x),
                                     .b = scratch.logits + parts_[i].begin * SizeOf(type_),
-                                    .d = dw.f32() + parts_[i].begin * shape_.features,
-                                    .accumulate = accumulate || tile.begin > 0},
+                                    .d = sums,
+                                    .addend = adds ? sums : nullptr},
                                    scratch.product));
     }
     return absl::OkStatus();

@@ -227,7 +227,7 @@ struct Bench {
     const Tensor x = At(0), w = At(1), y = At(2), b = At(3);
     std::byte* const workspace = buffers[4].data();
     RETURN_IF_ERROR(op->Forward(stream, x, w, b, y, workspace));
-    RETURN_IF_ERROR(op->BackwardInput(stream, y, w, x, workspace));
+    RETURN_IF_ERROR(op->BackwardInput(stream, y, w, {}, x, workspace));
     return op->BackwardWeight(stream, x, y, At(1, DType::kFloat32), At(3, DType::kFloat32), true,
                               workspace);
   }
@@ -242,7 +242,7 @@ TEST_F(CudnnConvolutionTest, TensorsMustBeAligned) {
   x.data = static_cast<std::byte*>(x.data) + 2;
   EXPECT_THAT(RunJob(*bench.device,
                      [&](Stream& stream) {
-                       return bench.op->BackwardInput(stream, bench.At(2), bench.At(1), x,
+                       return bench.op->BackwardInput(stream, bench.At(2), bench.At(1), {}, x,
                                                       bench.buffers[4].data());
                      }),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiples of 16")));
