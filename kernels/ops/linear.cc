@@ -80,6 +80,7 @@ absl::StatusOr<std::unique_ptr<LinearOp>> CreateExpandedLinear(const LinearShape
                                                                Device& device) {
   LinearShape of_values = shape;
   of_values.quantized.reset();
+  of_values.weight_is_constant = false;  // it is written right before
   ASSIGN_OR_RETURN(std::unique_ptr<DequantizeOp> dequantize,
                    device.ops().Create(DequantizeShape{*shape.quantized}));
   ASSIGN_OR_RETURN(std::unique_ptr<LinearOp> product, device.ops().Create(of_values));

@@ -35,6 +35,9 @@ struct LinearShape {
   std::optional<QuantizedMatrix> quantized = std::nullopt;
   // Backward passes are not to be called, so the workspace need not have room for them.
   bool forward_only = false;
+  // No operation that is issued along with Forward writes w, which may thus be read before those
+  // ahead of it have ended.
+  bool weight_is_constant = false;
 
   bool is_only_forward() const { return forward_only || independent_rows; }
 };

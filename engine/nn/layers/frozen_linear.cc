@@ -149,7 +149,8 @@ class FrozenLinearLayer final : public Layer {
                                   .outputs = y_.dim(1),
                                   .has_bias = options_.has_bias,
                                   .independent_rows = context.rows_are_sequences,
-                                  .forward_only = context.cached_positions > 0};
+                                  .forward_only = context.cached_positions > 0,
+                                  .weight_is_constant = context.cached_positions > 0};
     if (options_.quantization.has_value()) {
       quantized_ = {*options_.quantization, shape.inputs, shape.outputs, options_.parts};
       shape.quantized = quantized_;

@@ -27,9 +27,16 @@ class LinearLayer final : public Layer {
       return absl::InvalidArgumentError(
           absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
     }
+    const bool generates = context.cached_positions > 0;
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::LinearShape{axis.rows, inputs, outputs_, activation_,
-                                                   options_.has_bias, context.rows_are_sequences}));
+                              kernels::LinearShape{.rows = axis.rows,
+                                                   .inputs = inputs,
+                                                   .outputs = outputs_,
+                                                   .activation = activation_,
+                                                   .has_bias = options_.has_bias,
+                                                   .independent_rows = context.rows_are_sequences,
+                                                   .forward_only = generates,
+                                                   .weight_is_constant = generates}));
     type_ = context.device.activation_type();
     shape_ = Shape{axis.rows, outputs_};
     const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();

@@ -43,7 +43,7 @@ class FewRows : public ::testing::TestWithParam<Case> {
   const LinearShape& shape() const { return GetParam().shape; }
 
   // Returns z and y of the first `rows` rows; rows beyond them are NaN.
-  std::vector<Vector> Forward(int64_t rows) const {
+  std::vector<Vector> Forward(int64_t rows, bool loads_weights_early = false) const {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       const std::vector<float> some(x_.begin(), x_.begin() + rows * shape().inputs);
       const Tensor x = gpu.Operand(kType, some), w = gpu.Operand(kType, w_);
@@ -57,7 +57,8 @@ class FewRows : public ::testing::TestWithParam<Case> {
                                           .w = w.data,
                                           .bias = shape().has_bias ? bias.data : nullptr,
                                           .z = KeepsZ(shape().activation) ? z.data : nullptr,
-                                          .y = y.data};
+                                          .y = y.data,
+                                          .loads_weights_early = loads_weights_early};
       EXPECT_TRUE(FitsFewRows(ElementType::kBfloat16, arguments));
       EXPECT_EQ(FewRowsTiles()[GetParam().tile].launch(gpu.stream(), shape().activation, arguments),
                 cudaSuccess);
@@ -95,6 +96,10 @@ TEST_P(FewRows, MatchReference) {
   EXPECT_THAT(results[1], CloseTo(exact.y, y_bound));
   if (!KeepsZ(activation)) return;
   EXPECT_THAT(results[0], CloseTo(exact.z, z_bound));
+}
+
+TEST_P(FewRows, HaveTheSameBitsIfWeightsAreLoadedEarly) {
+  EXPECT_EQ(Forward(shape().rows, true)[1], Forward(shape().rows, false)[1]);
 }
 
 TEST_P(FewRows, HaveTheBitsOfFewer) {

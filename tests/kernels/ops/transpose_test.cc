@@ -47,7 +47,9 @@ std::string NameOf(const TransposeShape& s) {
 
 // Few rows, few columns, whole tiles and partial ones.
 INSTANTIATE_OP_TEST(Transposition, NameOf, TransposeShape{}, TransposeShape{3, 3, 70},
-                    TransposeShape{2, 70, 5}, TransposeShape{2, 32, 64}, TransposeShape{3, 33, 17});
+                    TransposeShape{2, 70, 5}, TransposeShape{3, 3, 1030},
+                    TransposeShape{2, 1025, 15}, TransposeShape{2, 32, 64},
+                    TransposeShape{3, 33, 17});
 
 TEST(TransposeRefusal, IsAnInvalidArgument) {
   ExpectInvalid<TransposeShape>(

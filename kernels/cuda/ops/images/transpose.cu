@@ -1,6 +1,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -20,17 +22,41 @@ struct Matrices {
   int64_t count, rows, columns;
 };
 
-// Made for matrices of few rows or columns: each element of y belongs to one thread. Neighbors read
-// from few places at once, of which the cache keeps what the next ones read.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) GatherKernel(const Matrices m, const T* x, T* y) {
-  const int64_t of_each = m.rows * m.columns, elements = m.count * of_each;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < elements;
-       i += stride) {
-    const int64_t n = i / of_each, within = i - n * of_each;
-    const int64_t column = within / m.rows, row = within - column * m.rows;
-    y[i] = x[n * of_each + row * m.columns + column];
+// For matrices with fewer rows, or columns, than a tile: a block moves all of these along a part of
+// the others through shared memory, so that it reads and writes neighbors.
+constexpr int kShort = kTile / 2;  // below this
+constexpr int kAlong = 512;
+
+template <typename T, bool kFewRows>
+__global__ void __launch_bounds__(kThreads) StripKernel(const Matrices m, const T* x, T* y) {
+  T* const strip = SharedMemory<T>();
+  const int few = static_cast<int>(kFewRows ? m.rows : m.columns);
+  const int64_t many = kFewRows ? m.columns : m.rows;
+  const int64_t parts = (many + kAlong - 1) / kAlong;
+  for (int64_t i = blockIdx.x; i < m.count * parts; i += gridDim.x) {
+    const int64_t n = i / parts, first = (i - n * parts) * kAlong;
+    const int along = static_cast<int>(many - first < kAlong ? many - first : kAlong);
+    // One side has the strip's numbers in a row, in the order of `strip`; the other, `few` pieces.
+    const T* const from = x + n * few * many + (kFewRows ? first : first * few);
+    T* const to = y + n * few * many + (kFewRows ? first * few : first);
+    for (int k = static_cast<int>(threadIdx.x); k < few * kAlong; k += kThreads) {
+      const int piece = k / kAlong, place = k % kAlong;
+      if constexpr (kFewRows) {
+        if (place < along) strip[place * few + piece] = from[piece * many + place];
+      } else {
+        if (k < few * along) strip[k] = from[k];
+      }
+    }
+    __syncthreads();
+    for (int k = static_cast<int>(threadIdx.x); k < few * kAlong; k += kThreads) {
+      const int piece = k / kAlong, place = k % kAlong;
+      if constexpr (kFewRows) {
+        if (k < few * along) to[k] = strip[k];
+      } else {
+        if (place < along) to[piece * many + place] = strip[place * few + piece];
+      }
+    }
+    __syncthreads();
   }
 }
 
@@ -71,9 +97,13 @@ cudaError_t LaunchTransposeOf(cudaStream_t stream, const Matrices& m, const void
   };
   const T* const from = static_cast<const T*>(x);
   T* const to = static_cast<T*>(y);
-  if (std::min(m.rows, m.columns) < kTile / 2) {
-    return Launch(GatherKernel<T>, grid((m.count * m.rows * m.columns + kThreads - 1) / kThreads),
-                  dim3(kThreads), 0, stream, m, from, to);
+  if (std::min(m.rows, m.columns) < kShort) {
+    const int64_t strips = m.count * ((std::max(m.rows, m.columns) + kAlong - 1) / kAlong);
+    const bool has_few_rows = m.rows < m.columns;
+    const int64_t few = has_few_rows ? m.rows : m.columns;
+    return Launch(has_few_rows ? StripKernel<T, true> : StripKernel<T, false>, grid(strips),
+                  dim3(kThreads), static_cast<size_t>(few * kAlong) * sizeof(T), stream, m, from,
+                  to);
   }
   const int64_t tiles =
       m.count * ((m.rows + kTile - 1) / kTile) * ((m.columns + kTile - 1) / kTile);

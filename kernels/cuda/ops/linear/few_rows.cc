@@ -84,7 +84,7 @@ absl::StatusOr<size_t> Measure(int gpu, bool starts_early, const LinearShape& sh
   RETURN_IF_ERROR(Fill(bench, shape, operands));
   const auto issue = [&](cudaStream_t stream, size_t candidate) -> absl::Status {
     FewRowsArguments arguments = operands.arguments;
-    arguments.starts_early = starts_early;
+    arguments.starts_early = arguments.loads_weights_early = starts_early;
     for (const std::byte* const w : operands.matrices) {
       arguments.w = w;
       if (candidate == 0) {

@@ -127,11 +127,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   const int warp = thread / kWarp, chunks = (static_cast<int>(a.inputs) + kChunk - 1) / kChunk;
   const int begin = warp * warp_chunks, end = min(chunks, begin + warp_chunks);
   const Lane<kColumns> lane(a);
+  typename Own::Chunk loaded[Own::kChunks];
+  const auto load_weights = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < Own::kChunks; ++i) {
+      if (first + i < end) lane.LoadWeights(first + i, loaded[i]);
+    }
+  };
   LetNextKernelStart();
+  if (a.loads_weights_early) load_weights(begin);
   if (a.starts_early) {
-    for (int chunk = begin; chunk < end; ++chunk) lane.BringWeightsToCache(chunk);
+    const int first = a.loads_weights_early ? begin + Own::kChunks : begin;
+    for (int chunk = first; chunk < end; ++chunk) lane.BringWeightsToCache(chunk);
   }
   WaitForEarlierKernels();
+  if (!a.loads_weights_early) load_weights(begin);
   // Threads have a column of one row or several in the end. Its bias is loaded meanwhile.
   const int column = thread % kColumns;
   const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
@@ -141,11 +151,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 
   float sums[Own::kPairs][4] = {};
   for (int first = begin; first < end; first += Own::kChunks) {
-    typename Own::Chunk loaded[Own::kChunks];
-#pragma unroll
-    for (int i = 0; i < Own::kChunks; ++i) {
-      if (first + i < end) lane.LoadWeights(first + i, loaded[i]);
-    }
+    if (first > begin) load_weights(first);
 #pragma unroll
     for (int i = 0; i < Own::kChunks; ++i) {
       if (first + i < end) lane.LoadRow(first + i, loaded[i]);

@@ -31,6 +31,9 @@ struct FewRowsArguments {
   void* z = nullptr;           // (R, O); null: not written
   void* y = nullptr;           // (R, O), from z before rounding
   bool starts_early = false;   // see LaunchEarly
+  // Then read a part of w before earlier work has ended, rather than only bring it to the cache:
+  // none of that work may write w.
+  bool loads_weights_early = false;
 };
 
 inline bool FitsFewRows(ElementType type, const FewRowsArguments& a) {

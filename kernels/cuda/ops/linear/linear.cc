@@ -35,29 +35,29 @@ class CudaLinear final : public LinearOp {
         O_(shape.outputs),
         activation_(shape.activation),
         has_bias_(shape.has_bias),
+        forward_only_(shape.forward_only),
+        weight_is_constant_(shape.weight_is_constant),
         type_(type) {}
 
   absl::Status Prepare(BlasLt& blas, Tuner& tuner) {
     RETURN_IF_ERROR(PrepareForward(blas));
-    // dx^T (I, R) = w^T^T (I, O) dz^T (O, R)
-    ASSIGN_OR_RETURN(dx_product_, blas.Plan({.transpose_a = true,
-                                             .m = I_,
-                                             .n = R_,
-                                             .k = O_,
-                                             .operand_type = type_,
-                                             .result_type = type_}));
-    ASSIGN_OR_RETURN(dw_product_, blas.Plan(BackwardWeightProduct()));
     // The workspace covers all products, used or not: plans of memory must not depend on what the
     // library can do.
-    for (const Product& product :
-         {ForwardProduct(), dx_product_->product(), BackwardWeightProduct()}) {
-      product_bytes_ =
-          std::max(product_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
+    const auto cover = [&](const Product& product) {
+      const int64_t bytes = MatmulWorkspaceBytes(product, blas.compute_major());
+      product_bytes_ = std::max(product_bytes_, bytes);
+      return bytes;
+    };
+    cover(ForwardProduct());
+    int64_t sum_bytes = 0;
+    if (!forward_only_) {
+      ASSIGN_OR_RETURN(dx_product_, blas.Plan(BackwardInputProduct()));
+      ASSIGN_OR_RETURN(dw_product_, blas.Plan(BackwardWeightProduct()));
+      cover(BackwardInputProduct());
+      aside_bytes_ = kScratchAlignment + cover(BackwardWeightProduct());
+      if (has_bias_) sum_bytes = PartialSumsBytes(R_, O_);
     }
-    aside_bytes_ =
-        kScratchAlignment + MatmulWorkspaceBytes(BackwardWeightProduct(), blas.compute_major());
-    workspace_bytes_ =
-        kScratchAlignment + product_bytes_ + AlignScratch(has_bias_ ? PartialSumsBytes(R_, O_) : 0);
+    workspace_bytes_ = kScratchAlignment + product_bytes_ + AlignScratch(sum_bytes);
     return PrepareFewRows(tuner);
   }
 
@@ -74,6 +74,7 @@ class CudaLinear final : public LinearOp {
     arguments.z = KeepsZ(activation_) ? z.data : nullptr;
     arguments.y = y.data;
     arguments.starts_early = starts_early_;
+    arguments.loads_weights_early = weight_is_constant_;
     if (few_rows_ == nullptr) return LibraryForward(compute, arguments, workspace);
     if (!AreAligned(arguments)) {
       return absl::InvalidArgumentError("linear: addresses must be multiples of 16");
@@ -134,6 +135,15 @@ class CudaLinear final : public LinearOp {
   // y^T (O, R) = w^T (O, I) x^T (I, R)
   Product ForwardProduct() const {
     return {.m = O_, .n = R_, .k = I_, .operand_type = type_, .result_type = type_};
+  }
+  // dx^T (I, R) = w^T^T (I, O) dz^T (O, R)
+  Product BackwardInputProduct() const {
+    return {.transpose_a = true,
+            .m = I_,
+            .n = R_,
+            .k = O_,
+            .operand_type = type_,
+            .result_type = type_};
   }
   // dw^T (O, I) = dz^T (O, R) x^T^T (R, I)
   Product BackwardWeightProduct() const {
@@ -282,6 +292,7 @@ class CudaLinear final : public LinearOp {
   const int64_t R_, I_, O_;
   const Activation activation_;
   const bool has_bias_;
+  const bool forward_only_, weight_is_constant_;
   const DType type_;
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;

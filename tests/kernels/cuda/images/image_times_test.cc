@@ -1,5 +1,5 @@
-// Times of norms and pooling of images on a GPU, next to a copy of the same number of bytes: run
-// with --gtest_also_run_disabled_tests --gtest_filter=*Times*.
+// Times of norms, pooling and copies of images on a GPU, next to a copy of the same number of
+// bytes: run with --gtest_also_run_disabled_tests --gtest_filter=*Times*.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,6 +11,8 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/images/image_norm_kernels.h"
 #include "kernels/cuda/ops/images/pooling_kernels.h"
+#include "kernels/cuda/ops/images/transpose_kernels.h"
+#include "kernels/cuda/ops/images/windows_kernels.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 
 namespace stagecoach::kernels::image_times_test {
@@ -157,6 +159,36 @@ void PrintPooling(const PoolingExtents& extents) {
           }}});
 }
 
+// The windows of a first convolution, and its images with their channels last, `samples` at a time.
+void PrintWindows(int64_t samples, int side) {
+  EmulatedGpu gpu;
+  const WindowsArguments arguments = {.samples = samples,
+                                      .inputs = 3,
+                                      .height = side,
+                                      .width = side,
+                                      .kernel = 7,
+                                      .stride = 2,
+                                      .padding = 3,
+                                      .output_height = side / 2,
+                                      .output_width = side / 2,
+                                      .columns = 152};
+  const Tensor x = Filled(gpu, samples * 3 * side * side);
+  const Tensor last = gpu.Result(kType, x.elements());
+  const Tensor windows = gpu.Result(kType, samples * side * side / 4 * arguments.columns);
+  Print(gpu, "images of three channels", windows, gpu.Result(kType, windows.elements()),
+        {{"windows", static_cast<double>(windows.bytes() + x.bytes()),
+          [&](cudaStream_t stream) {
+            WindowsArguments own = arguments;
+            own.images = last.data;
+            own.windows = windows.data;
+            return LaunchWindows(stream, own);
+          }},
+         {"channels last", static_cast<double>(2 * x.bytes()), [&](cudaStream_t stream) {
+            return LaunchTranspose(stream, kElement, samples, 3, int64_t{side} * side, x.data,
+                                   last.data);
+          }}});
+}
+
 // The shapes of ResNet-50, and one of a group norm.
 TEST(ImageTimes, DISABLED_OfNormsAndPooling) {
   const bool is_simulated = testing::cuda::IsSimulated();
@@ -169,6 +201,7 @@ TEST(ImageTimes, DISABLED_OfNormsAndPooling) {
                                           {samples, 256, 14 * 14, 0},  {samples, 2048, 7 * 7, 0},
                                           {samples, 256, 56 * 56, 32}};
   for (const ImageNormExtents& extents : norms) PrintNorm(extents);
+  PrintWindows(is_simulated ? 1 : 16, is_simulated ? 16 : 224);
   const int32_t side = is_simulated ? 12 : 112;
   PrintPooling({.is_max = true,
                 .samples = static_cast<int32_t>(samples),
