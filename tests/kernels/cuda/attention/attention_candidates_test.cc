@@ -92,6 +92,20 @@ std::vector<Candidates> OurCandidates() {
           {"attention dk dv", {InFile(128, 32, 4), InFile(64, 64, 4), InFile(128, 64, 8)}},
           {"attention dq", {InFile(128, 64, 4), InFile(64, 64, 4), InFile(128, 32, 4)}}};
 }
+// Returns those by warpgroups, which GPUs of compute capability 9.0 have, for shapes without
+// restrictions.
+std::vector<Candidates> OurCandidatesOfWarpgroups() {
+  const auto in_file = [](int rows, int step, int warps, int stages) {
+    nlohmann::json way = InFile(rows, step, warps);
+    way["stages"] = stages;
+    return way;
+  };
+  return {
+      {"attention dk dv",
+       {in_file(128, 64, 8, 3), in_file(128, 64, 8, 2), in_file(64, 64, 4, 3),
+        in_file(64, 64, 4, 2), in_file(128, 128, 8, 2)}},
+      {"attention dq", {in_file(128, 64, 8, 2), in_file(128, 128, 8, 3), in_file(64, 64, 4, 3)}}};
+}
 // Returns cuDNN's engines, for all shapes.
 std::vector<Candidates> CudnnCandidates() {
   return {{"attention forward", {OfCudnn(2, 7), OfCudnn(1, 3)}},
@@ -330,6 +344,21 @@ void AttentionCandidates::ExpectEachMatchesReference(const AttentionShape& shape
 TEST_F(AttentionCandidates, EachOfOursMatchesReference) {
   ASSERT_THAT(ExpectMatchesReference(shape_), SizeIs(4));
   ExpectEachMatchesReference(shape_, OurCandidates());
+}
+
+TEST_F(AttentionCandidates, EachOfOursByWarpgroupsMatchesReference) {
+  AttentionShape turned = shape_;
+  turned.positions = 200;
+  turned.rotary_base = 10000.0F;
+  for (const AttentionShape& shape : {shape_, turned}) {
+    const std::vector<Told> told = ExpectMatchesReference(shape);
+    const std::string& model = told.front().model;
+    if (!testing::cuda::IsSimulated() && !absl::StrContains(model, "H100") &&
+        !absl::StrContains(model, "H200")) {
+      GTEST_SKIP() << "a " << model << " has no warpgroups' products";
+    }
+    ExpectEachMatchesReference(shape, OurCandidatesOfWarpgroups());
+  }
 }
 
 // Windows and documents that begin and end within tiles, and scores of which many reach the cap.
