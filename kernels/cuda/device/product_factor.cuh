@@ -11,8 +11,8 @@
 // columns is one panel for each 64 of them, one after the other. The hardware is told where a
 // factor is by a descriptor of 64 bits (PTX ISA, "Matrix Descriptor Format"):
 //   bits 0-13   the address
-//   bits 16-29  from 64 rows or columns of the product to the next ones, if these are columns of
-//               the panel, and so lie in the next panel
+//   bits 16-29  from 64 columns of the panels to the next 64, in the next panel: used if these
+//               columns are rows or columns of the product, but not if it sums over them
 //   bits 32-45  from eight rows of the panel to the next eight
 //   bits 62-63  1: the swizzle of 128 bytes
 // The first three are in units of 16 bytes.
