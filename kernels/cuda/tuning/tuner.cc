@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(int gpu, const std::string&
   }
   std::string model =
       absl::StrCat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors");
-  return std::unique_ptr<Tuner>(new Tuner(gpu, std::move(model), properties.major,
+  return std::unique_ptr<Tuner>(new Tuner(gpu, std::move(model), properties.major, properties.minor,
                                           static_cast<int64_t>(properties.sharedMemPerBlockOptin),
                                           std::move(table), is_for_planning));
 }

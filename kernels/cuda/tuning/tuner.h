@@ -27,6 +27,8 @@ class Tuner {
   int gpu() const { return gpu_; }
   const std::string& model() const { return model_; }  // "NVIDIA H200, 132 multiprocessors"
   int compute_major() const { return compute_major_; }
+  // Returns whether the GPU has the products of warpgroups (kernels/cuda/device/warpgroup.cuh).
+  bool has_warpgroup_products() const { return compute_major_ == 9 && compute_minor_ == 0; }
   // Returns whether kernels can start early (LaunchEarly).
   bool starts_kernels_early() const { return compute_major_ >= 9; }
   int64_t block_shared_bytes() const { return block_shared_bytes_; }  // the most that a block gets
@@ -48,18 +50,19 @@ class Tuner {
   std::vector<std::string> choices();
 
  private:
-  Tuner(int gpu, std::string model, int compute_major, int64_t block_shared_bytes,
-        std::shared_ptr<TuningTable> table, bool is_for_planning)
+  Tuner(int gpu, std::string model, int compute_major, int compute_minor,
+        int64_t block_shared_bytes, std::shared_ptr<TuningTable> table, bool is_for_planning)
       : gpu_(gpu),
         model_(std::move(model)),
         compute_major_(compute_major),
+        compute_minor_(compute_minor),
         block_shared_bytes_(block_shared_bytes),
         table_(std::move(table)),
         is_for_planning_(is_for_planning) {}
 
   const int gpu_;
   const std::string model_;
-  const int compute_major_;
+  const int compute_major_, compute_minor_;
   const int64_t block_shared_bytes_;
   const std::shared_ptr<TuningTable> table_;  // null: nothing is measured
   const bool is_for_planning_;

@@ -30,6 +30,13 @@ inline kernels::ElementType ElementTypeOf(kernels::DType type) {
                                            : kernels::ElementType::kFloat32;
 }
 
+// Returns whether the first GPU has the products of warpgroups (kernels/cuda/device/warpgroup.cuh).
+inline bool HasWarpgroupProducts() {
+  cudaDeviceProp properties = {};
+  return cudaGetDeviceProperties(&properties, 0) == cudaSuccess && properties.major == 9 &&
+         properties.minor == 0;
+}
+
 // A GPU of the stand-in with one stream and the memory of one test, for tests that call launchers
 // without a device around them. It restarts the stand-in, so only one may exist at a time. The
 // destructor frees everything, upon which the stand-in checks the memory around each tensor.

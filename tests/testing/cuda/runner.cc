@@ -35,6 +35,8 @@ std::string KernelName(const void* kernel) {
   return status == 0 ? name.get() : info.dli_sname;
 }
 
+constexpr unsigned kWarpsPerGroup = 4;
+
 bool SameLine(Location a, Location b) {
   return a.line() == b.line() && std::strcmp(a.file_name(), b.file_name()) == 0;
 }
@@ -127,6 +129,7 @@ void Runner::Body(void* runner_address) {
 void Runner::EndThread() {
   Thread& thread = *current_;
   if (thread.copies.under_way()) Die(thread, "ends before its asynchronous copies have arrived");
+  thread.copies.ForgetArrived();
   const bool has_waited = std::exchange(thread.has_waited, false);
   if (grid_->starts_early && !has_waited) {
     Die(thread, "may start early, and ends without having waited for earlier kernels");
@@ -135,6 +138,7 @@ void Runner::EndThread() {
   warp.alive &= ~(1u << thread.lane);
   --alive_;
   ++ended_;
+  if (alive_ == 0) CheckProducts();
   if (at_barrier_ > 0) {
     Die(thread, absl::StrCat("ends while others of its block wait at the __syncthreads of ",
                              Text(barrier_location_)));
@@ -160,6 +164,8 @@ void Runner::RunBlock(const Grid& grid) {
     thread.location = {};
   }
   warps_.fill({});
+  products_.fill({});
+  is_hidden_.assign(grid.shared_bytes / AsyncCopies::kBytes + 1, 0);
   ready_warps_ = 0;
   for (unsigned first = 0; first < threads; first += kLanesPerWarp) {
     const unsigned lanes = std::min(threads - first, kLanesPerWarp);
@@ -335,8 +341,78 @@ void Runner::StartCopy(void* to, const void* from, bool reads, Location location
 
 void Runner::WaitForCopies(size_t groups, Location location) {
   current_->location = location;
-  if (const char* const fault = current_->copies.Wait(groups); fault != nullptr) {
+  AsyncCopies& copies = current_->copies;
+  const size_t arrived = copies.arrived().size();
+  if (const char* const fault = copies.Wait(groups); fault != nullptr) {
     Die(*current_, absl::StrCat("waits at ", Text(location), " for a copy ", fault));
+  }
+  for (size_t i = arrived; i < copies.arrived().size(); ++i) Hide(copies.arrived()[i], true);
+}
+
+// ---- Products of warpgroups.
+
+void Runner::Hide(const void* chunk, bool hidden) {
+  const auto offset =
+      static_cast<size_t>(static_cast<const unsigned char*>(chunk) - shared_.data());
+  is_hidden_[offset / AsyncCopies::kBytes] = hidden ? 1 : 0;
+}
+
+void Runner::ShowToProducts() {
+  for (const void* const chunk : current_->copies.arrived()) Hide(chunk, false);
+  current_->copies.ForgetArrived();
+}
+
+uint32_t Runner::SharedAddress(const void* address) const {
+  // Aligned like the address itself, up to what panels need.
+  const auto begin = reinterpret_cast<uintptr_t>(shared_.data()) / 1024 * 1024;
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address) - begin);
+}
+
+void Runner::DoProductSteps(void* const* steps) {
+  Runner& runner = Get();
+  const unsigned warp = runner.current_->warp;
+  WarpProducts& products = runner.products_[warp];
+  auto& first = *static_cast<ProductStep*>(steps[0]);
+  const ProductMemory memory = {.data = runner.shared_.data(),
+                                .bytes = runner.grid_->shared_bytes,
+                                .address = runner.SharedAddress(runner.shared_.data()),
+                                .is_hidden = runner.is_hidden_};
+  switch (first.kind) {
+    case ProductStep::Kind::kBegin:
+      products.Begin();
+      break;
+    case ProductStep::Kind::kStart: {
+      WarpProducts::Operands operands;
+      for (unsigned lane = 0; lane < kLanesPerWarp; ++lane) {
+        operands[lane] = static_cast<const ProductStep*>(steps[lane])->operands;
+      }
+      first.fault = products.Start(operands, warp % kWarpsPerGroup, memory);
+      break;
+    }
+    case ProductStep::Kind::kCommit:
+      products.Commit();
+      break;
+    case ProductStep::Kind::kWait:
+      first.fault = products.Wait(first.groups, memory);
+      break;
+  }
+}
+
+void Runner::DoProductStep(ProductStep step, Location location) {
+  WarpTogether(&DoProductSteps, &step, location);
+  if (step.fault != nullptr) {
+    Die(*current_, absl::StrCat("has at ", Text(location), " a product ", step.fault));
+  }
+}
+
+void Runner::CheckProducts() const {
+  for (size_t warp = 0; warp < products_.size(); ++warp) {
+    if (products_[warp].under_way()) {
+      Die(*current_, "ends before products of its block have been waited for");
+    }
+    if (products_[warp].trace() != products_[warp / kWarpsPerGroup * kWarpsPerGroup].trace()) {
+      Die(*current_, "ends when warps of a warpgroup have started different products");
+    }
   }
 }
 

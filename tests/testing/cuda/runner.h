@@ -13,6 +13,7 @@
 #include "tests/testing/cuda/emulator/async_copies.h"
 #include "tests/testing/cuda/emulator/block.h"
 #include "tests/testing/cuda/emulator/fiber.h"
+#include "tests/testing/cuda/emulator/warpgroup_products.h"
 #include "tests/testing/cuda/shared_region.h"
 #include "tests/testing/cuda/stand_in.h"
 
@@ -28,6 +29,15 @@ struct Grid {
   dim3 blocks, threads;
   size_t shared_bytes = 0;
   bool starts_early = false;  // its threads must wait
+};
+
+// What a warp does with its share of a warpgroup's products.
+struct ProductStep {
+  enum class Kind : uint8_t { kBegin, kStart, kCommit, kWait };
+  Kind kind;
+  const ProductOperands* operands = nullptr;  // kStart
+  size_t groups = 0;                          // kWait
+  const char* fault = nullptr;                // found then
 };
 
 // Runs the blocks of a grid one after the other, in an order like that of threads, and the threads
@@ -46,6 +56,9 @@ class Runner {
   void StartCopy(void* to, const void* from, bool reads, Location location);
   void CommitCopies() { current_->copies.Commit(); }
   void WaitForCopies(size_t groups, Location location);
+  uint32_t SharedAddress(const void* address) const;
+  void ShowToProducts();
+  void DoProductStep(ProductStep step, Location location);
   void WaitForEarlierKernels() { current_->has_waited = true; }
   // Aborts unless these are 16 bytes of the block's shared memory, aligned.
   void CheckShared(const void* address, Location location);
@@ -87,6 +100,12 @@ class Runner {
   bool Complete(const Thread& thread) const;
   void Release(const Thread& thread);
   void WorkTogether(const Thread& thread, unsigned lanes);
+  // Marks 16 bytes of shared memory as not shown to products, or as shown.
+  void Hide(const void* chunk, bool hidden);
+  static void DoProductSteps(void* const* steps);
+  // Aborts if the running thread, the last of its block, leaves products under way, or if warps of
+  // a warpgroup have started different ones.
+  void CheckProducts() const;
   Thread& At(unsigned warp, unsigned lane) { return threads_[warp * kLanesPerWarp + lane]; }
   const Thread& At(unsigned warp, unsigned lane) const {
     return threads_[warp * kLanesPerWarp + lane];
@@ -99,6 +118,8 @@ class Runner {
   SharedRegion shared_;
   std::vector<Thread> threads_;
   std::array<Warp, kMaxThreadsPerBlock / kLanesPerWarp> warps_;
+  std::array<WarpProducts, kMaxThreadsPerBlock / kLanesPerWarp> products_;
+  std::vector<uint8_t> is_hidden_;  // ProductMemory's
   Thread* current_ = nullptr;
   const Grid* grid_ = nullptr;
   ThreadOrder order_ = ThreadOrder::kAscending;

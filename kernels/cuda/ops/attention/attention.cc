@@ -87,15 +87,20 @@ Candidate OurKernels(Choice choice,
           .has_run = nullptr};
 }
 
-std::vector<Candidate> TilesOf(std::span<const AttentionTile> tiles, int64_t head_size,
-                               int64_t shared_bytes) {
-  std::vector<Candidate> candidates;
+// Returns what tells the tile apart from the others of its head size.
+Choice ChoiceOf(const AttentionTile& tile) {
+  Choice choice = {{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}};
+  if (tile.stages > 0) choice["stages"] = tile.stages;
+  return choice;
+}
+
+// Adds those that need at most `shared_bytes` of shared memory per block.
+void AddTiles(std::span<const AttentionTile> tiles, int64_t head_size, int64_t shared_bytes,
+              std::vector<Candidate>& candidates) {
   for (const AttentionTile& tile : tiles) {
     if (tile.head_size != head_size || tile.shared_bytes > shared_bytes) continue;
-    candidates.push_back(
-        OurKernels({{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}}, tile.launch));
+    candidates.push_back(OurKernels(ChoiceOf(tile), tile.launch));
   }
-  return candidates;
 }
 
 std::vector<Area> ForwardResults(const AttentionArguments& a) {
@@ -117,15 +122,24 @@ struct OurSteps {
   std::vector<Step> backward;
 };
 
-// Returns the tiled kernels that need at most `shared_bytes` of shared memory per block.
-OurSteps TiledSteps(int64_t head_size, int64_t shared_bytes) {
-  const auto step = [&](const char* name, std::span<const AttentionTile> tiles, auto results) {
-    return Step{
-        .name = name, .candidates = TilesOf(tiles, head_size, shared_bytes), .results = results};
+// Returns the tiled kernels that the GPU has what they need for.
+OurSteps TiledSteps(const AttentionShape& shape, const Tuner& tuner) {
+  const bool by_warpgroups = tuner.has_warpgroup_products() && !IsRestricted(shape);
+  const auto step = [&](const char* name, std::span<const AttentionTile> tiles,
+                        std::span<const AttentionTile> tiles_of_warpgroups, auto results) {
+    Step made = {.name = name, .candidates = {}, .results = results};
+    const int64_t shared_bytes = tuner.block_shared_bytes();
+    AddTiles(tiles, shape.head_size, shared_bytes, made.candidates);
+    if (by_warpgroups) {
+      AddTiles(tiles_of_warpgroups, shape.head_size, shared_bytes, made.candidates);
+    }
+    return made;
   };
-  return {.forward = step("attention forward", AttentionForwardTiles(), ForwardResults),
-          .backward = {step("attention dk dv", AttentionKeyTiles(), KeyResults),
-                       step("attention dq", AttentionQueryTiles(), QueryResults)}};
+  return {.forward = step("attention forward", AttentionForwardTiles(), {}, ForwardResults),
+          .backward = {step("attention dk dv", AttentionKeyTiles(), AttentionKeyTilesOfWarpgroups(),
+                            KeyResults),
+                       step("attention dq", AttentionQueryTiles(),
+                            AttentionQueryTilesOfWarpgroups(), QueryResults)}};
 }
 
 OurSteps PlainSteps(ElementType type) {
@@ -144,8 +158,7 @@ OurSteps PlainSteps(ElementType type) {
 
 class CudaAttention final : public AttentionOp {
  public:
-  // `shared_bytes` is the most shared memory that a block of threads may have.
-  CudaAttention(const AttentionShape& shape, DType type, int64_t shared_bytes)
+  CudaAttention(const AttentionShape& shape, DType type, const Tuner& tuner)
       : shape_(shape),
         factors_(FactorsOf(shape)),
         type_(ElementTypeOf(type)),
@@ -153,7 +166,7 @@ class CudaAttention final : public AttentionOp {
         // The choice depends on type and head size alone: null addresses and strides of 0 stand for
         // the rest.
         is_tiled_(FitsAttentionTiles(type_, {.head_size = shape.head_size})),
-        our_steps_(is_tiled_ ? TiledSteps(shape.head_size, shared_bytes) : PlainSteps(type_)),
+        our_steps_(is_tiled_ ? TiledSteps(shape, tuner) : PlainSteps(type_)),
         forward_(our_steps_.forward),
         backward_{.name = "attention backward",
                   .candidates = {{{{"tiles", 1}},
@@ -499,8 +512,7 @@ absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCuda(const AttentionShape& 
                      kMaxNumbers, " numbers: ", rows, " heads of size ", shape.head_size));
   }
   Tuner& tuner = TunerOf(device);
-  auto op =
-      std::make_unique<CudaAttention>(shape, device.activation_type(), tuner.block_shared_bytes());
+  auto op = std::make_unique<CudaAttention>(shape, device.activation_type(), tuner);
   RETURN_IF_ERROR(op->Choose(tuner, CudnnAttentionsOf(device)));
   return std::unique_ptr<AttentionOp>(std::move(op));
 }

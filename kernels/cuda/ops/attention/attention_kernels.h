@@ -113,6 +113,7 @@ bool FitsAttentionTiles(ElementType type, const AttentionArguments& arguments);
 // keys), and walks over the others `step` at a time.
 struct AttentionTile {
   int head_size, rows, step, warps;
+  int stages = 0;  // of a kernel by warpgroups, the steps in shared memory at a time
   unsigned shared_bytes;
   cudaError_t (*launch)(cudaStream_t stream, const AttentionArguments& arguments);
 };
@@ -122,6 +123,10 @@ struct AttentionTile {
 std::span<const AttentionTile> AttentionForwardTiles();
 std::span<const AttentionTile> AttentionKeyTiles();    // dk, dv
 std::span<const AttentionTile> AttentionQueryTiles();  // dq
+// Those whose products are computed by warpgroups (kernels/cuda/device/warpgroup.cuh): for GPUs of
+// compute capability 9.0, and arguments that are not restricted. Empty if the build lacks them.
+std::span<const AttentionTile> AttentionKeyTilesOfWarpgroups();
+std::span<const AttentionTile> AttentionQueryTilesOfWarpgroups();
 
 }  // namespace stagecoach::kernels
 

@@ -48,11 +48,10 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   using Shape = Forward<D, kRows, kKeys, kWarps>;
   constexpr int kM = Shape::kM;
   constexpr int kThreads = kWarps * 32;
-  // Blocks start in this order: within a head, those with the most keys first.
-  const int tile = tiles - 1 - static_cast<int>(blockIdx.x) % tiles;
   const int heads = static_cast<int>(args.heads);
-  const int row = static_cast<int>(blockIdx.x) / tiles;  // among all samples' heads
-  const int sample = row / heads, head = row % heads;
+  const BlockPlace place = PlaceOfBlock(tiles, static_cast<int>(args.samples) * heads);
+  const int tile = tiles - 1 - place.tile;  // the last tile has the most keys
+  const int row = place.row, sample = row / heads, head = row % heads;
   const int kv_head = head / (heads / static_cast<int>(args.kv_heads));
   const int positions = static_cast<int>(args.positions), t0 = tile * kRows;
   const int64_t first_position = int64_t{sample} * positions;
@@ -230,12 +229,12 @@ cudaError_t LaunchForward(cudaStream_t stream, const AttentionArguments& args) {
 template <int D, int kRows, int kKeys, int kWarps>
 constexpr AttentionTile Entry() {
   using Shape = Forward<D, kRows, kKeys, kWarps>;
-  return {D,
-          kRows,
-          kKeys,
-          kWarps,
-          Shape::kSharedBytes + Shape::kBoundBytes,
-          &LaunchForward<D, kRows, kKeys, kWarps>};
+  return {.head_size = D,
+          .rows = kRows,
+          .step = kKeys,
+          .warps = kWarps,
+          .shared_bytes = Shape::kSharedBytes + Shape::kBoundBytes,
+          .launch = &LaunchForward<D, kRows, kKeys, kWarps>};
 }
 
 // 128 queries in four warps are 32 per warp: each load of keys and values then serves two products,

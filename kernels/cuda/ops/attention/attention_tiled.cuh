@@ -21,6 +21,34 @@ inline constexpr int kTiledWarps = 8;
 
 inline constexpr float kLogOfE = 1.44269504088896340736F;  // log2(e)
 
+// The tile and the row, among the heads of all samples, of a block.
+struct BlockPlace {
+  int tile, row;
+};
+// Places the blocks in the order in which they start: a tile of every row, then the next tile, so
+// that those that take longest, whose tiles come first, are not left for the end. But only
+// kRowsAtOnce rows are walked over at a time, which find what they share in the GPU's cache.
+__device__ inline BlockPlace PlaceOfBlock(int tiles, int rows) {
+  constexpr int kRowsAtOnce = 32;
+  const int block = static_cast<int>(blockIdx.x);
+  const int first = block / (tiles * kRowsAtOnce) * kRowsAtOnce;
+  const int place = block - first * tiles, count = min(rows - first, kRowsAtOnce);
+  return {place / count, first + place % count};
+}
+
+// The numbers of a query that its weights need, backward, with exponents to the base 2. The weight
+// of a missing query is 0.
+struct OfQuery {
+  float statistic = INFINITY;
+  float row_sum = 0;
+};
+__device__ inline OfQuery ReadOfQuery(const AttentionArguments& args, int64_t row, int64_t t) {
+  // Without a branch: lanes stay together for what takes the whole warp.
+  const int64_t place = row * args.positions + (t < args.positions ? t : args.positions - 1);
+  const float statistic = args.statistics[place] * kLogOfE, row_sum = args.row_sums[place];
+  return t < args.positions ? OfQuery{statistic, row_sum} : OfQuery{};
+}
+
 // Returns a head's row at `position`, counted from that of the first sample.
 template <int D>
 __device__ const __nv_bfloat16* RowOf(const HeadsOf<const void*>& tensor, int64_t position,
@@ -32,10 +60,11 @@ __device__ __nv_bfloat16* RowOf(const HeadsOf<void*>& tensor, int64_t position, 
   return static_cast<__nv_bfloat16*>(tensor.data) + position * tensor.stride + head * D;
 }
 
-// Sets the scores, among 16 rows, whose key comes after their query to minus infinity.
+// Sets the scores, among 16 rows, whose key comes after their query to minus infinity, or weights
+// to 0.
 template <bool kKeysAreRows, int kColumns>
 __device__ __forceinline__ void MaskLaterKeys(float (&scores)[kColumns / 8][4], int first_row,
-                                              int first_column) {
+                                              int first_column, float masked = -INFINITY) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int row = first_row + lane / 4, column = first_column + lane % 4 * 2;
 #pragma unroll
@@ -43,7 +72,7 @@ __device__ __forceinline__ void MaskLaterKeys(float (&scores)[kColumns / 8][4], 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int ahead = (column + 8 * n + i % 2) - (row + 8 * (i / 2));
-      if (kKeysAreRows ? ahead < 0 : ahead > 0) scores[n][i] = -INFINITY;
+      if (kKeysAreRows ? ahead < 0 : ahead > 0) scores[n][i] = masked;
     }
   }
 }

@@ -18,19 +18,6 @@
 namespace stagecoach::kernels {
 namespace {
 
-// The numbers of a query that its weights need, with exponents to the base 2. The weight of a
-// missing query is 0.
-struct OfQuery {
-  float statistic = INFINITY;
-  float row_sum = 0;
-};
-__device__ OfQuery ReadOfQuery(const AttentionArguments& args, int64_t row, int64_t t) {
-  // Without a branch: lanes stay together for what takes the whole warp.
-  const int64_t place = row * args.positions + (t < args.positions ? t : args.positions - 1);
-  const float statistic = args.statistics[place] * kLogOfE, row_sum = args.row_sums[place];
-  return t < args.positions ? OfQuery{statistic, row_sum} : OfQuery{};
-}
-
 // ---- dk, dv. A block has a tile of keys of one head, kM times 16 of them in each warp, and walks
 // over the tiles of queries that see them: through the group's heads one after the other, from the
 // first position on. Scores are transposed, so that weights can directly be the first factor of dv.
@@ -52,11 +39,10 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   using Shape = OfKeys<D, kKeys, kQueries, kWarps>;
   constexpr int kM = Shape::kM;
   constexpr int kThreads = kWarps * 32;
-  // Blocks start in this order: within a head, those with the most queries first.
-  const int u0 = static_cast<int>(blockIdx.x) % key_tiles * kKeys;
-  const int kv_row = static_cast<int>(blockIdx.x) / key_tiles;  // among all samples' kv heads
   const int kv_heads = static_cast<int>(args.kv_heads);
-  const int sample = kv_row / kv_heads, kv_head = kv_row % kv_heads;
+  const BlockPlace place = PlaceOfBlock(key_tiles, static_cast<int>(args.samples) * kv_heads);
+  const int u0 = place.tile * kKeys;  // the first tile has the most queries
+  const int sample = place.row / kv_heads, kv_head = place.row % kv_heads;
   const int group = static_cast<int>(args.heads) / kv_heads;
   const int positions = static_cast<int>(args.positions);
   const int64_t first_position = int64_t{sample} * positions;
@@ -231,11 +217,10 @@ __global__ void __launch_bounds__(kWarps * 32, kTiledWarps / kWarps)
   using Shape = OfQueries<D, kQueries, kKeys, kWarps>;
   constexpr int kM = Shape::kM;
   constexpr int kThreads = kWarps * 32;
-  // Blocks start in this order: within a head, those with the most keys first.
-  const int t0 = (query_tiles - 1 - static_cast<int>(blockIdx.x) % query_tiles) * kQueries;
   const int heads = static_cast<int>(args.heads);
-  const int row = static_cast<int>(blockIdx.x) / query_tiles;  // among all samples' heads
-  const int sample = row / heads, head = row % heads;
+  const BlockPlace place = PlaceOfBlock(query_tiles, static_cast<int>(args.samples) * heads);
+  const int t0 = (query_tiles - 1 - place.tile) * kQueries;  // the last tile has the most keys
+  const int row = place.row, sample = row / heads, head = row % heads;
   const int kv_head = head / (heads / static_cast<int>(args.kv_heads));
   const int positions = static_cast<int>(args.positions);
   const int64_t first_position = int64_t{sample} * positions;
@@ -366,22 +351,22 @@ cudaError_t LaunchQueries(cudaStream_t stream, const AttentionArguments& args) {
 template <int D, int kKeys, int kQueries, int kWarps>
 constexpr AttentionTile Keys() {
   using Shape = OfKeys<D, kKeys, kQueries, kWarps>;
-  return {D,
-          kKeys,
-          kQueries,
-          kWarps,
-          Shape::kSharedBytes + Shape::kBoundBytes,
-          &LaunchKeys<D, kKeys, kQueries, kWarps>};
+  return {.head_size = D,
+          .rows = kKeys,
+          .step = kQueries,
+          .warps = kWarps,
+          .shared_bytes = Shape::kSharedBytes + Shape::kBoundBytes,
+          .launch = &LaunchKeys<D, kKeys, kQueries, kWarps>};
 }
 template <int D, int kQueries, int kKeys, int kWarps>
 constexpr AttentionTile Queries() {
   using Shape = OfQueries<D, kQueries, kKeys, kWarps>;
-  return {D,
-          kQueries,
-          kKeys,
-          kWarps,
-          Shape::kSharedBytes + Shape::kBoundBytes,
-          &LaunchQueries<D, kQueries, kKeys, kWarps>};
+  return {.head_size = D,
+          .rows = kQueries,
+          .step = kKeys,
+          .warps = kWarps,
+          .shared_bytes = Shape::kSharedBytes + Shape::kBoundBytes,
+          .launch = &LaunchQueries<D, kQueries, kKeys, kWarps>};
 }
 
 // A warp has as many rows as the registers of its sums leave room for: dk and dv of 32 keys with 64

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/ops/attention.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/kernels/ops/attention_bounds.h"
 #include "tests/kernels/ops/op_harness.h"
 #include "tests/testing/close_to.h"
@@ -37,6 +38,7 @@ using reference::Vector;
 using ::stagecoach::testing::Addresses;
 using ::stagecoach::testing::CheckAvailable;
 using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::HasWarpgroupProducts;
 using ::stagecoach::testing::OpBackend;
 using ::stagecoach::testing::OpBackends;
 using ::stagecoach::testing::OpBench;
@@ -91,6 +93,20 @@ std::vector<Candidates> OurCandidates() {
            {InFile(128, 64, 4), InFile(64, 64, 4), InFile(256, 64, 8), InFile(128, 128, 4)}},
           {"attention dk dv", {InFile(128, 32, 4), InFile(64, 64, 4), InFile(128, 64, 8)}},
           {"attention dq", {InFile(128, 64, 4), InFile(64, 64, 4), InFile(128, 32, 4)}}};
+}
+// Returns those by warpgroups, which GPUs of compute capability 9.0 have, for shapes without
+// restrictions.
+std::vector<Candidates> OurCandidatesOfWarpgroups() {
+  const auto in_file = [](int rows, int step, int warps, int stages) {
+    nlohmann::json way = InFile(rows, step, warps);
+    way["stages"] = stages;
+    return way;
+  };
+  return {
+      {"attention dk dv",
+       {in_file(128, 64, 8, 3), in_file(128, 64, 8, 2), in_file(64, 64, 4, 3),
+        in_file(64, 64, 4, 2), in_file(128, 128, 8, 2)}},
+      {"attention dq", {in_file(128, 64, 8, 2), in_file(128, 128, 8, 3), in_file(64, 64, 4, 3)}}};
 }
 // Returns cuDNN's engines, for all shapes.
 std::vector<Candidates> CudnnCandidates() {
@@ -330,6 +346,17 @@ void AttentionCandidates::ExpectEachMatchesReference(const AttentionShape& shape
 TEST_F(AttentionCandidates, EachOfOursMatchesReference) {
   ASSERT_THAT(ExpectMatchesReference(shape_), SizeIs(4));
   ExpectEachMatchesReference(shape_, OurCandidates());
+}
+
+TEST_F(AttentionCandidates, EachOfOursByWarpgroupsMatchesReference) {
+  if (!HasWarpgroupProducts()) GTEST_SKIP() << "the GPU has no products of warpgroups";
+  AttentionShape turned = shape_;
+  turned.positions = 200;
+  turned.rotary_base = 10000.0F;
+  for (const AttentionShape& shape : {shape_, turned}) {
+    ExpectMatchesReference(shape);
+    ExpectEachMatchesReference(shape, OurCandidatesOfWarpgroups());
+  }
 }
 
 // Windows and documents that begin and end within tiles, and scores of which many reach the cap.

@@ -39,18 +39,26 @@ using ::testing::StartsWith;
 
 struct OfStep {
   const char* name;
-  std::span<const AttentionTile> tiles;
+  std::span<const AttentionTile> tiles, tiles_of_warpgroups;
+
+  std::vector<AttentionTile> all() const {
+    std::vector<AttentionTile> all(tiles.begin(), tiles.end());
+    all.insert(all.end(), tiles_of_warpgroups.begin(), tiles_of_warpgroups.end());
+    return all;
+  }
 };
 const std::vector<OfStep>& Steps() {
-  static const auto& steps =
-      *new std::vector<OfStep>{{"attention forward", AttentionForwardTiles()},
-                               {"attention dk dv", AttentionKeyTiles()},
-                               {"attention dq", AttentionQueryTiles()}};
+  static const auto& steps = *new std::vector<OfStep>{
+      {"attention forward", AttentionForwardTiles(), {}},
+      {"attention dk dv", AttentionKeyTiles(), AttentionKeyTilesOfWarpgroups()},
+      {"attention dq", AttentionQueryTiles(), AttentionQueryTilesOfWarpgroups()}};
   return steps;
 }
 
 Choice ChoiceOf(const AttentionTile& tile) {
-  return {{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}};
+  Choice choice = {{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}};
+  if (tile.stages > 0) choice["stages"] = tile.stages;
+  return choice;
 }
 
 // Returns the text between the step and the model in keys and reports.
@@ -197,7 +205,7 @@ TEST_F(AttentionChoice, IsWhatTheFileSays) {
   const AttentionShape shape = {.positions = 130, .heads = 2, .head_size = 64};
   std::set<std::vector<std::byte>> of_forward;
   for (const OfStep& step : Steps()) {
-    for (const AttentionTile& tile : step.tiles) {
+    for (const AttentionTile& tile : step.all()) {
       if (tile.head_size != shape.head_size) continue;
       Write(shape, step, ChoiceOf(tile));
       const auto device = CreateDevice(tuning_file());
@@ -207,6 +215,17 @@ TEST_F(AttentionChoice, IsWhatTheFileSays) {
     }
   }
   EXPECT_GT(of_forward.size(), 1U) << "other sums have other bits";
+}
+
+// Kernels by warpgroups know no windows, documents or caps.
+TEST_F(AttentionChoice, IsOneThatKnowsTheRestrictions) {
+  AttentionShape restricted = shape_;
+  restricted.window = 5;
+  const OfStep& step = Steps()[1];
+  const Choice unable = ChoiceOf(step.tiles_of_warpgroups[0]);
+  Write(restricted, step, unable);
+  EXPECT_THAT(Choices(*CreateDevice(tuning_file()), restricted),
+              Not(Contains(Told(step, restricted, unable))));
 }
 
 TEST_F(AttentionChoice, IsMeasuredAnewIfItIsNotThere) {

@@ -34,6 +34,7 @@ namespace {
 using reference::Vector;
 using testing::CloseTo;
 using testing::EmulatedGpu;
+using testing::HasWarpgroupProducts;
 using testing::InEveryOrder;
 using testing::RandomNormal;
 using testing::RoundedTo;
@@ -89,6 +90,16 @@ struct Problem {
             .k = {operand.bf16() + first_key(), packed()},
             .v = {operand.bf16() + first_value(), packed()}};
   }
+  AttentionArguments ArgumentsOfGradient(EmulatedGpu& gpu, const Tensor& dqkv) const {
+    AttentionArguments arguments = Arguments(gpu);
+    arguments.statistics = gpu.Operand(DType::kFloat32, statistics).f32();
+    arguments.row_sums = gpu.Operand(DType::kFloat32, row_sums).f32();
+    arguments.dy = gpu.Operand(kType, dy).data;
+    arguments.dq = {dqkv.bf16(), packed()};
+    arguments.dk = {dqkv.bf16() + first_key(), packed()};
+    arguments.dv = {dqkv.bf16() + first_value(), packed()};
+    return arguments;
+  }
 
   AttentionShape shape;
   std::vector<int32_t> documents;  // (B, T); empty: none
@@ -130,12 +141,29 @@ void TurnBack(const Problem& problem, const std::vector<float2>& turns, bool mag
   }
 }
 
+// Returns all kernels for the gradients, those by warpgroups included if the GPU can run them.
+std::vector<AttentionTile> AllOf(std::span<const AttentionTile> tiles,
+                                 std::span<const AttentionTile> tiles_of_warpgroups) {
+  std::vector<AttentionTile> all(tiles.begin(), tiles.end());
+  if (HasWarpgroupProducts()) {
+    all.insert(all.end(), tiles_of_warpgroups.begin(), tiles_of_warpgroups.end());
+  }
+  return all;
+}
+std::vector<AttentionTile> AllKeyTiles() {
+  return AllOf(AttentionKeyTiles(), AttentionKeyTilesOfWarpgroups());
+}
+std::vector<AttentionTile> AllQueryTiles() {
+  return AllOf(AttentionQueryTiles(), AttentionQueryTilesOfWarpgroups());
+}
+
 struct Case {
   AttentionShape shape;
   float deviation = 1.0F;
   std::vector<int32_t> documents = {};  // where the second and the further ones begin
 };
-// Compares every kernel for the head size; the chosen one in every order of threads.
+// Compares every kernel for the head size; the chosen one, and those by warpgroups, in every order
+// of threads.
 class TiledAttention : public ::testing::TestWithParam<Case> {
  protected:
   // Checks the result of `run(gpu, tile)`.
@@ -144,9 +172,12 @@ class TiledAttention : public ::testing::TestWithParam<Case> {
     bool is_taken = true;
     for (const AttentionTile& tile : tiles) {
       if (tile.head_size != GetParam().shape.head_size) continue;
-      SCOPED_TRACE(absl::StrCat("tile ", tile.rows, " by ", tile.step, ", ", tile.warps, " warps"));
+      const bool restricted = IsRestricted(GetParam().shape) || !GetParam().documents.empty();
+      if (tile.stages > 0 && restricted) continue;
+      SCOPED_TRACE(absl::StrCat("tile ", tile.rows, " by ", tile.step, ", ", tile.warps, " warps, ",
+                                tile.stages, " stages"));
       const auto run_tile = [&](EmulatedGpu& gpu) { return run(gpu, tile); };
-      if (std::exchange(is_taken, false)) {
+      if (std::exchange(is_taken, false) || tile.stages > 0) {
         check(InEveryOrder(run_tile));
       } else {
         EmulatedGpu gpu;
@@ -174,14 +205,8 @@ class TiledAttention : public ::testing::TestWithParam<Case> {
     ForEachTile(
         tiles,
         [&](EmulatedGpu& gpu, const AttentionTile& tile) {
-          AttentionArguments arguments = problem_.Arguments(gpu);
           const Tensor dqkv = gpu.Operand(kType, std::vector<float>(problem_.qkv.size()));
-          arguments.statistics = gpu.Operand(DType::kFloat32, problem_.statistics).f32();
-          arguments.row_sums = gpu.Operand(DType::kFloat32, problem_.row_sums).f32();
-          arguments.dy = gpu.Operand(kType, problem_.dy).data;
-          arguments.dq = {dqkv.bf16(), problem_.packed()};
-          arguments.dk = {dqkv.bf16() + problem_.first_key(), problem_.packed()};
-          arguments.dv = {dqkv.bf16() + problem_.first_value(), problem_.packed()};
+          AttentionArguments arguments = problem_.ArgumentsOfGradient(gpu, dqkv);
           arguments.turns = gpu.Upload<float2>(turns);
           EXPECT_TRUE(FitsAttentionTiles(ElementType::kBfloat16, arguments));
           EXPECT_EQ(tile.launch(gpu.stream(), arguments), cudaSuccess);
@@ -219,11 +244,11 @@ TEST_P(TiledAttention, ForwardMatchesReference) {
 }
 
 TEST_P(TiledAttention, GradientsOfKeysAndValuesMatchReference) {
-  ExpectGradient({}, AttentionKeyTiles(), problem_.first_key(), problem_.packed());
+  ExpectGradient({}, AllKeyTiles(), problem_.first_key(), problem_.packed());
 }
 
 TEST_P(TiledAttention, GradientsOfQueriesMatchReference) {
-  ExpectGradient({}, AttentionQueryTiles(), 0, problem_.first_key());
+  ExpectGradient({}, AllQueryTiles(), 0, problem_.first_key());
 }
 
 std::string NameOfCase(const ::testing::TestParamInfo<Case>& info) {
@@ -247,8 +272,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TiledAttention,
                          ::testing::Values(Case{{1, 1, 1, 1, 64}}, Case{{2, 17, 3, 1, 64}},
                                            Case{{1, 64, 1, 1, 64}}, Case{{1, 127, 3, 1, 64}},
                                            Case{{1, 200, 1, 1, 64}, 6.0F}, Case{{1, 130, 1, 1, 80}},
-                                           Case{{1, 70, 3, 1, 96}}, Case{{1, 17, 3, 1, 128}},
-                                           Case{{1, 200, 1, 1, 128}}),
+                                           Case{{1, 70, 3, 1, 96}}, Case{{1, 1, 1, 1, 128}},
+                                           Case{{1, 17, 3, 1, 128}}, Case{{1, 127, 1, 1, 128}},
+                                           Case{{1, 200, 1, 1, 128}}, Case{{1, 260, 3, 1, 128}}),
                          NameOfCase);
 
 // Windows that begin within tiles and at their edges; documents within a tile, of whole tiles, and
@@ -269,8 +295,8 @@ using TiledRotaryAttention = TiledAttention;
 
 TEST_P(TiledRotaryAttention, GradientsAreTurnedBack) {
   const std::vector<float2> turns = Turns(problem_.shape);
-  ExpectGradient(turns, AttentionKeyTiles(), problem_.first_key(), problem_.packed());
-  ExpectGradient(turns, AttentionQueryTiles(), 0, problem_.first_key());
+  ExpectGradient(turns, AllKeyTiles(), problem_.first_key(), problem_.packed());
+  ExpectGradient(turns, AllQueryTiles(), 0, problem_.first_key());
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TiledRotaryAttention,
@@ -305,12 +331,36 @@ TEST(TiledAttentionTiles, TheFirstFitEveryGpu) {
 }
 
 TEST(TiledAttentionTiles, AreToldApartByTheirNumbers) {
-  for (const auto& tiles : {AttentionForwardTiles(), AttentionKeyTiles(), AttentionQueryTiles()}) {
-    std::set<std::array<int, 4>> numbers;
+  const std::vector<AttentionTile> forward = AllOf(AttentionForwardTiles(), {});
+  for (const auto& tiles : {forward, AllKeyTiles(), AllQueryTiles()}) {
+    std::set<std::array<int, 5>> numbers;
     for (const AttentionTile& tile : tiles) {
-      EXPECT_TRUE(numbers.insert({tile.head_size, tile.rows, tile.step, tile.warps}).second)
+      EXPECT_TRUE(
+          numbers.insert({tile.head_size, tile.rows, tile.step, tile.warps, tile.stages}).second)
           << tile.head_size;
     }
+  }
+}
+
+// Blocks of more heads than are walked over at a time.
+TEST(TiledAttentionTiles, CoverEveryHead) {
+  const Problem problem({5, 65, 16, 8, 64});
+  const Vector expected = reference::AttentionBackwardInput(
+      problem.shape, ToDouble(problem.dy), ToDouble(problem.qkv), problem.documents);
+  const Vector bounds =
+      Stored(BoundsOfAttentionGradient(problem.shape, ToDouble(problem.dy), ToDouble(problem.qkv),
+                                       problem.exact, kType),
+             expected);
+  for (const auto& [keys, queries] :
+       {std::pair(AttentionKeyTiles(), AttentionQueryTiles()),
+        std::pair(AttentionKeyTilesOfWarpgroups(), AttentionQueryTilesOfWarpgroups())}) {
+    if (keys.empty() || (keys[0].stages > 0 && !HasWarpgroupProducts())) continue;
+    EmulatedGpu gpu;
+    const Tensor dqkv = gpu.Result(kType, static_cast<int64_t>(problem.qkv.size()));
+    const AttentionArguments arguments = problem.ArgumentsOfGradient(gpu, dqkv);
+    EXPECT_EQ(keys[0].launch(gpu.stream(), arguments), cudaSuccess);
+    EXPECT_EQ(queries[0].launch(gpu.stream(), arguments), cudaSuccess);
+    EXPECT_THAT(gpu.Values(dqkv), CloseTo(expected, bounds));
   }
 }
 
@@ -371,23 +421,25 @@ void PrintTimes(const AttentionShape& shape, int launches) {
   const auto print = [&](const char* kernel, std::span<const AttentionTile> tiles) {
     for (const AttentionTile& tile : tiles) {
       if (tile.head_size != D) continue;
-      std::printf("%s, %ld x %ld, heads %ld of %ld: tile %d by %d, %d warps: %.4f ms\n", kernel,
-                  shape.samples, shape.positions, shape.heads, D, tile.rows, tile.step, tile.warps,
-                  MillisecondsOf(gpu.stream(), tile, arguments, launches));
+      std::printf("%s, %ld x %ld, heads %ld of %ld: tile %d by %d, %d warps, %d stages: %.4f ms\n",
+                  kernel, shape.samples, shape.positions, shape.heads, D, tile.rows, tile.step,
+                  tile.warps, tile.stages, MillisecondsOf(gpu.stream(), tile, arguments, launches));
     }
   };
   print("forward", AttentionForwardTiles());
-  print("dk, dv", AttentionKeyTiles());
-  print("dq", AttentionQueryTiles());
+  print("dk, dv", AllKeyTiles());
+  print("dq", AllQueryTiles());
 }
 
 TEST(TiledAttentionTimes, DISABLED_OfEachTile) {
   if (testing::cuda::IsSimulated()) {
     PrintTimes({1, 65, 1, 1, 64}, 1);
+    PrintTimes({1, 65, 1, 1, 128}, 1);
     return;
   }
   for (const AttentionShape& shape :
-       {AttentionShape{16, 1024, 12, 12, 64}, AttentionShape{4, 4096, 32, 32, 128},
+       {AttentionShape{16, 1024, 12, 12, 64}, AttentionShape{64, 1024, 12, 12, 64},
+        AttentionShape{8, 2048, 32, 4, 64}, AttentionShape{4, 4096, 32, 32, 128},
         AttentionShape{4, 2048, 32, 8, 128}, AttentionShape{4, 2048, 32, 32, 80},
         AttentionShape{4, 2048, 32, 32, 96}}) {
     PrintTimes(shape, 10);

@@ -29,6 +29,7 @@ const char* AsyncCopies::Wait(size_t groups) {
       return "whose source has changed since its start";
     }
     std::memcpy(copy.to, copy.bytes.data(), kBytes);
+    arrived_.push_back(copy.to);
   }
   return nullptr;
 }

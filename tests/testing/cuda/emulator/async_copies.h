@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <vector>
 
 namespace stagecoach::testing::cuda {
 
@@ -22,6 +23,9 @@ class AsyncCopies {
   // copy.
   const char* Wait(size_t groups);
   bool under_way() const { return !copies_.empty(); }
+  // The destinations that Wait has written since the last call of ForgetArrived.
+  const std::vector<void*>& arrived() const { return arrived_; }
+  void ForgetArrived() { arrived_.clear(); }
 
  private:
   using Bytes = std::array<std::byte, kBytes>;
@@ -33,6 +37,7 @@ class AsyncCopies {
   };
 
   std::deque<Copy> copies_;
+  std::vector<void*> arrived_;
   size_t committed_ = 0;  // groups
 };
 

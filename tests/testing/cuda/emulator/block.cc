@@ -46,6 +46,26 @@ void WaitForCopies(size_t groups, Location location) {
   Runner::Get().WaitForCopies(groups, location);
 }
 
+uint32_t SharedAddress(const void* address) { return Runner::Get().SharedAddress(address); }
+
+void ShowToProducts() { Runner::Get().ShowToProducts(); }
+
+void BeginProducts(Location location) {
+  Runner::Get().DoProductStep({.kind = ProductStep::Kind::kBegin}, location);
+}
+
+void StartProduct(const ProductOperands& operands, Location location) {
+  Runner::Get().DoProductStep({.kind = ProductStep::Kind::kStart, .operands = &operands}, location);
+}
+
+void CommitProducts(Location location) {
+  Runner::Get().DoProductStep({.kind = ProductStep::Kind::kCommit}, location);
+}
+
+void WaitForProducts(size_t groups, Location location) {
+  Runner::Get().DoProductStep({.kind = ProductStep::Kind::kWait, .groups = groups}, location);
+}
+
 void WaitForEarlierKernels() { Runner::Get().WaitForEarlierKernels(); }
 
 cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,

@@ -50,6 +50,25 @@ void StartCopy(void* to, const void* from, bool reads, Location location);
 void CommitCopies();
 void WaitForCopies(size_t groups, Location location);
 
+// Asynchronous products of warpgroups (kernels/cuda/device/warpgroup.cuh), as PTX's wgmma computes
+// them from descriptors. Sums are like those of MultiplyTiles. Until the wait for their group, c is
+// poisoned; neither it nor what is read may change before, and no thread may end. Shared memory
+// must have been shown to products by the thread whose copies it has; other writes are not tracked.
+struct ProductOperands {
+  float* c;
+  const uint32_t* a_words;  // null: a descriptor
+  uint64_t a, b;            // descriptors
+  unsigned columns;
+  bool sums_over_rows, adds;
+};
+// Returns an address as in descriptors.
+uint32_t SharedAddress(const void* address);
+void ShowToProducts();
+void BeginProducts(Location location);
+void StartProduct(const ProductOperands& operands, Location location);
+void CommitProducts(Location location);
+void WaitForProducts(size_t groups, Location location);
+
 // Each thread of a kernel that may start early calls this before it ends
 // (kernels/cuda/device/early_start.cuh).
 void WaitForEarlierKernels();

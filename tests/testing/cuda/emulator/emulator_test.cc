@@ -177,9 +177,9 @@ TEST_P(InEveryOrder, AtomicSumsOfIntegersLoseNothing) {
 float MatrixElement(int matrix, size_t i) {
   return static_cast<float>((i * 37 + static_cast<size_t>(matrix) * 11) % 23) - 11.0F;
 }
-std::vector<uint16_t> Matrix(int matrix) {
+std::vector<uint16_t> Matrix(int matrix, size_t elements = 256) {
   std::vector<uint16_t> bits;
-  for (size_t i = 0; i < 256; ++i) {
+  for (size_t i = 0; i < elements; ++i) {
     bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(MatrixElement(matrix, i)) >> 16));
   }
   return bits;
@@ -224,6 +224,36 @@ TEST_P(InEveryOrder, AFaultOfAProductShows) {
     EXPECT_NE(TileProduct(16, false, fault), RightTileProduct(16, false))
         << static_cast<int>(fault);
   }
+}
+
+constexpr size_t kSide = 64;  // of the matrices of a warpgroup
+
+std::vector<float> WarpgroupProduct(WarpgroupFault fault) {
+  const RawStream stream;
+  const DeviceArray<uint16_t> a(stream, Matrix(0, kSide * kSide)),
+      b(stream, Matrix(1, kSide * kSide));
+  const DeviceArray<float> c(kSide * kSide);
+  EXPECT_EQ(LaunchWarpgroupProduct(stream, a.data(), b.data(), fault, c.data()), cudaSuccess);
+  return c.Download(stream);
+}
+
+std::vector<float> RightWarpgroupProduct() {
+  std::vector<float> c;
+  for (size_t place = 0; place < kSide * kSide; ++place) {
+    float sum = 0;
+    for (size_t k = 0; k < kSide; ++k) {
+      sum +=
+          MatrixElement(0, place / kSide * kSide + k) * MatrixElement(1, place % kSide * kSide + k);
+    }
+    c.push_back(sum);
+  }
+  return c;
+}
+
+TEST_P(InEveryOrder, WarpgroupsMultiplyWhatDescriptorsSay) {
+  EXPECT_EQ(WarpgroupProduct(WarpgroupFault::kNone), RightWarpgroupProduct());
+  EXPECT_NE(WarpgroupProduct(WarpgroupFault::kOtherStride), RightWarpgroupProduct());
+  EXPECT_NE(WarpgroupProduct(WarpgroupFault::kReadsEarly), RightWarpgroupProduct());
 }
 
 TEST_F(Emulator, ThreadsRunInTheOrderAskedFor) {
@@ -354,6 +384,15 @@ TEST_F(EmulatorDeathTest, ACopyIsAwaitedBeforeAnythingElseIsDone) {
   EXPECT_DEATH(make(Mistake::kCopyIsNotAwaited), "before its asynchronous copies have arrived");
   EXPECT_DEATH(make(Mistake::kCopySourceChanges), "whose source has changed");
   EXPECT_DEATH(make(Mistake::kCopyDestinationChanges), "whose destination has changed");
+}
+
+TEST_F(EmulatorDeathTest, ProductsOfWarpgroupsAreBegunShownAndAwaited) {
+  EXPECT_DEATH(WarpgroupProduct(WarpgroupFault::kIsNotBegun), "without BeginProducts");
+  EXPECT_DEATH(WarpgroupProduct(WarpgroupFault::kIsNotShown), "was not shown to products");
+  EXPECT_DEATH(WarpgroupProduct(WarpgroupFault::kIsNotAwaited), "before products of its block");
+  EXPECT_DEATH(WarpgroupProduct(WarpgroupFault::kFactorChanges), "whose factors have changed");
+  EXPECT_DEATH(WarpgroupProduct(WarpgroupFault::kResultChanges), "was written to by others");
+  EXPECT_DEATH(WarpgroupProduct(WarpgroupFault::kOneWarpDoesOther), "started different products");
 }
 
 TEST_F(EmulatorDeathTest, SaysWhichBlockAndThread) {

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
 #include "tests/testing/cuda/emulator/emulator_test_kernels.h"
 
 namespace stagecoach::testing::cuda {
@@ -134,6 +135,52 @@ __global__ void TileProduct(const uint16_t* a, const uint16_t* b, int rows, bool
     }
   }
   kernels::WaitForCopies<0>();
+}
+
+constexpr int kPanelRows = 64;
+constexpr unsigned kPanelBytes = kPanelRows * kernels::kPanelRowBytes;
+
+__device__ void StoreSums(const float (&sums)[8][4], float* c) {
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned n = 0; n < 8; ++n) {
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned row = threadIdx.x / 32 * 16 + lane / 4 + i / 2 * 8;
+      c[row * kPanelRows + 8 * n + lane % 4 * 2 + i % 2] = sums[n][i];
+    }
+  }
+}
+
+__global__ void WarpgroupProduct(const uint16_t* a, const uint16_t* b, WarpgroupFault fault,
+                                 float* c) {
+  unsigned char* const shared = SharedMemory<unsigned char>();
+  unsigned char* const panels =
+      shared + (0U - kernels::SharedAddress(shared)) % kernels::kPanelAlignment;
+  for (unsigned place = threadIdx.x; place < kPanelRows * 8; place += kernels::kWarpgroup) {
+    const unsigned row = place / 8, chunk = place % 8;
+    unsigned char* const to = panels + row * kernels::kPanelRowBytes + (chunk ^ row % 8) * 16;
+    kernels::CopyAsync(to, a + place * 8, true);
+    kernels::CopyAsync(to + kPanelBytes, b + place * 8, true);
+  }
+  kernels::CommitCopies();
+  kernels::WaitForCopies<0>();
+  if (fault != WarpgroupFault::kIsNotShown) kernels::ShowToProducts();
+  __syncthreads();
+  uint64_t a_factor = kernels::FactorAt(kernels::SharedAddress(panels), kPanelBytes);
+  uint64_t b_factor = kernels::FactorAt(kernels::SharedAddress(panels + kPanelBytes), kPanelBytes);
+  if (fault == WarpgroupFault::kOtherStride) b_factor -= uint64_t{1} << 32;
+  if (fault == WarpgroupFault::kOneWarpDoesOther && threadIdx.x / 32 == 2) a_factor = b_factor;
+  float sums[8][4];
+  if (fault != WarpgroupFault::kIsNotBegun) kernels::BeginProducts();
+  for (int step = 0; step < 4; ++step) {
+    kernels::StartProduct<false>(sums, a_factor + kernels::ColumnsAt<kPanelRows>(step),
+                                 b_factor + kernels::ColumnsAt<kPanelRows>(step), step > 0);
+  }
+  kernels::CommitProducts();
+  if (fault == WarpgroupFault::kReadsEarly) StoreSums(sums, c);
+  if (fault == WarpgroupFault::kFactorChanges && threadIdx.x == 0) ++panels[kPanelBytes];
+  if (fault == WarpgroupFault::kResultChanges && threadIdx.x == 0) sums[0][0] = 0;
+  if (fault != WarpgroupFault::kIsNotAwaited) kernels::WaitForProducts<0>();
+  if (fault != WarpgroupFault::kReadsEarly) StoreSums(sums, c);
 }
 
 __device__ void Multiply(bool in_first_branch) {
@@ -275,6 +322,12 @@ cudaError_t LaunchTileProduct(cudaStream_t stream, const uint16_t* a, const uint
                               bool transposed, ProductFault fault, float* c) {
   return Launch(TileProduct, kOne, dim3(64), 2 * kSide * kSide * sizeof(uint16_t), stream, a, b,
                 rows, transposed, fault, c);
+}
+
+cudaError_t LaunchWarpgroupProduct(cudaStream_t stream, const uint16_t* a, const uint16_t* b,
+                                   WarpgroupFault fault, float* c) {
+  return Launch(WarpgroupProduct, kOne, dim3(kernels::kWarpgroup),
+                kernels::kPanelAlignment + 2 * kPanelBytes, stream, a, b, fault, c);
 }
 
 cudaError_t LaunchMistake(cudaStream_t stream, Mistake mistake, int* result) {

@@ -51,6 +51,21 @@ enum class ProductFault : uint8_t {
 cudaError_t LaunchTileProduct(cudaStream_t stream, const uint16_t* a, const uint16_t* b, int rows,
                               bool transposed, ProductFault fault, float* c);
 
+// Computes c = a b^T, of 64 x 64 bfloat16 each, by a warpgroup.
+enum class WarpgroupFault : uint8_t {
+  kNone,
+  kReadsEarly,        // c is read before the wait
+  kOtherStride,       // of b's descriptor
+  kIsNotBegun,        // BeginProducts is missing
+  kIsNotShown,        // ShowToProducts is missing
+  kIsNotAwaited,      // ends without a wait
+  kFactorChanges,     // b changes before the wait
+  kResultChanges,     // c changes before the wait
+  kOneWarpDoesOther,  // one warp has another descriptor
+};
+cudaError_t LaunchWarpgroupProduct(cudaStream_t stream, const uint16_t* a, const uint16_t* b,
+                                   WarpgroupFault fault, float* c);
+
 // Mistakes of a block of 64 threads.
 enum class Mistake : uint8_t {
   kBarrierInOneBranch,       // half of the threads come to __syncthreads, the others do not
