@@ -71,7 +71,8 @@ TEST_P(LinearForward, MatchesReference) { ExpectForward(); }
 
 // Of few rows and of more; with inputs and outputs that some backends multiply as they are stored,
 // and with others; of one group of inputs, of as many as warps, and of more; of a part of a strip
-// of outputs, of several, and of so many that strips are wider; in parts.
+// of outputs, of several, and of so many that strips are wider; of so many inputs that they are
+// divided into pieces, the last of which has fewer; in parts.
 std::vector<LinearShape> QuantizedCases() {
   std::vector<LinearShape> cases;
   const auto add = [&](const LinearShape& shape, const std::vector<int64_t>& parts = {}) {
@@ -89,6 +90,9 @@ std::vector<LinearShape> QuantizedCases() {
   add({6, 65, 24});
   add({2, 64, 64}, std::vector<int64_t>(32, 2));
   add({3, 128, 8224}, {8000, 224});
+  add({16, 64, 7696}, {7601, 95});
+  add({9, 8256, 32}, {31, 1});
+  add({1, 16576, 64, Activation::kNone, /*has_bias=*/false});
   return cases;
 }
 INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearForward, NameOfLinear,
@@ -113,6 +117,7 @@ std::vector<LinearShape> IndependentCases() {
   std::vector<LinearShape> cases;
   for (const Quantization kind : kAllQuantizations) {
     cases.push_back(WithQuantized({16, 640, 32}, kind));
+    cases.push_back(WithQuantized({16, 8256, 32}, kind));
     cases.push_back(WithQuantized({7, 128, 96, Activation::kGelu}, kind, {64, 32}));
   }
   return cases;
