@@ -30,7 +30,6 @@ constexpr int kHalf = kGroup / 2;
 constexpr int kUnit = 16;                   // bytes that are copied at once
 constexpr int kStages = 3;                  // groups of codes in shared memory, one of which is multiplied
 constexpr int kMostWarps = 16, kFewWarps = 4;  // of a block
-constexpr int kMostWarpGroups = 8;          // whose scales a warp computes at once
 constexpr int kSumThreads = 256;
 // About the number of multiprocessors of a GPU: with fewer blocks than that, strips are narrower.
 constexpr int64_t kEnoughBlocks = 120;
@@ -44,14 +43,14 @@ struct Strip {
   // Lanes read the codes of inputs that are kEight apart: a gap puts these into different banks.
   static constexpr int kEightBytes = kEight * kRowBytes + std::min(kRowBytes, 32);
   static constexpr int kGroupBytes = kGroup / kEight * kEightBytes;
-  // Scales of a group: eight lanes store those of eight groups into different banks.
+  // Scales of a group: lanes store those of an output and eight groups into different banks.
   static constexpr int kScaleFloats = kColumns + 4;
   // Shared memory of a warp: the codes of kStages groups, whose place the sums take in the end; and
   // the scales of its groups.
   static constexpr int kRingBytes = kStages * kGroupBytes;
+  static constexpr int kScaleGroups = Weight::kScalesChange ? kMostWarpGroups : 1;
   static constexpr int kWarpBytes =
-      kRingBytes + (Weight::kScalesChange ? kMostWarpGroups : 1) * kScaleFloats *
-                       static_cast<int>(sizeof(float));
+      kRingBytes + kScaleGroups * kScaleFloats * static_cast<int>(sizeof(float));
   static constexpr int kTableBytes = Weight::kTableFloats * static_cast<int>(sizeof(float));
   using Word = typename Weight::Word;
 
@@ -90,32 +89,6 @@ struct Strip {
     for (int i = 0; i < kGroup / kWarp; ++i) {
       const int input = static_cast<int>(threadIdx.x) % kWarp + i * kWarp;
       kernels::BringToCache(from + input * row_bytes);
-    }
-  }
-  // Stores the scales of `groups` groups. Neighboring lanes have those of an output, which are
-  // neighbors in memory.
-  static __device__ void StoreScales(const Weight& weight, const float* tables, int first_group,
-                                     int groups, float* to) {
-    constexpr int kAtOnce = 4;  // that a lane loads before it needs the first of them
-    const int shift = groups <= 1 ? 0 : kWarp - __clz(groups - 1);
-    const int all = kColumns << shift;
-    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < all; i += kAtOnce * kWarp) {
-      typename Weight::ScaleParts parts[kAtOnce];
-      bool exists[kAtOnce], is_read[kAtOnce];
-      int place[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int j = i + k * kWarp, column = j >> shift, group = j & ((1 << shift) - 1);
-        const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
-        is_read[k] = j < all && group < groups;
-        exists[k] = is_read[k] && output < weight.outputs();
-        place[k] = group * kScaleFloats + column;
-        if (exists[k]) parts[k] = weight.LoadScale(output, first_group + group);
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (is_read[k]) to[place[k]] = exists[k] ? weight.ScaleOf(tables, parts[k]) : 0.0F;
-      }
     }
   }
 };
@@ -330,7 +303,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   LetNextKernelStart();
   if (a.starts_early) {
     // What the first copies wait for; the others follow one another anyway.
-    for (int group = begin; group < min(end, begin + kStages); ++group) {
+    for (int group = begin; group < min(end, begin + kStages - 1); ++group) {
       Own::BringToCache(weight, group);
     }
   }
@@ -352,9 +325,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   typename Sums::Inputs inputs;
   if (begin < end) inputs.Load(x + begin * kGroup, stride, rows);
   __syncthreads();  // the tables are there
-  if (begin < end) {
-    Own::StoreScales(weight, tables, begin, Weight::kScalesChange ? end - begin : 1, scales);
-  }
+  if (begin < end) weight.template StoreScales<Own::kScaleFloats>(tables, begin, end - begin, scales);
 
   const typename Weight::Factors factors(tables);
   Sums sums;

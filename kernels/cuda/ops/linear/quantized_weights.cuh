@@ -15,6 +15,8 @@
 // factors of them at a time, which it multiplies by the scales.
 namespace stagecoach::kernels {
 
+inline constexpr int kMostWarpGroups = 8;  // that a warp has
+
 // Most instructions of the products are those that make a factor of a code. So two NF4 codes, which
 // are a byte, are looked up together: a byte permutation puts it where it is the row of the table.
 // A row has the pair of levels once for each lane, so that lanes never wait for each other's banks.
@@ -23,6 +25,8 @@ struct Nf4Rows {
   static constexpr int kOwn = kOutputs;  // outputs of a lane
   static constexpr int kCodesPerByte = 2;
   static constexpr bool kScalesChange = true;  // from group to group
+  static constexpr int kColumns = 8 * kOwn;    // of a warp
+  static constexpr int kLaneScales = kColumns * kMostWarpGroups / kWarp;
   static constexpr int kLevelFloats = 256 * 2 * kWarp;
   static constexpr int kTableFloats = kLevelFloats + kNf4ScaleLevels;  // of shared memory
   using Word = std::conditional_t<kOwn == 8, uint32_t, uint16_t>;
@@ -34,26 +38,60 @@ struct Nf4Rows {
   __device__ int64_t outputs() const { return of.outputs; }
   __device__ const uint8_t* codes() const { return from.codes; }
 
-  // What a scale is computed from.
-  struct ScaleParts {
-    float number;  // the scale, or the one that it is multiplied by
-    float offset;
-    uint8_t code;
-  };
-  __device__ ScaleParts LoadScale(int64_t output, int group) const {
-    const int p = PartOf(of, output);
-    const Nf4Parts::Part& part = of.parts[p];
-    const uint32_t own = static_cast<uint32_t>(output - part.first_output);
-    const int64_t block = static_cast<int64_t>(
-        static_cast<uint64_t>(own) * (static_cast<uint32_t>(of.inputs) / kNf4BlockValues) +
-        static_cast<uint32_t>(group));
-    if (from.scales == nullptr) return {from.float_scales[part.first_block + block], 0.0F, 0};
-    return {from.nested[part.first_nested + block / kNf4NestedScales],
-            from.offsets[of.first_part + p], from.scales[part.first_block + block]};
-  }
-  __device__ float ScaleOf(const float* tables, const ScaleParts& scale) const {
-    if (from.scales == nullptr) return scale.number;
-    return Nf4NestedScale(tables[kLevelFloats + scale.code], scale.number, scale.offset);
+  // A warp stores the scales of its groups and of all outputs of its strip that exist: `kPitch`
+  // floats from group to group. Neighboring lanes have those of an output, which are neighbors in
+  // memory; a lane loads all that its own are computed from before it needs any of it.
+  template <int kPitch>
+  __device__ void StoreScales(const float* tables, int first_group, int groups, float* to) const {
+    const int shift = groups == 1 ? 0 : kWarp - __clz(groups - 1);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int group = lane & ((1 << shift) - 1), column = lane >> shift, step = kWarp >> shift;
+    const int64_t strip = static_cast<int64_t>(blockIdx.x) * kColumns;
+    const int row_groups = inputs() / kNf4BlockValues;
+    to += group * kPitch + column;
+    for (int p = PartOf(of, strip); p < of.count; ++p) {
+      const Nf4Parts::Part& part = of.parts[p];
+      const int64_t end = p + 1 < of.count ? of.parts[p + 1].first_output : of.outputs;
+      // Of the lane's columns, those that are part of it.
+      const int first = static_cast<int>(part.first_output - strip) - column;
+      if (first + column >= kColumns) return;
+      const int count = static_cast<int>(min(end - strip, int64_t{kColumns})) - column;
+      const auto exists = [&](int k) {
+        return k * step >= first && k * step < count && group < groups;
+      };
+      const int block = (column - (first + column)) * row_groups + first_group + group;
+      const int block_step = step * row_groups;
+      if (from.scales == nullptr) {
+        const float* const scales = from.float_scales + part.first_block + block;
+        float loaded[kLaneScales];
+#pragma unroll
+        for (int k = 0; k < kLaneScales; ++k) {
+          if (exists(k)) loaded[k] = scales[k * block_step];
+        }
+#pragma unroll
+        for (int k = 0; k < kLaneScales; ++k) {
+          if (exists(k)) to[k * step] = loaded[k];
+        }
+        continue;
+      }
+      const uint8_t* const scales = from.scales + part.first_block + block;
+      const float* const nested = from.nested + part.first_nested;
+      const float offset = from.offsets[of.first_part + p];
+      uint8_t codes[kLaneScales];
+      float factors[kLaneScales];
+#pragma unroll
+      for (int k = 0; k < kLaneScales; ++k) {
+        if (!exists(k)) continue;
+        codes[k] = scales[k * block_step];
+        factors[k] = nested[static_cast<unsigned>(block + k * block_step) / kNf4NestedScales];
+      }
+#pragma unroll
+      for (int k = 0; k < kLaneScales; ++k) {
+        if (exists(k)) {
+          to[k * step] = Nf4NestedScale(tables[kLevelFloats + codes[k]], factors[k], offset);
+        }
+      }
+    }
   }
   static __device__ void FillTables(float* tables) {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -91,6 +129,7 @@ template <int kOutputs>
 struct Int8Rows {
   static constexpr int kOwn = kOutputs;
   static constexpr int kCodesPerByte = 1;
+  static constexpr int kColumns = 8 * kOwn;
   static constexpr bool kScalesChange = false;
   static constexpr int kTableFloats = 0;
   using Word = std::conditional_t<kOwn == 8, uint2, uint32_t>;
@@ -101,12 +140,13 @@ struct Int8Rows {
   __device__ int64_t outputs() const { return from.outputs; }
   __device__ const uint8_t* codes() const { return reinterpret_cast<const uint8_t*>(from.codes); }
 
-  using ScaleParts = float;
-  __device__ ScaleParts LoadScale(int64_t output, int /*group*/) const {
-    return from.scales[output];
-  }
-  __device__ float ScaleOf(const float* /*tables*/, ScaleParts scale) const {
-    return __fdiv_rn(scale, 127.0F);
+  template <int kPitch>
+  __device__ void StoreScales(const float* /*tables*/, int /*first_group*/, int /*groups*/,
+                              float* to) const {
+    const int64_t strip = static_cast<int64_t>(blockIdx.x) * kColumns;
+    for (int c = static_cast<int>(threadIdx.x) % kWarp; c < kColumns; c += kWarp) {
+      if (strip + c < outputs()) to[c] = __fdiv_rn(from.scales[strip + c], 127.0F);
+    }
   }
   static __device__ void FillTables(float* /*tables*/) {}
 
