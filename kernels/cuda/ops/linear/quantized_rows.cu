@@ -25,10 +25,10 @@ namespace {
 
 constexpr int kGroup = static_cast<int>(kQuantizedRowsGroup);
 static_assert(kGroup == kNf4BlockValues);
-constexpr int kEight = 8;                   // inputs that a lane has side by side
+constexpr int kEight = 8;  // inputs that a lane has side by side
 constexpr int kHalf = kGroup / 2;
-constexpr int kUnit = 16;                   // bytes that are copied at once
-constexpr int kStages = 3;                  // groups of codes in shared memory, one of which is multiplied
+constexpr int kUnit = 16;   // bytes that are copied at once
+constexpr int kStages = 3;  // groups of codes in shared memory, one of which is multiplied
 constexpr int kMostWarps = 16, kFewWarps = 4;  // of a block
 constexpr int kSumThreads = 256;
 // About the number of multiprocessors of a GPU: with fewer blocks than that, strips are narrower.
@@ -61,15 +61,15 @@ struct Strip {
     return warps;
   }
 
-  // Starts to copy a group of codes. What is beyond the last output becomes 0.
-  static __device__ void Copy(const Weight& weight, int group, uint8_t* to) {
+  // Starts to copy a group of codes, if it `exists`. What is beyond the last output becomes 0.
+  static __device__ void Copy(const Weight& weight, int group, bool exists, uint8_t* to) {
     constexpr int kInputs = kWarp / kRowUnits;  // that are copied at once
     static_assert(kInputs % kEight == 0);
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int input = lane / kRowUnits, byte = lane % kRowUnits * kUnit;
     const int64_t row_bytes = weight.outputs() / Weight::kCodesPerByte;
     const int64_t first = static_cast<int64_t>(blockIdx.x) * kRowBytes + byte;
-    const bool reads = first < row_bytes;
+    const bool reads = exists && first < row_bytes;
     const int64_t step = reads ? kInputs * row_bytes : 0;
     const uint8_t* from = weight.codes();
     if (reads) from += (static_cast<int64_t>(group) * kGroup + input) * row_bytes + first;
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   WaitForEarlierKernels();
 
   for (int stage = 0; stage < kStages - 1; ++stage) {
-    if (begin + stage < end) Own::Copy(weight, begin + stage, ring + stage * Own::kGroupBytes);
+    Own::Copy(weight, begin + stage, begin + stage < end, ring + stage * Own::kGroupBytes);
     CommitCopies();
   }
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kRows;
@@ -325,7 +325,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   typename Sums::Inputs inputs;
   if (begin < end) inputs.Load(x + begin * kGroup, stride, rows);
   __syncthreads();  // the tables are there
-  if (begin < end) weight.template StoreScales<Own::kScaleFloats>(tables, begin, end - begin, scales);
+  if (begin < end)
+    weight.template StoreScales<Own::kScaleFloats>(tables, begin, end - begin, scales);
 
   const typename Weight::Factors factors(tables);
   Sums sums;
@@ -333,14 +334,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   for (int group = begin; group < end; ++group) {
     WaitForCopies<kStages - 2>();
     __syncwarp();  // now the group is there, and the one before it has been read
+    // Without branches, so that all of it is done between the products.
     const int next = group + kStages - 1;
-    if (next < end) {
-      const int last = stage == 0 ? kStages - 1 : stage - 1;
-      Own::Copy(weight, next, ring + last * Own::kGroupBytes);
-    }
+    Own::Copy(weight, next, next < end,
+              ring + (stage == 0 ? kStages - 1 : stage - 1) * Own::kGroupBytes);
     CommitCopies();
-    typename Sums::Inputs next_inputs = inputs;
-    if (group + 1 < end) next_inputs.Load(x + (group + 1) * kGroup, stride, rows);
+    typename Sums::Inputs next_inputs;
+    next_inputs.Load(x + min(group + 1, end - 1) * kGroup, stride, rows);
     const LaneCodes<Weight> codes(
         factors, ring + stage * Own::kGroupBytes,
         scales + (Weight::kScalesChange ? group - begin : 0) * Own::kScaleFloats);
@@ -348,7 +348,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     inputs = next_inputs;
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
-  __syncwarp();  // all codes have been read
+  WaitForCopies<0>();  // they store zeros where groups would be that do not exist
+  __syncwarp();        // all codes have been read
   sums.Store(reinterpret_cast<float*>(ring));
   __syncthreads();
   Finish<Weight, T>(weight, a, of_warps, first_row, rows);
@@ -375,7 +376,8 @@ template <typename Weight, typename T, int kRows>
 cudaError_t LaunchRowsOf(cudaStream_t stream, const Weight& weight, int64_t outputs,
                          const QuantizedRowsArguments& a) {
   using Own = Strip<Weight>;
-  const size_t shared_bytes = static_cast<size_t>(Own::kTableBytes + a.split.warps * Own::kWarpBytes);
+  const size_t shared_bytes =
+      static_cast<size_t>(Own::kTableBytes + a.split.warps * Own::kWarpBytes);
   const cudaError_t error = LaunchEarly(
       a.starts_early, QuantizedRowsKernel<Weight, T, kRows>,
       dim3(static_cast<unsigned>(Quotient(outputs, Own::kColumns)),

@@ -39,7 +39,7 @@ QuantizedRowsSplit SplitInt8Rows(int64_t inputs, int64_t block_shared_bytes);
 
 struct QuantizedRowsArguments {
   QuantizedRowsSplit split;
-  int64_t rows = 1;               // R; codes become values anew for each 8 of them (bfloat16: 16)
+  int64_t rows = 1;               // R; codes become values anew for each 4 or 8 (bfloat16: 16)
   const void* x = nullptr;        // (R, inputs), of the type, at a multiple of 16
   const void* bias = nullptr;     // (outputs), of the type; null: 0
   void* y = nullptr;              // (R, outputs), of the type

@@ -26,7 +26,6 @@ struct Nf4Rows {
   static constexpr int kCodesPerByte = 2;
   static constexpr bool kScalesChange = true;  // from group to group
   static constexpr int kColumns = 8 * kOwn;    // of a warp
-  static constexpr int kLaneScales = kColumns * kMostWarpGroups / kWarp;
   static constexpr int kLevelFloats = 256 * 2 * kWarp;
   static constexpr int kTableFloats = kLevelFloats + kNf4ScaleLevels;  // of shared memory
   using Word = std::conditional_t<kOwn == 8, uint32_t, uint16_t>;
@@ -40,56 +39,48 @@ struct Nf4Rows {
 
   // A warp stores the scales of its groups and of all outputs of its strip that exist: `kPitch`
   // floats from group to group. Neighboring lanes have those of an output, which are neighbors in
-  // memory; a lane loads all that its own are computed from before it needs any of it.
+  // memory. A lane loads all that its own are computed from before it needs any of it, and without
+  // a condition: what it has not, it has twice.
   template <int kPitch>
   __device__ void StoreScales(const float* tables, int first_group, int groups, float* to) const {
-    const int shift = groups == 1 ? 0 : kWarp - __clz(groups - 1);
+    constexpr int kStep = kWarp / kMostWarpGroups, kLaneScales = kColumns / kStep;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int group = lane & ((1 << shift) - 1), column = lane >> shift, step = kWarp >> shift;
+    const int column = lane / kMostWarpGroups, group = min(lane % kMostWarpGroups, groups - 1);
     const int64_t strip = static_cast<int64_t>(blockIdx.x) * kColumns;
     const int row_groups = inputs() / kNf4BlockValues;
-    to += group * kPitch + column;
-    for (int p = PartOf(of, strip); p < of.count; ++p) {
+    to += group * kPitch;
+    for (int p = PartOf(of, strip); p < of.count && of.parts[p].first_output < strip + kColumns;
+         ++p) {
       const Nf4Parts::Part& part = of.parts[p];
       const int64_t end = p + 1 < of.count ? of.parts[p + 1].first_output : of.outputs;
-      // Of the lane's columns, those that are part of it.
-      const int first = static_cast<int>(part.first_output - strip) - column;
-      if (first + column >= kColumns) return;
-      const int count = static_cast<int>(min(end - strip, int64_t{kColumns})) - column;
-      const auto exists = [&](int k) {
-        return k * step >= first && k * step < count && group < groups;
-      };
-      const int block = (column - (first + column)) * row_groups + first_group + group;
-      const int block_step = step * row_groups;
+      const int first = static_cast<int>(part.first_output - strip);
+      const int last = static_cast<int>(min(end - strip, int64_t{kColumns})) - 1;
+      const auto column_of = [&](int k) { return max(min(column + k * kStep, last), first); };
+      const int begin = first_group + group - first * row_groups;
       if (from.scales == nullptr) {
-        const float* const scales = from.float_scales + part.first_block + block;
+        const float* const scales = from.float_scales + part.first_block;
         float loaded[kLaneScales];
 #pragma unroll
-        for (int k = 0; k < kLaneScales; ++k) {
-          if (exists(k)) loaded[k] = scales[k * block_step];
-        }
+        for (int k = 0; k < kLaneScales; ++k) loaded[k] = scales[begin + column_of(k) * row_groups];
 #pragma unroll
-        for (int k = 0; k < kLaneScales; ++k) {
-          if (exists(k)) to[k * step] = loaded[k];
-        }
+        for (int k = 0; k < kLaneScales; ++k) to[column_of(k)] = loaded[k];
         continue;
       }
-      const uint8_t* const scales = from.scales + part.first_block + block;
+      const uint8_t* const scales = from.scales + part.first_block;
       const float* const nested = from.nested + part.first_nested;
       const float offset = from.offsets[of.first_part + p];
       uint8_t codes[kLaneScales];
       float factors[kLaneScales];
 #pragma unroll
       for (int k = 0; k < kLaneScales; ++k) {
-        if (!exists(k)) continue;
-        codes[k] = scales[k * block_step];
-        factors[k] = nested[static_cast<unsigned>(block + k * block_step) / kNf4NestedScales];
+        const unsigned block = static_cast<unsigned>(begin + column_of(k) * row_groups);
+        codes[k] = scales[block];
+        factors[k] = nested[block / kNf4NestedScales];
       }
 #pragma unroll
       for (int k = 0; k < kLaneScales; ++k) {
-        if (exists(k)) {
-          to[k * step] = Nf4NestedScale(tables[kLevelFloats + codes[k]], factors[k], offset);
-        }
+        const float level = tables[kLevelFloats + codes[k]];
+        to[column_of(k)] = Nf4NestedScale(level, factors[k], offset);
       }
     }
   }
@@ -156,9 +147,7 @@ struct Int8Rows {
     __device__ explicit Factors(const float* /*tables*/) {}
 
     static __device__ uint32_t Prepared(uint32_t codes) { return codes ^ 0x80808080U; }
-    static __device__ uint2 Prepared(uint2 codes) {
-      return {Prepared(codes.x), Prepared(codes.y)};
-    }
+    static __device__ uint2 Prepared(uint2 codes) { return {Prepared(codes.x), Prepared(codes.y)}; }
     __device__ float2 Pair(uint32_t codes, int pair) const {
       const unsigned first = 2U * static_cast<unsigned>(pair);
       return {Factor(codes, first), Factor(codes, first + 1)};

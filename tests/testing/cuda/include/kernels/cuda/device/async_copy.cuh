@@ -12,9 +12,8 @@ inline void CopyAsync(void* to, const void* from, bool reads,
   testing::cuda::StartCopy(to, from, reads, location);
 }
 
-inline void CopyLineAsync(
-    void* to, const void* from, bool reads,
-    testing::cuda::Location location = testing::cuda::Location::current()) {
+inline void CopyLineAsync(void* to, const void* from, bool reads,
+                          testing::cuda::Location location = testing::cuda::Location::current()) {
   testing::cuda::StartCopy(to, from, reads, location);
 }
 
