@@ -361,13 +361,15 @@ __global__ void __launch_bounds__(kSumThreads)
     SumPieces(const QuantizedRowsArguments a, int64_t outputs) {
   LetNextKernelStart();
   WaitForEarlierKernels();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
-  const int64_t results = a.rows * outputs;
-  if (i >= results) return;
+  const int64_t output = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (output >= outputs) return;
+  const int64_t row = blockIdx.y, step = a.rows * outputs;
   float sum = 0.0F;
 #pragma unroll 4
-  for (int piece = 0; piece < a.split.pieces; ++piece) sum += a.partial_sums[piece * results + i];
-  StoreResult<T>(a, i / outputs, i % outputs, outputs, sum);
+  for (int piece = 0; piece < a.split.pieces; ++piece) {
+    sum += a.partial_sums[piece * step + row * outputs + output];
+  }
+  StoreResult<T>(a, row, output, outputs, sum);
 }
 
 int64_t Quotient(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
@@ -384,9 +386,10 @@ cudaError_t LaunchRowsOf(cudaStream_t stream, const Weight& weight, int64_t outp
            static_cast<unsigned>(Quotient(a.rows, kRows)), static_cast<unsigned>(a.split.pieces)),
       dim3(static_cast<unsigned>(a.split.warps * kWarp)), shared_bytes, stream, weight, a);
   if (error != cudaSuccess || a.split.pieces == 1) return error;
-  return LaunchEarly(a.starts_early, SumPieces<T>,
-                     dim3(static_cast<unsigned>(Quotient(a.rows * outputs, kSumThreads))),
-                     dim3(kSumThreads), 0, stream, a, outputs);
+  return LaunchEarly(
+      a.starts_early, SumPieces<T>,
+      dim3(static_cast<unsigned>(Quotient(outputs, kSumThreads)), static_cast<unsigned>(a.rows)),
+      dim3(kSumThreads), 0, stream, a, outputs);
 }
 
 template <typename Weight>

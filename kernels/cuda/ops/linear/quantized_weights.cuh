@@ -87,12 +87,15 @@ struct Nf4Rows {
   static __device__ void FillTables(float* tables) {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     auto* const pairs = reinterpret_cast<float4*>(tables);
+    // Not unrolled: the instructions would take longer than the waiting.
+#pragma unroll 1
     for (int i = thread; i < kLevelFloats / 4; i += threads) {
       const int byte = i / (kWarp / 2);
       const float first = kDeviceLevels.of[byte % kNf4CodeLevels];
       const float second = kDeviceLevels.of[byte / kNf4CodeLevels];
       pairs[i] = {first, second, first, second};
     }
+#pragma unroll 1
     for (int i = thread; i < kNf4ScaleLevels; i += threads) {
       tables[kLevelFloats + i] = kDeviceScaleLevels.of[i];
     }
