@@ -74,6 +74,7 @@ Sizes SmallSizes() {
           .context = 40,
           .generated_positions = {8, 30},
           .quantized = {{64, 96}},
+          .quantized_weights = 2,
           .attention = {{.samples = 1, .positions = 9, .heads = 2, .kv_heads = 2, .head_size = 64}},
           .steps = 2,
           .repetitions = 2};

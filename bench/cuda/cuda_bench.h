@@ -47,6 +47,7 @@ struct Sizes {
   int64_t context = 1024;
   std::vector<int64_t> generated_positions = {64, 1000};
   std::vector<std::pair<int64_t, int64_t>> quantized = {{4096, 4096}, {4096, 14336}, {14336, 4096}};
+  int64_t quantized_weights = 32;  // of one extent, at most
   std::vector<kernels::AttentionShape> attention = {
       {.samples = 16, .positions = 1024, .heads = 12, .kv_heads = 12, .head_size = 64},
       {.samples = 4, .positions = 4096, .heads = 32, .kv_heads = 32, .head_size = 128}};

@@ -140,43 +140,84 @@ class GeneratingBlocks {
   std::byte* workspace_ = nullptr;
 };
 
-void BenchQuantizedRows(const Settings& settings, const kernels::LinearShape& shape,
-                        engine::DeviceTimer& timer) {
-  constexpr int kWeights = 8;  // used in turn, so that no cache holds them
-  kernels::Device& device = timer.device();
-  const DType type = device.activation_type();
-  const Tensor x = Value(timer.Random(Shape{shape.rows, shape.inputs}, type));
-  const Tensor y = Value(timer.Random(Shape{shape.rows, shape.outputs}, type));
-  const int64_t bytes = shape.quantized->bytes();
-  std::vector<Tensor> weights;
-  for (int i = 0; i < kWeights; ++i) {
-    const Tensor words = Value(timer.Random(Shape{bytes / 4}, DType::kFloat32));
-    weights.push_back({words.data, DType::kUint8, Shape{bytes}});
+// Products of few rows with weights of one extent, which are used in turn so that no cache holds
+// them.
+class FewRows {
+ public:
+  FewRows(const Settings& settings, int64_t inputs, int64_t outputs, int64_t weight_bytes,
+          engine::DeviceTimer& timer)
+      : settings_(settings),
+        inputs_(inputs),
+        outputs_(outputs),
+        weight_bytes_(weight_bytes),
+        timer_(timer) {
+    constexpr int64_t kTotalBytes = int64_t{256} << 20;
+    const int64_t most = settings.sizes.quantized_weights;
+    const int64_t count = std::clamp<int64_t>(kTotalBytes / weight_bytes + 1, 2, most);
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor words = Value(timer.Random(Shape{weight_bytes / 4}, DType::kFloat32));
+      weights_.push_back({words.data, DType::kUint8, Shape{weight_bytes}});
+    }
   }
-  const auto report = [&](const char* id, const char* what, kernels::LinearOp& op) {
-    std::byte* const workspace = Value(timer.Workspace(op.workspace_bytes()));
-    const auto recording = Value(device.CreateRecording());
+
+  // `is_cached`: with one weight, which a cache may hold.
+  void Time(const std::string& id, const std::string& kind, int64_t rows, const std::string& what,
+            kernels::LinearOp& op, bool is_cached = false) {
+    const DType type = timer_.device().activation_type();
+    const Tensor x = Value(timer_.Random(Shape{rows, inputs_}, type));
+    const Tensor y = Value(timer_.Random(Shape{rows, outputs_}, type));
+    std::byte* const workspace = Value(timer_.Workspace(op.workspace_bytes()));
+    const auto recording = Value(timer_.device().CreateRecording());
     const double seconds =
-        Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
-          return stream.Replay(*recording, [&]() -> absl::Status {
-            for (const Tensor& w : weights) {
-              RETURN_IF_ERROR(op.Forward(stream, x, w, {}, {}, y, workspace));
-            }
-            return absl::OkStatus();
-          });
-        }));
-    const char* const kind = QuantizationName(shape.quantized->kind);
-    const std::string name =
-        absl::StrFormat("%s_%s_%d_%d_%d", id, kind, shape.rows, shape.inputs, shape.outputs);
-    Report(settings, name,
-           absl::StrFormat("%s, %d rows x (%d, %d), %s", kind, shape.rows, shape.inputs,
-                           shape.outputs, what),
-           1e6 * seconds / kWeights, "us");
-    Report(settings, name + "_rate", "  its stored bytes / time",
-           Gigabytes(kWeights * bytes, seconds), "GB/s");
-  };
-  report("quantized", "as it is stored", *Value(device.ops().Create(shape)));
-  report("expanded", "expanded first", *Value(CreateExpandedLinear(shape, device)));
+        Value(timer_.Seconds(settings_.sizes.repetitions,
+                             [&](Stream& stream, int) {
+                               return stream.Replay(*recording, [&]() -> absl::Status {
+                                 for (const Tensor& w : weights_) {
+                                   const Tensor& own = is_cached ? weights_.front() : w;
+                                   RETURN_IF_ERROR(
+                                       op.Forward(stream, x, own, {}, {}, y, workspace));
+                                 }
+                                 return absl::OkStatus();
+                               });
+                             })) /
+        static_cast<double>(weights_.size());
+    const std::string name = absl::StrFormat("%s_%s_%d_%d_%d", id, kind, rows, inputs_, outputs_);
+    Report(settings_, name,
+           absl::StrFormat("%s, %d rows x (%d, %d), %s", kind, rows, inputs_, outputs_, what),
+           1e6 * seconds, "us");
+    if (is_cached) return;
+    Report(settings_, name + "_rate", "  its stored bytes / time",
+           Gigabytes(weight_bytes_, seconds), "GB/s");
+  }
+
+ private:
+  const Settings& settings_;
+  const int64_t inputs_, outputs_, weight_bytes_;
+  engine::DeviceTimer& timer_;
+  std::vector<Tensor> weights_;
+};
+
+constexpr int64_t kFewRows[] = {1, 8, 16};
+
+void BenchQuantizedRows(const Settings& settings, int64_t inputs, int64_t outputs,
+                        kernels::Quantization kind, engine::DeviceTimer& timer) {
+  kernels::Device& device = timer.device();
+  kernels::LinearShape shape = {.inputs = inputs,
+                                .outputs = outputs,
+                                .has_bias = false,
+                                .quantized = {{kind, inputs, outputs}},
+                                .forward_only = true};
+  const std::string name(QuantizationName(kind));
+  FewRows products(settings, inputs, outputs, shape.quantized->bytes(), timer);
+  for (const int64_t rows : kFewRows) {
+    shape.rows = rows;
+    const auto op = Value(device.ops().Create(shape));
+    products.Time("quantized", name, rows, "as it is stored", *op);
+    // If that is as slow, what bounds it is not the memory.
+    products.Time("cached", name, rows, "the same one again", *op, /*is_cached=*/true);
+    products.Time("expanded", name, rows, "expanded first",
+                  *Value(CreateExpandedLinear(shape, device)));
+  }
 }
 
 }  // namespace
@@ -193,18 +234,20 @@ void BenchQuantized(const Settings& settings) {
   for (const auto& [inputs, outputs] : settings.sizes.quantized) {
     for (const kernels::Quantization kind :
          {kernels::Quantization::kNf4, kernels::Quantization::kInt8}) {
-      for (const int64_t rows : {1, 8, 16}) {
-        const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-        auto timer = Value(engine::DeviceTimer::Create(*device));
-        BenchQuantizedRows(settings,
-                           {.rows = rows,
-                            .inputs = inputs,
-                            .outputs = outputs,
-                            .has_bias = false,
-                            .quantized = {{kind, inputs, outputs}},
-                            .forward_only = true},
-                           timer);
-      }
+      const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+      auto timer = Value(engine::DeviceTimer::Create(*device));
+      BenchQuantizedRows(settings, inputs, outputs, kind, timer);
+    }
+    const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+    auto timer = Value(engine::DeviceTimer::Create(*device));
+    FewRows products(settings, inputs, outputs, inputs * outputs * SizeOf(DType::kBfloat16), timer);
+    for (const int64_t rows : kFewRows) {
+      const kernels::LinearShape shape = {.rows = rows,
+                                          .inputs = inputs,
+                                          .outputs = outputs,
+                                          .has_bias = false,
+                                          .forward_only = true};
+      products.Time("few_rows", "bf16", rows, "not quantized", *Value(device->ops().Create(shape)));
     }
   }
 }

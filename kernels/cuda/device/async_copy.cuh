@@ -18,6 +18,14 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from, bool reads
                : "memory");
 }
 
+// Does the same where the rest of the 128 bytes around `from` is needed by others soon.
+__device__ __forceinline__ void CopyLineAsync(void* to, const void* from, bool reads) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from)), "r"(reads ? 16 : 0)
+               : "memory");
+}
+
 // Makes a group of the copies that the calling thread has started since its last group.
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,11 +1,14 @@
 #include "kernels/ops/linear.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/quantized_matrix.h"
 #include "tests/kernels/ops/linear_fixture.h"
 #include "tests/kernels/ops/op_harness.h"
 
@@ -16,8 +19,10 @@ using ::stagecoach::testing::ExpectInvalid;
 using ::stagecoach::testing::HasTheBitsOf;
 using ::stagecoach::testing::LinearTest;
 using ::stagecoach::testing::NameOfLinear;
+using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::OpValues;
 using ::stagecoach::testing::ProductBackends;
+using ::stagecoach::testing::RandomNormal;
 
 using Linear = LinearTest;
 
@@ -71,7 +76,8 @@ TEST_P(LinearForward, MatchesReference) { ExpectForward(); }
 
 // Of few rows and of more; with inputs and outputs that some backends multiply as they are stored,
 // and with others; of one group of inputs, of as many as warps, and of more; of a part of a strip
-// of outputs, of several, and of so many that strips are wider; in parts.
+// of outputs, of several, and of so many that strips are wider; of so many inputs that they are
+// divided into pieces, the last of which has fewer; in parts.
 std::vector<LinearShape> QuantizedCases() {
   std::vector<LinearShape> cases;
   const auto add = [&](const LinearShape& shape, const std::vector<int64_t>& parts = {}) {
@@ -89,10 +95,74 @@ std::vector<LinearShape> QuantizedCases() {
   add({6, 65, 24});
   add({2, 64, 64}, std::vector<int64_t>(32, 2));
   add({3, 128, 8224}, {8000, 224});
+  add({16, 64, 7696}, {7601, 95});
+  add({9, 8256, 32}, {31, 1});
+  add({1, 16576, 64, Activation::kNone, /*has_bias=*/false});
   return cases;
 }
 INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearForward, NameOfLinear,
                        ::testing::ValuesIn(QuantizedCases()));
+
+// Each row of x has a single one, so that a result is a value of the weight.
+class LinearOfOnes : public LinearTest {
+ protected:
+  OpValues RowsOfWeight(absl::Span<const int64_t> rows) const {
+    const QuantizedMatrix& matrix = *shape().quantized;
+    return Results([&](OpBench& bench) {
+      std::vector<float> x(static_cast<size_t>(inputs().elements()));
+      for (size_t r = 0; r < rows.size(); ++r) {
+        x[r * static_cast<size_t>(shape().inputs) + static_cast<size_t>(rows[r])] = 1.0F;
+      }
+      LinearOp& op = bench.Create(shape());
+      const Tensor on_x = bench.Operand(inputs(), x), y = bench.Result(outputs());
+      const Tensor w = {bench.PlaceAll<std::byte>(stored_), DType::kUint8, Shape{matrix.bytes()}};
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) { return op.Forward(stream, on_x, w, {}, {}, y, workspace); });
+      return y;
+    });
+  }
+
+  void SetUp() override {
+    LinearTest::SetUp();
+    const QuantizedMatrix& matrix = *shape().quantized;
+    stored_.resize(static_cast<size_t>(matrix.bytes()));
+    Quantize(matrix, RandomNormal(weights().elements(), 2), absl::MakeSpan(stored_));
+    w_.resize(static_cast<size_t>(weights().elements()));
+    Dequantize(matrix, stored_, absl::MakeSpan(w_));
+    w_ = Rounded(w_);
+  }
+
+  std::vector<std::byte> stored_;
+  std::vector<float> w_;
+};
+
+TEST_P(LinearOfOnes, HasTheValuesOfTheWeight) {
+  const bool is_small = shape().inputs * shape().outputs < 20000;
+  const int64_t step = is_small ? shape().rows : shape().inputs / 3 - 2;
+  for (int64_t first = 0; first < shape().inputs; first += step) {
+    std::vector<int64_t> rows;
+    OpValues expected;
+    for (int64_t r = 0; r < shape().rows; ++r) {
+      rows.push_back((first + r) % shape().inputs);
+      const auto from = w_.begin() + rows.back() * shape().outputs;
+      expected.insert(expected.end(), from, from + shape().outputs);
+    }
+    EXPECT_THAT(RowsOfWeight(rows), HasTheBitsOf(expected)) << first;
+  }
+}
+
+// All inputs of some groups in narrow strips; some in wide ones, and some of several pieces.
+std::vector<LinearShape> OnesCases() {
+  std::vector<LinearShape> cases;
+  for (const Quantization kind : kAllQuantizations) {
+    cases.push_back(WithQuantized({16, 128, 96, Activation::kNone, false}, kind, {31, 65}));
+    cases.push_back(WithQuantized({4, 64, 7712, Activation::kNone, false}, kind));
+    cases.push_back(WithQuantized({16, 16576, 32, Activation::kNone, false}, kind));
+  }
+  return cases;
+}
+INSTANTIATE_OP_TEST_ON(ProductBackends(), LinearOfOnes, NameOfLinear,
+                       ::testing::ValuesIn(OnesCases()));
 
 using LinearOfIndependentRows = LinearTest;
 
@@ -113,6 +183,7 @@ std::vector<LinearShape> IndependentCases() {
   std::vector<LinearShape> cases;
   for (const Quantization kind : kAllQuantizations) {
     cases.push_back(WithQuantized({16, 640, 32}, kind));
+    cases.push_back(WithQuantized({16, 8256, 32}, kind));
     cases.push_back(WithQuantized({7, 128, 96, Activation::kGelu}, kind, {64, 32}));
   }
   return cases;

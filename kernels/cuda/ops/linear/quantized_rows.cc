@@ -1,5 +1,7 @@
 #include "kernels/cuda/ops/linear/quantized_rows.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/linear/quantized_operand.h"
@@ -22,20 +25,24 @@ namespace {
 class CudaQuantizedRows final : public LinearOp {
  public:
   // `backward`: the operation for the other passes; null if they are not called.
-  CudaQuantizedRows(const LinearShape& shape, ElementType type, bool starts_early,
+  CudaQuantizedRows(const LinearShape& shape, ElementType type, const Tuner& tuner,
                     std::unique_ptr<LinearOp> backward)
       : shape_(shape),
         matrix_(*shape.quantized),
         type_(type),
-        starts_early_(starts_early),
+        split_(matrix_.is_int8() ? SplitInt8Rows(shape.inputs, tuner.block_shared_bytes())
+                                 : SplitNf4Rows(shape.inputs, tuner.block_shared_bytes())),
+        starts_early_(tuner.starts_kernels_early()),
         backward_(std::move(backward)) {}
 
   int64_t workspace_bytes() const override {
-    return backward_ == nullptr ? 0 : backward_->workspace_bytes();
+    const int64_t sum_bytes = split_.sum_bytes(shape_.rows, shape_.outputs);
+    return std::max(sum_bytes == 0 ? 0 : kScratchAlignment + sum_bytes,
+                    backward_ == nullptr ? 0 : backward_->workspace_bytes());
   }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
-                       const Tensor& z, const Tensor& y, std::byte* /*workspace*/) override {
+                       const Tensor& z, const Tensor& y, std::byte* workspace) override {
     const auto address = reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(w.data);
     if (address % 16 != 0) {
       return absl::InvalidArgumentError("linear: addresses must be multiples of 16");
@@ -43,10 +50,13 @@ class CudaQuantizedRows final : public LinearOp {
     cudaStream_t const compute = AsCuda(stream).compute();
     const bool is_activated = shape_.activation != Activation::kNone;
     const void* const bias = shape_.has_bias ? b.data : nullptr;
-    const QuantizedRowsArguments arguments = {.rows = shape_.rows,
+    auto* const sums = reinterpret_cast<float*>(AlignScratch(workspace));
+    const QuantizedRowsArguments arguments = {.split = split_,
+                                              .rows = shape_.rows,
                                               .x = x.data,
                                               .bias = is_activated ? nullptr : bias,
                                               .y = y.data,
+                                              .partial_sums = split_.pieces == 1 ? nullptr : sums,
                                               .starts_early = starts_early_};
     RETURN_IF_ERROR(CudaStatus(
         matrix_.is_int8() ? LaunchInt8Rows(compute, type_, matrix_.Int8At(w.data), arguments)
@@ -80,6 +90,7 @@ class CudaQuantizedRows final : public LinearOp {
   const LinearShape shape_;
   const QuantizedOperand matrix_;
   const ElementType type_;
+  const QuantizedRowsSplit split_;
   const bool starts_early_;
   const std::unique_ptr<LinearOp> backward_;
 };
@@ -100,8 +111,7 @@ absl::StatusOr<std::unique_ptr<LinearOp>> CreateQuantizedRows(const LinearShape&
     ASSIGN_OR_RETURN(backward, CreateExpandedLinear(shape, device));
   }
   return std::unique_ptr<LinearOp>(std::make_unique<CudaQuantizedRows>(
-      shape, ElementTypeOf(device.activation_type()), TunerOf(device).starts_kernels_early(),
-      std::move(backward)));
+      shape, ElementTypeOf(device.activation_type()), TunerOf(device), std::move(backward)));
 }
 
 }  // namespace stagecoach::kernels

@@ -17,7 +17,7 @@ inline constexpr int64_t kMostQuantizedRows = 16;
 // Returns whether CreateQuantizedRows takes the shape, which has a quantized weight.
 bool TakesQuantizedRows(const LinearShape& shape);
 
-// Returns the operation for a shape that is taken. Forward needs no workspace.
+// Returns the operation for a shape that is taken. Forward needs little workspace, or none.
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateQuantizedRows(const LinearShape& shape,
                                                               Device& device);
 

@@ -12,6 +12,11 @@ inline void CopyAsync(void* to, const void* from, bool reads,
   testing::cuda::StartCopy(to, from, reads, location);
 }
 
+inline void CopyLineAsync(void* to, const void* from, bool reads,
+                          testing::cuda::Location location = testing::cuda::Location::current()) {
+  testing::cuda::StartCopy(to, from, reads, location);
+}
+
 inline void CommitCopies() { testing::cuda::CommitCopies(); }
 
 template <int kGroups>
