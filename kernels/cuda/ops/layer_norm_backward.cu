@@ -204,7 +204,7 @@ __device__ void WriteBlockSums(const float (&own)[kHeld][N], int columns, float*
       float quad[kQuad];
 #pragma unroll
       for (int j = 0; j < kQuad; ++j) quad[j] = own[k][i + j];
-      Store(at + i, quad);
+      StoreShared(at + i, quad);
     }
   }
   __syncthreads();
