@@ -17,7 +17,7 @@ constexpr int kThreads = 256;
 constexpr int kThreadRows = 2;
 
 struct SiluOfHalf {
-  static __device__ float Gate(float a) { return FastLogisticGate(FastExp2(a * -kLog2E)); }
+  static __device__ float Gate(float a) { return FastLogisticGate(FlushedExp(-a)); }
   // Returns the derivative of `value`, which is a times its gate.
   static __device__ float Derivative(float /*a*/, float gate, float value) {
     return gate + value * (1.0F - gate);

@@ -10,10 +10,12 @@ namespace stagecoach::kernels {
 
 inline constexpr float kLog2E = 1.44269504088896341F;
 
-inline float FastExp2(float x) {
+inline float FlushedExp2(float x) {
   const float result = std::exp2(x);
   return result < FLT_MIN ? 0.0F : result;
 }
+
+inline float FlushedExp(float x) { return FlushedExp2(x * kLog2E); }
 
 }  // namespace stagecoach::kernels
 
