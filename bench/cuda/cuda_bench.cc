@@ -64,6 +64,8 @@ Sizes SmallSizes() {
           .batch = 16,
           .micro_batch_rows = {4},
           .norm_rows = 8,
+          .norms = {{8, 64}},
+          .gates = {8, 64},
           .positions = 70,
           .copy_bytes = 4096,
           .head_rows = {8},

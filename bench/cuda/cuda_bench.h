@@ -37,6 +37,8 @@ struct Sizes {
   int64_t batch = 4096;
   std::vector<int64_t> micro_batch_rows = {512, 2048};  // for four stages
   int64_t norm_rows = 32768;
+  std::vector<std::pair<int64_t, int64_t>> norms = {{16384, 2048}, {65536, 768}};
+  std::pair<int64_t, int64_t> gates = {16384, 11264};
   int64_t positions = 32768;  // for attention with a cache
   int64_t copy_bytes = int64_t{1} << 30;
   std::vector<int64_t> head_rows = {8192, 11264};
@@ -93,8 +95,8 @@ inline double Gigabytes(int64_t bytes, double seconds) {
 double BenchCopy(const Settings& settings, engine::DeviceTimer& timer);
 
 struct Moved {
-  const char* id;
-  const char* name;
+  std::string id;
+  std::string name;
   int64_t bytes;
   double seconds;
 };
@@ -116,6 +118,10 @@ T* Upload(engine::DeviceTimer& timer, const T* values, int64_t count) {
   });
   return reinterpret_cast<T*>(to);
 }
+
+// Measures what the head does with rows of logits, in place.
+void BenchCrossEntropy(const Settings& settings, double copy_rate, engine::DeviceTimer& timer,
+                       int64_t classes);  // tokens.cc
 
 // The sections, each in a file of its name.
 void BenchSteps(const Settings& settings);   // steps.cc

@@ -12,6 +12,7 @@
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
+#include "kernels/ops/swiglu.h"
 
 namespace stagecoach::bench {
 namespace {
@@ -91,6 +92,58 @@ void BenchLayerNorm(const Settings& settings, double copy_rate, engine::DeviceTi
                }))});
 }
 
+// Measures all gradients of a LayerNorm or RMSNorm, with and without a residual.
+void BenchNormBackward(const Settings& settings, double copy_rate, engine::DeviceTimer& timer,
+                       const kernels::LayerNormShape& shape) {
+  kernels::Device& device = timer.device();
+  const Shape matrix_shape{shape.rows, shape.features}, vector_shape{shape.features};
+  const auto matrix = [&] { return Value(timer.Random(matrix_shape, device.activation_type())); };
+  const auto sums = [&] { return Value(timer.Random(vector_shape, DType::kFloat32)); };
+  const Tensor x = matrix(), dy = matrix(), addend = matrix(), dx = matrix();
+  const Tensor gamma = Value(timer.Random(vector_shape, device.activation_type()));
+  const Tensor dgamma = sums(), dbeta = shape.centers ? sums() : Tensor{};
+  const Tensor statistics = Value(
+      timer.Random(shape.centers ? Shape{shape.rows, 2} : Shape{shape.rows}, DType::kFloat32));
+  const auto op = Value(device.ops().Create(shape));
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  for (const bool adds : {false, true}) {
+    const std::string id =
+        absl::StrFormat("%s_backward_%d_%d%s", shape.centers ? "layer_norm" : "rms_norm",
+                        shape.rows, shape.features, adds ? "_residual" : "");
+    const std::string name =
+        absl::StrFormat("%s backward%s, %d x %d", shape.centers ? "LayerNorm" : "RMSNorm",
+                        adds ? " with residual" : "", shape.rows, shape.features);
+    ReportMoved(settings, copy_rate,
+                {id, name, (adds ? 4 : 3) * x.bytes(),
+                 Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+                   return op->Backward(stream, dy, x, gamma, statistics, adds ? addend : Tensor{},
+                                       dx, dgamma, dbeta, false, workspace);
+                 }))});
+  }
+}
+
+void BenchSwiGlu(const Settings& settings, double copy_rate, engine::DeviceTimer& timer) {
+  const auto [rows, features] = settings.sizes.gates;
+  kernels::Device& device = timer.device();
+  const auto matrix = [&, count = rows](int64_t columns) {
+    return Value(timer.Random(Shape{count, columns}, device.activation_type()));
+  };
+  const Tensor x = matrix(2 * features), dx = matrix(2 * features);
+  const Tensor y = matrix(features), dy = matrix(features);
+  const auto op =
+      Value(device.ops().Create(kernels::SwiGluShape{.rows = rows, .features = features}));
+  const int runs = settings.sizes.repetitions;
+  ReportMoved(
+      settings, copy_rate,
+      {"swiglu", absl::StrFormat("SwiGLU, %d x %d", rows, features), x.bytes() + y.bytes(),
+       Value(timer.Seconds(runs, [&](Stream& stream, int) { return op->Forward(stream, x, y); }))});
+  ReportMoved(settings, copy_rate,
+              {"swiglu_backward", absl::StrFormat("SwiGLU backward, %d x %d", rows, features),
+               2 * x.bytes() + dy.bytes(), Value(timer.Seconds(runs, [&](Stream& stream, int) {
+                 return op->BackwardInput(stream, dy, x, dx);
+               }))});
+}
+
 // Measures GELU's gradient and the sums over its columns: a layer's whole backward pass except for
 // its product, which has few inputs and is timed separately.
 void BenchActivationGradient(const Settings& settings, double copy_rate,
@@ -167,6 +220,18 @@ void BenchKernels(const Settings& settings) {
   BenchAdamW(settings, copy_rate, timer);
   BenchLayerNorm(settings, copy_rate, timer);
   BenchActivationGradient(settings, copy_rate, timer);
+  for (const auto& [rows, features] : settings.sizes.norms) {
+    for (const bool centers : {false, true}) {
+      BenchNormBackward(settings, copy_rate, timer,
+                        {.rows = rows, .features = features, .centers = centers});
+    }
+  }
+  BenchSwiGlu(settings, copy_rate, timer);
+  // The head pads rows of logits to whole vectors.
+  const int64_t classes = settings.sizes.vocabularies.front();
+  for (const int64_t padded : {(classes + 7) / 8 * 8, classes}) {
+    BenchCrossEntropy(settings, copy_rate, timer, padded);
+  }
 }
 
 void BenchAttention(const Settings& settings) {

@@ -61,25 +61,6 @@ void BenchHead(const Settings& settings, int64_t rows, int64_t classes) {
   report("backward", "logits, loss and gradients", backward, 3);
 }
 
-// Measures what the head does with logits, in place.
-void BenchCrossEntropy(const Settings& settings, double copy_rate, engine::DeviceTimer& timer) {
-  const int64_t rows = settings.sizes.head_rows.front();
-  const int64_t classes = settings.sizes.vocabularies.back();
-  kernels::Device& device = timer.device();
-  const auto op = Value(device.ops().Create(kernels::SoftmaxCrossEntropyShape{{rows, classes}}));
-  const Tensor logits = Value(timer.Random(Shape{rows, classes}, device.activation_type()));
-  const Tensor labels = Words(timer, rows, classes);
-  const Tensor result = {Value(timer.Workspace(16)), DType::kFloat64, Shape{2}};
-  const kernels::LossTerms host_terms = {.valid_samples = rows, .scale = 1e-3F};
-  const kernels::LossTerms* const terms = Upload(timer, &host_terms, 1);
-  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
-  ReportMoved(settings, copy_rate,
-              {"cross_entropy", "softmax, loss and gradient in place", 2 * logits.bytes(),
-               Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
-                 return op->Compute(stream, logits, labels, terms, logits, result, workspace);
-               }))});
-}
-
 void BenchEmbedding(const Settings& settings, engine::DeviceTimer& timer) {
   const Sizes& sizes = settings.sizes;
   const int64_t vocabulary = sizes.vocabularies.front();
@@ -137,6 +118,26 @@ void BenchCachedAttention(const Settings& settings, double copy_rate, engine::De
 
 }  // namespace
 
+void BenchCrossEntropy(const Settings& settings, double copy_rate, engine::DeviceTimer& timer,
+                       int64_t classes) {
+  const int64_t rows = settings.sizes.head_rows.front();
+  kernels::Device& device = timer.device();
+  const auto op = Value(device.ops().Create(kernels::SoftmaxCrossEntropyShape{{rows, classes}}));
+  const Tensor logits = Value(timer.Random(Shape{rows, classes}, device.activation_type()));
+  const Tensor labels = Words(timer, rows, classes);
+  const Tensor result = {Value(timer.Workspace(16)), DType::kFloat64, Shape{2}};
+  const kernels::LossTerms host_terms = {.valid_samples = rows, .scale = 1e-3F};
+  const kernels::LossTerms* const terms = Upload(timer, &host_terms, 1);
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  ReportMoved(settings, copy_rate,
+              {absl::StrFormat("cross_entropy_%d_%d", rows, classes),
+               absl::StrFormat("softmax, loss and gradient in place, %d x %d", rows, classes),
+               2 * logits.bytes(),
+               Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+                 return op->Compute(stream, logits, labels, terms, logits, result, workspace);
+               }))});
+}
+
 void BenchTokens(const Settings& settings) {
   for (const int64_t rows : settings.sizes.head_rows) {
     for (const int64_t classes : settings.sizes.vocabularies) BenchHead(settings, rows, classes);
@@ -144,7 +145,7 @@ void BenchTokens(const Settings& settings) {
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
   auto timer = Value(engine::DeviceTimer::Create(*device));
   const double copy_rate = BenchCopy(settings, timer);
-  BenchCrossEntropy(settings, copy_rate, timer);
+  BenchCrossEntropy(settings, copy_rate, timer, settings.sizes.vocabularies.back());
   BenchEmbedding(settings, timer);
   BenchCachedAttention(settings, copy_rate, timer);
 }

@@ -66,9 +66,11 @@ void ForEachWindow(const PoolingShape& s,
   }
 }
 
+// Returns the first of the largest; NaN is larger than numbers.
 size_t LargestOf(Values x, const std::vector<size_t>& elements) {
-  return *std::max_element(elements.begin(), elements.end(),
-                           [&](size_t a, size_t b) { return x[a] < x[b]; });
+  return *std::max_element(elements.begin(), elements.end(), [&](size_t a, size_t b) {
+    return std::isnan(x[a]) ? false : std::isnan(x[b]) || x[a] < x[b];
+  });
 }
 
 double ShareOf(const PoolingShape& s) {

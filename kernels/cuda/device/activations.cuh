@@ -10,9 +10,10 @@ namespace stagecoach::kernels {
 
 // Computes LogisticGate, except for its division: rounded exactly, that alone would take about as
 // many instructions as everything else that is done to an element.
-__device__ inline float GeluGateOf(float z) {
-  return __fdividef(1.0F, 1.0F + __expf(GeluExponent(z)));
+__device__ inline float FastLogisticGate(float exponential) {
+  return __fdividef(1.0F, 1.0F + exponential);
 }
+__device__ inline float GeluGateOf(float z) { return FastLogisticGate(__expf(GeluExponent(z))); }
 
 // Each activation is a type, as on a CPU (kernels/cpu/ops/activation.h). Gradients are products
 // that are rounded by themselves, whatever they are added to.

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vector.cuh"
 
@@ -115,45 +117,90 @@ class StreamedRow {
 
 // A row of elements of T that is passed over twice, as float32. The first pass reads it from memory
 // as StreamedRow does. The second reads it there again or, if kKeep, from `kept`, shared memory for
-// all vectors of the row, where a thread finds what it stored in the first pass, so that no barrier
-// is needed. The second pass may overwrite the row, each thread its own vectors.
+// all vectors of the row, where a thread finds what the first pass left, so that no barrier is
+// needed: vectors of 16 bytes are all on their way there before the first pass uses one. The second
+// pass may overwrite the row, each thread its own vectors.
 template <typename T, int N, bool kKeep>
 class TwiceReadRow {
  public:
-  // The last vector may extend beyond the last column, where there is memory for it.
+  // The last vector may extend beyond the last column, where there is memory for it. Columns are at
+  // most 2^30.
   __device__ TwiceReadRow(int64_t columns, const T* row, Packed<T, N>* kept)
-      : vectors_((columns + N - 1) / N), row_(row), kept_(kept) {}
+      : vectors_(static_cast<int>((columns + N - 1) / N)), row_(row), kept_(kept) {}
 
   // Call visit(column, values) for each vector that the thread has, in order.
   template <typename Visit>
   __device__ void First(Visit visit) const {
-    Pass<true>(visit);
+    if constexpr (kCopies) {
+      CopyAndVisit(visit, std::make_integer_sequence<int, kGroups>());
+    } else {
+      Pass(visit);
+    }
   }
   template <typename Visit>
   __device__ void Second(Visit visit) const {
-    Pass<false>(visit);
+    if constexpr (kKeep) {
+      int vector = static_cast<int>(threadIdx.x);
+      VisitKept(visit, vectors_, vector);
+    } else {
+      Pass(visit);
+    }
+  }
+  // Returns the vector at a column again, which the thread had in the first pass.
+  __device__ Packed<T, N> At(int column) const {
+    return kKeep ? kept_[column / N] : LoadPacked<T, N>(row_ + column);
   }
 
  private:
   static constexpr int kBatch = 4;
+  static constexpr int kGroups = 4;
+  static constexpr bool kCopies = kKeep && sizeof(Packed<T, N>) == 16;
 
-  template <bool kIsFirst, typename Visit>
+  template <typename Visit, int... kGroup>
+  __device__ void CopyAndVisit(Visit visit, std::integer_sequence<int, kGroup...> /*groups*/) const {
+    const int step = static_cast<int>(blockDim.x);
+    const int span = (vectors_ + kGroups * step - 1) / (kGroups * step) * step;
+    for (int group = 0, vector = static_cast<int>(threadIdx.x); group < kGroups; ++group) {
+      for (const int end = min((group + 1) * span, vectors_); vector < end; vector += step) {
+        CopyAsync(kept_ + vector, row_ + static_cast<int64_t>(vector) * N, true);
+      }
+      CommitCopies();
+    }
+    int vector = static_cast<int>(threadIdx.x);
+    (VisitGroup<kGroups - 1 - kGroup>(visit, min((kGroup + 1) * span, vectors_), vector), ...);
+  }
+  // Visits the vectors before `end`, of a group after which kLater may still be on their way.
+  template <int kLater, typename Visit>
+  __device__ void VisitGroup(Visit visit, int end, int& vector) const {
+    WaitForCopies<kLater>();
+    VisitKept(visit, end, vector);
+  }
+  template <typename Visit>
+  __device__ void VisitKept(Visit visit, int end, int& vector) const {
+    for (; vector < end; vector += static_cast<int>(blockDim.x)) {
+      float values[N];
+      Unpack<T, N>(kept_[vector], values);
+      visit(vector * N, values);
+    }
+  }
+
+  // Visits vectors in memory, and keeps them if there is a place for them.
+  template <typename Visit>
   __device__ void Pass(Visit visit) const {
-    constexpr bool kReadsKept = kKeep && !kIsFirst;
-    const int64_t step = blockDim.x;
-    for (int64_t first = threadIdx.x; first < vectors_; first += kBatch * step) {
+    const int step = static_cast<int>(blockDim.x);
+    for (int first = static_cast<int>(threadIdx.x); first < vectors_; first += kBatch * step) {
       Packed<T, N> batch[kBatch];
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        const int64_t vector = first + k * step;
+        const int vector = first + k * step;
         if (vector >= vectors_) continue;
-        batch[k] = kReadsKept ? kept_[vector] : LoadPacked<T, N>(row_ + vector * N);
+        batch[k] = LoadPacked<T, N>(row_ + static_cast<int64_t>(vector) * N);
       }
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        const int64_t vector = first + k * step;
+        const int vector = first + k * step;
         if (vector >= vectors_) continue;
-        if constexpr (kKeep && kIsFirst) kept_[vector] = batch[k];
+        if constexpr (kKeep) kept_[vector] = batch[k];
         float values[N];
         Unpack<T, N>(batch[k], values);
         visit(vector * N, values);
@@ -161,7 +208,7 @@ class TwiceReadRow {
     }
   }
 
-  const int64_t vectors_;
+  const int vectors_;
   const T* const row_;
   Packed<T, N>* const kept_;
 };

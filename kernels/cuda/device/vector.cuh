@@ -57,10 +57,18 @@ using WordOf = typename Word<N* static_cast<int>(sizeof(T))>::Type;
 // Takes the word by value: through a reference into memory, each byte would be loaded by itself.
 template <typename T, int N>
 __device__ void Unpack(WordOf<T, N> word, float (&to)[N]) {
-  T elements[N];
-  memcpy(static_cast<void*>(elements), &word, sizeof(word));
+  if constexpr (std::is_same_v<T, float>) {
+    memcpy(to, &word, sizeof(word));
+  } else {
+    // bfloat16 is the upper half of float32. Each of a pair takes one instruction.
+    uint32_t pairs[N / 2];
+    memcpy(pairs, &word, sizeof(word));
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = ToFloat(elements[i]);
+    for (int i = 0; i < N / 2; ++i) {
+      to[2 * i] = __uint_as_float(pairs[i] << 16);
+      to[2 * i + 1] = __uint_as_float(pairs[i] & 0xFFFF0000U);
+    }
+  }
 }
 
 template <typename T, int N>
@@ -127,13 +135,16 @@ __device__ void Load(const T* from, float (&to)[N]) {
   }
 }
 
+// Stores to global memory with one instruction. The compiler divides many an assignment into four,
+// each of which writes a quarter of every sector and costs as much as the whole.
 template <typename T, int N>
 __device__ void Store(T* to, const float (&from)[N]) {
-  *reinterpret_cast<Packed<T, N>*>(to) = Pack<T, N>(from);
+  if constexpr (N == 1) {
+    *to = FromFloat<T>(from[0]);
+  } else {
+    __stwb(reinterpret_cast<Packed<T, N>*>(to), Pack<T, N>(from));
+  }
 }
-
-// Stores to global memory. The compiler may split an assignment of a value that is also used
-// otherwise.
 template <typename T, int N>
 __device__ void StorePacked(T* to, Packed<T, N> packed) {
   if constexpr (N == 1) {
@@ -141,6 +152,12 @@ __device__ void StorePacked(T* to, Packed<T, N> packed) {
   } else {
     __stcg(reinterpret_cast<Packed<T, N>*>(to), packed);
   }
+}
+
+// Stores to shared memory.
+template <typename T, int N>
+__device__ void StoreShared(T* to, const float (&from)[N]) {
+  *reinterpret_cast<Packed<T, N>*>(to) = Pack<T, N>(from);
 }
 
 // Do the same for data that are not touched again soon: they are the first to leave the cache.

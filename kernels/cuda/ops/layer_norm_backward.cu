@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/team_rows.cuh"
 #include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/layer_norm_backward.cuh"
 #include "kernels/cuda/ops/layer_norm_kernels.h"
 
 // LayerNorm or RMSNorm backward: R rows, C features.
@@ -33,6 +34,8 @@ using Arguments = LayerNormBackwardArguments;
 constexpr int kShare = 8;
 constexpr int64_t kLongRow = int64_t{kMaxTeamThreads} * kShare;
 constexpr int64_t kLongestHeld = 2 * kLongRow;
+// Blocks of kMaxTeamThreads threads on a multiprocessor: they have 64 registers for each thread.
+[[maybe_unused]] constexpr int kRingBlocks = 2;
 
 // Blocks of rows: `count` of them, with `rows` each, except perhaps the last. Row i of a block
 // belongs to team i mod teams.
@@ -49,12 +52,12 @@ dim3 TeamsFor(int64_t features) {
   return {threads, std::max(1U, kUsualThreads / threads)};
 }
 
-// Returns as many blocks as fill each multiprocessor of a large GPU with some 600 threads, or
+// Returns as many blocks as fill each multiprocessor of a large GPU with some 1,000 threads, or
 // nearly so. But a team has several rows, so that what is written stays small compared with what is
 // read.
 RowBlocks CutRows(int64_t rows, int64_t features) {
   constexpr int64_t kMultiprocessors = 128;
-  constexpr int64_t kThreadsOfEach = 600;
+  constexpr int64_t kThreadsOfEach = 1024;
   constexpr int64_t kMinTeamRows = 4;
   const dim3 teams = TeamsFor(features);
   const int64_t threads = int64_t{teams.x} * teams.y;
@@ -68,165 +71,6 @@ RowBlocks CutRows(int64_t rows, int64_t features) {
 }
 
 int64_t Parameters(bool centers) { return centers ? 2 : 1; }
-
-struct RowStatistics {
-  float mean = 0.0F, rstd = 0.0F;
-};
-__device__ RowStatistics StatisticsOf(const Arguments& a, int64_t r) {
-  if (a.centers) return {a.statistics[2 * r], a.statistics[2 * r + 1]};
-  return {0.0F, a.statistics[r]};
-}
-
-// N columns of a row as they lie in memory.
-template <typename T, int N>
-struct Operands {
-  Packed<T, N> dy, x, addend;
-};
-
-template <typename T, int N, bool kAddend>
-struct OperandSource {
-  const T* dy;
-  const T* x;
-  const T* addend;
-
-  // Reads from element `offset` of the matrices on.
-  __device__ OperandSource(const Arguments& a, int64_t offset)
-      : dy(static_cast<const T*>(a.dy) + offset),
-        x(static_cast<const T*>(a.x) + offset),
-        addend(kAddend ? static_cast<const T*>(a.addend) + offset : nullptr) {}
-
-  __device__ void operator()(int64_t c, Operands<T, N>& operands) const {
-    operands.dy = LoadPacked<T, N>(dy + c);
-    operands.x = LoadPacked<T, N>(x + c);
-    if constexpr (kAddend) operands.addend = LoadPacked<T, N>(addend + c);
-  }
-};
-
-template <typename T, int N>
-struct GammaSource {
-  const T* gamma;
-
-  __device__ void operator()(int64_t c, Packed<T, N>& to) const {
-    to = LoadPacked<T, N>(gamma + c);
-  }
-};
-
-// The terms of the gradients of N columns: dy, xhat and g = dy gamma, and how they are combined.
-template <typename T, int N>
-struct Terms {
-  float dy[N], xhat[N];
-
-  __device__ Terms(const Operands<T, N>& operands, RowStatistics statistics) {
-    float x[N];
-    Unpack<T, N>(operands.dy, dy);
-    Unpack<T, N>(operands.x, x);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      xhat[i] = __fmul_rn(__fadd_rn(x[i], -statistics.mean), statistics.rstd);
-    }
-  }
-
-  // Adds to the row's sums of g and of g xhat.
-  __device__ void AddTo(SumPair& sums, Packed<T, N> gamma) const {
-    float factor[N];
-    Unpack<T, N>(gamma, factor);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float g = __fmul_rn(dy[i], factor[i]);
-      sums.first = __fadd_rn(sums.first, g);
-      sums.second = __fmaf_rn(g, xhat[i], sums.second);
-    }
-  }
-
-  // Adds to the sums of the columns.
-  __device__ void AddTo(float (&dgamma)[N], float (&dbeta)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      dgamma[i] = __fmaf_rn(dy[i], xhat[i], dgamma[i]);
-      dbeta[i] = __fadd_rn(dbeta[i], dy[i]);
-    }
-  }
-
-  // `means` are those of the row's g and g xhat.
-  template <bool kAddend>
-  __device__ void StoreDx(const Operands<T, N>& operands, Packed<T, N> gamma, SumPair means,
-                          float rstd, T* dx) const {
-    float factor[N], addend[N], values[N];
-    Unpack<T, N>(gamma, factor);
-    if constexpr (kAddend) Unpack<T, N>(operands.addend, addend);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float g = __fmul_rn(dy[i], factor[i]);
-      const float difference = __fmaf_rn(-xhat[i], means.second, __fadd_rn(g, -means.first));
-      if constexpr (kAddend) {
-        values[i] = __fmaf_rn(rstd, difference, addend[i]);
-      } else {
-        values[i] = __fmul_rn(rstd, difference);
-      }
-    }
-    Store(dx, values);
-  }
-};
-
-// Returns the means of g and g xhat from a thread's sums. A team has any number of warps here, a
-// block any number of teams, and all of them call this together. `scratch`, kMaxWarps values, must
-// differ from the previous call's.
-__device__ SumPair TeamMeans(SumPair sums, const Arguments& a, SumPair* scratch) {
-  const auto add = [](SumPair left, SumPair right) { return left + right; };
-  sums = WarpReduce(sums, add);
-  if (blockDim.x != kWarp) {
-    const unsigned warps = blockDim.x / kWarp;
-    SumPair* const of_team = scratch + threadIdx.y * warps;
-    if (threadIdx.x % kWarp == 0) of_team[threadIdx.x / kWarp] = sums;
-    __syncthreads();
-    sums = of_team[0];
-#pragma unroll 4
-    for (unsigned warp = 1; warp < warps; ++warp) sums = sums + of_team[warp];
-  }
-  const float inverse = 1.0F / static_cast<float>(a.features);
-  return {a.centers ? __fmul_rn(sums.first, inverse) : 0.0F, __fmul_rn(sums.second, inverse)};
-}
-
-// Adds up the teams' sums of each column of a block, in their order, into `to`, which has `columns`
-// of their columns.
-template <int N, int kHeld>
-__device__ void WriteBlockSums(const float (&own)[kHeld][N], int columns, float* to) {
-  constexpr int kQuad = N == 1 ? 1 : kVectorWidth<float>;
-  const int width = static_cast<int>(blockDim.x) * kHeld * N;
-  float* const sums = SharedMemory<float>();  // (teams, width)
-  __syncthreads();                            // the old contents have been read
-#pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
-    float* const at = sums + static_cast<int>(threadIdx.y) * width +
-                      static_cast<int>(threadIdx.x + static_cast<unsigned>(k) * blockDim.x) * N;
-#pragma unroll
-    for (int i = 0; i < N; i += kQuad) {
-      float quad[kQuad];
-#pragma unroll
-      for (int j = 0; j < kQuad; ++j) quad[j] = own[k][i + j];
-      Store(at + i, quad);
-    }
-  }
-  __syncthreads();
-  for (int j = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); j < columns;
-       j += static_cast<int>(blockDim.x * blockDim.y)) {
-    float sum = sums[j];
-    for (unsigned team = 1; team < blockDim.y; ++team) {
-      sum = __fadd_rn(sum, sums[static_cast<int>(team) * width + j]);
-    }
-    to[j] = sum;
-  }
-}
-
-// Must be called by all threads of the block that has block `block` of the rows.
-template <int N, int kHeld>
-__device__ void WriteBlockSums(const Arguments& a, int64_t block, int64_t first_column,
-                               int64_t columns, const float (&dgamma)[kHeld][N],
-                               const float (&dbeta)[kHeld][N]) {
-  float* const to = a.workspace + block * (a.centers ? 2 : 1) * a.features + first_column;
-  WriteBlockSums(dgamma, static_cast<int>(columns), to);
-  if (a.centers) WriteBlockSums(dbeta, static_cast<int>(columns), to + a.features);
-}
 
 // Computes dx of `block_rows` rows, and their part of the sums over columns if kWeight; otherwise a
 // team has at most one row. While a row is summed, the next one is being loaded.
@@ -243,6 +87,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   SumPair* other_scratch = scratch + kMaxWarps;
   int64_t offset = (begin + threadIdx.y) * a.features;  // of the current row, in elements
   const int64_t step = a.features * static_cast<int>(blockDim.y);
+  const float inverse = 1.0F / static_cast<float>(a.features);
   Row next;
   RowStatistics next_statistics;
   // A team without a row in a turn has one without columns, because all turns have a barrier.
@@ -264,10 +109,10 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
       terms.AddTo(sums, gamma[k]);
       if constexpr (kWeight) terms.AddTo(dgamma[k], dbeta[k]);
     });
-    const SumPair means = TeamMeans(sums, a, scratch);
+    const SumPair means = TeamMeans(sums, a, inverse, scratch);
     row.ForEachNumbered([&](int k, int64_t c, const Operands<T, N>& operands) {
       const Terms<T, N> terms(operands, statistics);
-      terms.template StoreDx<kAddend>(operands, gamma[k], means, statistics.rstd,
+      terms.template StoreDx<kAddend>(operands.addend, gamma[k], means, statistics.rstd,
                                       static_cast<T*>(a.dx) + offset + c);
     });
     if constexpr (!kWeight) break;  // each team has one row
@@ -277,6 +122,55 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
     other_scratch = used;
   }
   if constexpr (kWeight) WriteBlockSums(a, blockIdx.x, 0, a.features, dgamma, dbeta);
+}
+
+// Does the same for both gradients if a thread has kShare columns of a row, in whole vectors. The
+// next rows are on their way to shared memory meanwhile.
+template <typename T, int N, bool kAddend, bool kCenters>
+__global__ void __launch_bounds__(kMaxTeamThreads, kRingBlocks)
+    RingKernel(const Arguments a, int64_t block_rows, float inverse) {
+  constexpr int kHeld = kShare / N;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * block_rows;
+  const int64_t left = a.rows - begin;
+  const int rows = static_cast<int>(left < block_rows ? left : block_rows);
+  SumPair* const scratch = SharedMemory<SumPair>();
+  RowRing<T, N, kHeld, kAddend> ring(a, begin * a.features, rows, scratch + 2 * kMaxWarps);
+  float dgamma[kHeld][N] = {}, dbeta[kHeld][N] = {};
+  int row = static_cast<int>(threadIdx.y);
+  constexpr int kStatistics = kCenters ? 2 : 1;
+  const float* statistics_at = a.statistics + (begin + row) * kStatistics;
+  RowStatistics next_statistics;
+  if (row < rows) next_statistics = StatisticsAt<kCenters>(statistics_at);
+  int turn = 0;
+  for (int first = 0; first < rows; first += static_cast<int>(blockDim.y)) {
+    const RowStatistics statistics = next_statistics;
+    const int next = row + static_cast<int>(blockDim.y);
+    statistics_at += kStatistics * static_cast<int>(blockDim.y);
+    if (next < rows) next_statistics = StatisticsAt<kCenters>(statistics_at);
+    ring.Next();
+    Terms<T, N, kCenters> terms[kHeld];
+    SumPair sums{0.0F, 0.0F};
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (row >= rows || !ring.Has(k)) continue;
+      terms[k] = Terms<T, N, kCenters>(ring.operands(k), statistics);
+      terms[k].AddTo(sums, ring.gamma(k));
+      terms[k].AddTo(dgamma[k], dbeta[k]);
+    }
+    const SumPair means = TeamMeans<kCenters>(sums, a, inverse, scratch + turn * kMaxWarps);
+    T* const dx = static_cast<T*>(a.dx) + ring.offset();
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (row >= rows || !ring.Has(k)) continue;
+      Packed<T, N> addend{};
+      if constexpr (kAddend) addend = ring.addend(k);
+      terms[k].template StoreDx<kAddend>(addend, ring.gamma(k), means, statistics.rstd,
+                                         dx + ring.Column(k));
+    }
+    row = next;
+    turn = 1 - turn;
+  }
+  WriteBlockSums(a, blockIdx.x, 0, a.features, dgamma, dbeta);
 }
 
 // Computes dx of rows of any length, one block for each.
@@ -291,11 +185,11 @@ __global__ void __launch_bounds__(kMaxTeamThreads) LongRowsKernel(const Argument
   row.ForEach([&](int64_t c, const Operands<T, N>& operands) {
     Terms<T, N>(operands, statistics).AddTo(sums, LoadPacked<T, N>(gamma + c));
   });
-  const SumPair means = TeamMeans(sums, a, SharedMemory<SumPair>());
+  const SumPair means = TeamMeans(sums, a, 1.0F / static_cast<float>(a.features), SharedMemory<SumPair>());
   T* const dx = static_cast<T*>(a.dx) + r * a.features;
   row.ForEach([&](int64_t c, const Operands<T, N>& operands) {
     const Terms<T, N> terms(operands, statistics);
-    terms.template StoreDx<kAddend>(operands, LoadPacked<T, N>(gamma + c), means, statistics.rstd,
+    terms.template StoreDx<kAddend>(operands.addend, LoadPacked<T, N>(gamma + c), means, statistics.rstd,
                                     dx + c);
   });
 }
@@ -398,11 +292,25 @@ cudaError_t LaunchInput(cudaStream_t stream, ElementType type, const Arguments& 
       if constexpr (kSuffice) {
         if (std::exchange(weight, false)) {
           const RowBlocks blocks = CutRows(a.rows, a.features);
+          const dim3 grid(static_cast<unsigned>(blocks.count));
+          const size_t sums_bytes = BlockSumsBytes(teams, kHeld * N);
+          if constexpr (N > 1 && kHeld * N == kShare) {
+            const auto launch_ring = [&](auto kernel, size_t ring_bytes) {
+              return Launch(kernel, grid, teams, std::max(kMeansBytes + ring_bytes, sums_bytes),
+                            stream, a, blocks.rows, 1.0F / static_cast<float>(a.features));
+            };
+            const unsigned threads = teams.x * teams.y;
+            return adds ? launch_ring(a.centers ? RingKernel<T, N, true, true>
+                                                : RingKernel<T, N, true, false>,
+                                      RowRing<T, N, kHeld, true>::Bytes(threads))
+                        : launch_ring(a.centers ? RingKernel<T, N, false, true>
+                                                : RingKernel<T, N, false, false>,
+                                      RowRing<T, N, kHeld, false>::Bytes(threads));
+          } else {
           return Launch(adds ? BackwardKernel<T, N, kHeld, true, true>
                              : BackwardKernel<T, N, kHeld, false, true>,
-                        dim3(static_cast<unsigned>(blocks.count)), teams,
-                        std::max(kMeansBytes, BlockSumsBytes(teams, kHeld * N)), stream, a,
-                        blocks.rows);
+                        grid, teams, std::max(kMeansBytes, sums_bytes), stream, a, blocks.rows);
+          }
         }
       }
       const int64_t blocks = (a.rows + teams.y - 1) / teams.y;

@@ -38,12 +38,12 @@ std::map<std::string, std::vector<std::string>> MemoryInstructions(const std::st
 TEST(Vector, IsMovedByOneInstruction) {
   ASSERT_OK_AND_ASSIGN(const std::string ptx, base::ReadFile(STAGECOACH_VECTOR_PTX, 1 << 20));
   auto found = MemoryInstructions(ptx);
-  EXPECT_THAT(found, SizeIs(5));
-  for (const char* const kernel :
-       {"Float32x4", "Float32x4Streaming", "Bfloat16x8", "Bfloat16x8Streaming"}) {
-    EXPECT_THAT(found[kernel], ElementsAre(AllOf(StartsWith("ld.global"), HasSubstr(".v4.")),
-                                           AllOf(StartsWith("st.global"), HasSubstr(".v4."))))
-        << kernel;
+  EXPECT_THAT(found, SizeIs(6));
+  const auto reads = AllOf(StartsWith("ld.global"), HasSubstr(".v4.")),
+             writes = AllOf(StartsWith("st.global"), HasSubstr(".v4."));
+  for (const char* const kernel : {"Float32x4", "Float32x4Streaming", "Bfloat16x8",
+                                   "Bfloat16x8Streaming", "Bfloat16x8OfRow"}) {
+    EXPECT_THAT(found[kernel], ElementsAre(reads, writes)) << kernel;
   }
   EXPECT_THAT(found["Bfloat16x4"], ElementsAre(AllOf(StartsWith("ld.global"), HasSubstr(".v2.")),
                                                AllOf(StartsWith("st.global"), HasSubstr(".v2."))));

@@ -42,4 +42,13 @@ extern "C" __global__ void Bfloat16x4(const __nv_bfloat16* from, __nv_bfloat16* 
   CopyWord<__nv_bfloat16, 4>(from, to);
 }
 
+// At an address of this kind, the compiler divides an assignment into its four words.
+extern "C" __global__ void Bfloat16x8OfRow(const __nv_bfloat16* from, __nv_bfloat16* to,
+                                           int64_t columns, int64_t pitch) {
+  const int64_t vector = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t row = vector / columns;
+  const int64_t at = row * 2 * pitch + (vector - row * columns) * 8;
+  CopyWord<__nv_bfloat16, 8>(from + at, to + at);
+}
+
 }  // namespace stagecoach::kernels

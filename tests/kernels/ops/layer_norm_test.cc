@@ -329,7 +329,8 @@ TEST_P(LayerNormWeights, BackwardAddsToWhatIsThereApartAndAtOnce) {
 INSTANTIATE_OP_TEST(LayerNormWeights, NameOf, LayerNormShape{1, 1}, LayerNormShape{3, 1},
                     LayerNormShape{17, 37}, LayerNormShape{9, 264}, LayerNormShape{70, 256},
                     LayerNormShape{301, 129}, LayerNormShape{200, 8}, LayerNormShape{9, 2304},
-                    Rms(5, 7), Rms(9, 2304), Rms(301, 129));
+                    LayerNormShape{41, 768}, LayerNormShape{13, 4096}, Rms(5, 7), Rms(9, 2304),
+                    Rms(301, 129), Rms(41, 768), Rms(13, 4096));
 
 // Rows of which a thread has 16 elements, or which a block cannot hold.
 using LayerNormWeightsOfLongRows = LayerNorm;

@@ -98,6 +98,8 @@ std::vector<PoolingShape> Cases() {
                                {kind, 1, 17, 4, 5, 4, 5},
                                {kind, 5, 16, 8, 8, 5, 5, 1, 2},
                                {kind, 3, 24, 11, 10, 3, 3, 2, 1},
+                               {kind, 2, 8, 40, 37, 3, 3, 2, 1},
+                               {kind, 1, 72, 21, 9, 3, 3, 2},
                                {kind, 2, 72, 3, 5, 3, 3, 1, 1},
                                {kind, 3, 264, 5, 5, 5, 5},
                                {kind, 1, 8, 6, 7, 2, 2, 3, 1},
@@ -139,6 +141,21 @@ TEST_P(PoolingOfEqualElements, GivesTheFirstTheGradient) {
 
 INSTANTIATE_OP_TEST(PoolingOfEqualElements, NameOf, PoolingShape{Pooling::kMax, 1, 1, 2, 2, 2, 2},
                     PoolingShape{Pooling::kMax, 1, 1, 17, 16, 17, 16});
+
+// Many elements are equal, minus infinity or, in some windows, NaN.
+using PoolingOfFewValues = PoolingTest;
+
+TEST_P(PoolingOfFewValues, GivesTheFirstTheGradient) {
+  for (float& x : x_) {
+    if (x < -0.5F) x = -std::numeric_limits<float>::infinity();
+    x = x > 2.0F ? std::numeric_limits<float>::quiet_NaN() : std::round(x);
+  }
+  for (float& dy : dy_) dy = std::round(dy);  // sums are exact
+  EXPECT_EQ(Pool()[1], reference::PoolingBackward(shape(), ToDouble(dy_), ToDouble(x_)));
+}
+
+INSTANTIATE_OP_TEST(PoolingOfFewValues, NameOf, PoolingShape{Pooling::kMax, 2, 8, 12, 9, 3, 3, 3},
+                    PoolingShape{Pooling::kMax, 2, 16, 7, 6, 3, 3, 2, 1});
 
 TEST(PoolingRefusal, IsAnInvalidArgument) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();

@@ -142,7 +142,7 @@ __device__ void CopyVectors(const Rows<const T>& from, int first, int positions,
         float quad[kQuad];
 #pragma unroll
         for (int e = 0; e < kQuad; ++e) quad[e] = values[n + e];
-        Store(numbers + n, quad);
+        StoreShared(numbers + n, quad);
       }
     }
   }

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
@@ -9,12 +8,14 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/images/pooling_kernels.h"
+#include "kernels/cuda/ops/images/pooling_windows.cuh"
 
 // Pooling of images whose channels are last: a thread has a vector of N channels of a place, and of
 // others along the same row. In backward, it gathers the contributions of the windows to its
 // element, in the order of windows, so that a sum is rounded once. The largest element of a window
 // is found anew from x: once for each window and the block of threads that needs it if windows have
-// few elements (MaxTileKernel), otherwise by each element.
+// few elements (MaxTileKernel, and MaxGroupKernel for 3 by 3 at every second place), otherwise by
+// each element.
 namespace stagecoach::kernels {
 namespace {
 
@@ -56,112 +57,11 @@ __device__ int ChannelOf(const Layout& layout) {
   return static_cast<int>(piece * blockDim.x + threadIdx.x) * N;
 }
 
-// The range from `begin` to before `end`.
-struct Range {
-  int begin, end;
-};
-// Returns the range of window number `window` along an axis.
-__device__ Range WindowAlong(int window, int stride, int padding, int kernel, int extent) {
-  const int begin = window * stride - padding;
-  return {begin < 0 ? 0 : begin, begin + kernel < extent ? begin + kernel : extent};
-}
-// Returns the windows that contain element `at`.
-__device__ Range WindowsOf(int at, int stride, int padding, int kernel, int windows) {
-  const int place = at + padding;
-  const int end = place / stride + 1;
-  return {place < kernel ? 0 : (place - kernel) / stride + 1, end < windows ? end : windows};
-}
-
-// The window of output (p, q). Its elements are numbered in row order, including those in the
-// padding.
-struct Window {
-  Range rows, columns;
-  int row_step;  // from the number of a row's last element to that of the next row's first
-  int first;     // the number of the first element within the image
-
-  __device__ Window(const PoolingExtents& e, int p, int q)
-      : rows(WindowAlong(p, e.stride, e.padding, e.kernel_height, e.height)),
-        columns(WindowAlong(q, e.stride, e.padding, e.kernel_width, e.width)),
-        row_step(e.kernel_width - (columns.end - columns.begin) + 1),
-        first(NumberOf(e, p, q, rows.begin, columns.begin)) {}
-
-  __device__ static int NumberOf(const PoolingExtents& e, int p, int q, int h, int w) {
-    return (h - p * e.stride + e.padding) * e.kernel_width + (w - q * e.stride + e.padding);
-  }
-};
-
-// Calls visit(number, values) for each element of a window in row order: the reads of many overlap.
-// `image` begins at the thread's channel.
-template <int N, typename T, typename Visit>
-__device__ __forceinline__ void ForEachOfWindow(const PoolingExtents& e, const T* image,
-                                                const Window& window, Visit visit) {
-  constexpr int kBatch = 9;  // the size of the usual window
-  const int across = window.columns.end - window.columns.begin;
-  const int to_next_row = (e.width - across + 1) * e.channels;
-  int h = window.rows.begin, w = window.columns.begin, number = window.first;
-  int at = (h * e.width + w) * e.channels;
-  while (h < window.rows.end) {
-    Packed<T, N> batch[kBatch];
-    int numbers[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      numbers[j] = -1;
-      if (h >= window.rows.end) continue;
-      numbers[j] = number;
-      batch[j] = LoadPacked<T, N>(image + at);
-      const bool is_last = ++w == window.columns.end;
-      number += is_last ? window.row_step : 1;
-      at += is_last ? to_next_row : e.channels;
-      w = is_last ? window.columns.begin : w;
-      h += is_last ? 1 : 0;
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (numbers[j] < 0) continue;
-      float values[N];
-      Unpack<T, N>(batch[j], values);
-      visit(numbers[j], values);
-    }
-  }
-}
-
-// The largest of each channel: the first of equal ones, or the first NaN.
-template <int N>
-struct Largest {
-  float value[N];
-  int number[N];
-
-  __device__ explicit Largest(int first) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      value[i] = -INFINITY;
-      number[i] = first;
-    }
-  }
-  __device__ void Add(int at, const float (&values)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const bool is_larger = value[i] == value[i] && !(values[i] <= value[i]);
-      value[i] = is_larger ? values[i] : value[i];
-      number[i] = is_larger ? at : number[i];
-    }
-  }
-};
-
-template <int N, typename T>
-__device__ __forceinline__ Largest<N> LargestOf(const PoolingExtents& e, const T* image,
-                                                const Window& window) {
-  Largest<N> largest(window.first);
-  ForEachOfWindow<N>(e, image, window,
-                     [&](int number, const float(&values)[N]) { largest.Add(number, values); });
-  return largest;
-}
-
 __device__ float ShareOf(const PoolingExtents& e) {
   return 1.0F / (static_cast<float>(e.kernel_height) * static_cast<float>(e.kernel_width));
 }
 
-template <typename T, int N, bool kMax>
+template <typename T, int N, bool kMax, bool kIsUsual>
 __global__ void __launch_bounds__(kThreads)
     ForwardKernel(const PoolingExtents e, const Layout layout, const T* x, T* y) {
   const int64_t row = RowOf(layout);
@@ -174,12 +74,13 @@ __global__ void __launch_bounds__(kThreads)
   T* const to = y + row * e.output_width * e.channels + channel;
   for (int q = static_cast<int>(threadIdx.y); q < e.output_width;
        q += static_cast<int>(blockDim.y)) {
-    const Window window(e, p, q);
-    if constexpr (kMax) {
-      Store(to + q * e.channels, LargestOf<N>(e, image, window).value);
+    if constexpr (kMax && kIsUsual) {
+      StorePacked<T, N>(to + q * e.channels, UsualWindow<T, N>(e, image, p, q).Maximum());
+    } else if constexpr (kMax) {
+      Store(to + q * e.channels, LargestOf<N>(e, image, Window(e, p, q)).value);
     } else {
       float sums[N] = {};
-      ForEachOfWindow<N>(e, image, window, [&](int, const float(&values)[N]) {
+      ForEachOfWindow<N>(e, image, Window(e, p, q), [&](int, const float(&values)[N]) {
 #pragma unroll
         for (int i = 0; i < N; ++i) sums[i] += values[i];
       });
@@ -267,10 +168,6 @@ TileLayout LayOutTiles(const PoolingExtents& e, int width) {
   return layout;
 }
 
-// Numbers below 256, one for each channel of a vector.
-template <int N>
-using Bytes = std::conditional_t<N == 1, uint8_t, std::conditional_t<N == 4, uint32_t, uint64_t>>;
-
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     MaxTileKernel(const PoolingExtents e, const TileLayout layout, const T* dy, const T* x, T* dx) {
@@ -295,12 +192,8 @@ __global__ void __launch_bounds__(kThreads)
     const int down = window / e.output_width;
     const int p = first_p + down, q = window - down * e.output_width;
     const Largest<N> largest = LargestOf<N>(e, image, Window(e, p, q));
-    Bytes<N> word = 0;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      word = static_cast<Bytes<N>>(word | static_cast<Bytes<N>>(largest.number[i]) << (8 * i));
-    }
-    *reinterpret_cast<Bytes<N>*>(numbers + window * layout.channels + own_channel) = word;
+    *reinterpret_cast<Bytes<N>*>(numbers + window * layout.channels + own_channel) =
+        PackBytes(largest.number);
   }
   __syncthreads();
   if (!exists) return;
@@ -320,16 +213,136 @@ __global__ void __launch_bounds__(kThreads)
         const Bytes<N> word =
             *reinterpret_cast<const Bytes<N>*>(numbers + window * layout.channels + own_channel);
         const auto own = static_cast<unsigned>(Window::NumberOf(e, p, q, h, w));
-        float values[N];
-        Load(gradients + (p * e.output_width + q) * e.channels, values);
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const bool is_own = (static_cast<unsigned>(word >> (8 * i)) & 0xFFU) == own;
-          sums[i] = is_own ? sums[i] + values[i] : sums[i];
-        }
+        const T* const gradient = gradients + (p * e.output_width + q) * e.channels;
+        AddIfLargest<T, N>(word, own, LoadPacked<T, N>(gradient), sums);
       }
     }
     Store(to + place * e.channels, sums);
+  }
+}
+
+// Usual windows that begin at every second place. A *group* is the elements at which a window
+// begins and the next ones: of two rows and two columns, the first of which are in two windows
+// along that axis and the second in one. A thread has the groups of a window, so that all lanes of a
+// warp have the same work, and each gradient is read for four elements at once.
+struct GroupLayout {
+  int rows = 0, columns = 0;  // groups of an image, including those that begin in the padding
+  int bands = 1, pieces = 1;
+  int channels = 1;  // of a piece
+  dim3 grid, block;
+  size_t bytes = 0;  // 0: no band fits into shared memory
+
+  __host__ __device__ int BandBegin(int band) const { return band * rows / bands; }
+};
+
+GroupLayout LayOutGroups(const PoolingExtents& e, int width) {
+  constexpr int kMostRows = 8;
+  GroupLayout layout;
+  layout.rows = (e.height - 1 + e.padding) / 2 + 1;
+  layout.columns = (e.width - 1 + e.padding) / 2 + 1;
+  layout.pieces = (e.channels + kTileChannels - 1) / kTileChannels;
+  layout.channels = std::min(e.channels, kTileChannels);
+  for (int rows = std::min(kMostRows, layout.rows); rows > 0; --rows) {
+    const int64_t bytes = int64_t{rows + 1} * e.output_width * layout.channels;
+    if (bytes > static_cast<int64_t>(kDefaultSharedBytes)) continue;
+    layout.bands = (layout.rows + rows - 1) / rows;
+    layout.bytes = static_cast<size_t>(bytes);
+    break;
+  }
+  const auto across = static_cast<unsigned>(layout.channels / width);
+  layout.block = dim3(across, kThreads / across);
+  layout.grid = dim3(static_cast<unsigned>(int64_t{e.samples} * layout.bands * layout.pieces));
+  return layout;
+}
+
+// Walks through the places of a matrix of `columns`, from one of the threadIdx.y of a block on.
+struct Walk {
+  int row = 0, column = static_cast<int>(threadIdx.y);
+
+  __device__ explicit Walk(int columns) { Wrap(columns); }
+  __device__ void Next(int columns) {
+    column += static_cast<int>(blockDim.y);
+    Wrap(columns);
+  }
+  __device__ void Wrap(int columns) {
+    while (column >= columns) {
+      column -= columns;
+      ++row;
+    }
+  }
+};
+
+[[maybe_unused]] constexpr int kGroupBlocks = 4;  // on a multiprocessor
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads, kGroupBlocks)
+    MaxGroupKernel(const PoolingExtents e, const GroupLayout layout, const T* dy, const T* x,
+                   T* dx) {
+  constexpr unsigned k = kUsualWindow;
+  const int piece = static_cast<int>(blockIdx.x) % layout.pieces;
+  const int band = static_cast<int>(blockIdx.x) / layout.pieces % layout.bands;
+  const int sample = static_cast<int>(blockIdx.x) / layout.pieces / layout.bands;
+  const int own_channel = static_cast<int>(threadIdx.x) * N;
+  const int channel = piece * layout.channels + own_channel;
+  const bool exists = channel < e.channels;
+  const int begin = layout.BandBegin(band), end = layout.BandBegin(band + 1);
+  // Windows begin - 1 to end - 1 contain elements of the band's groups. Row 0 is that of the first.
+  const int first_p = begin - 1;
+  const int end_p = end < e.output_height ? end : e.output_height;
+  const int64_t first = static_cast<int64_t>(sample) * e.height * e.width * e.channels + channel;
+  // (windows, channels of a piece)
+  auto* const numbers = SharedMemory<unsigned char>() + own_channel;
+  for (Walk at(e.output_width); exists && first_p + at.row < end_p; at.Next(e.output_width)) {
+    if (first_p + at.row < 0) continue;
+    const UsualWindow<T, N> window(e, x + first, first_p + at.row, at.column);
+    *reinterpret_cast<Bytes<N>*>(
+        numbers + (at.row * e.output_width + at.column) * layout.channels) = window.Number();
+  }
+  __syncthreads();
+  if (!exists) return;
+  const T* const gradients =
+      dy + static_cast<int64_t>(sample) * e.output_height * e.output_width * e.channels + channel;
+  for (Walk at(layout.columns); begin + at.row < end; at.Next(layout.columns)) {
+    const int p = begin + at.row, q = at.column;
+    Bytes<N> largest[2][2];  // of windows p - 1 and p, q - 1 and q
+    Packed<T, N> gradient[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int window_p = p - 1 + i, window_q = q - 1 + j;
+        largest[i][j] = static_cast<Bytes<N>>(~Bytes<N>{0});  // no element's number
+        gradient[i][j] = Packed<T, N>{};
+        if (window_p < 0 || window_p >= e.output_height) continue;
+        if (window_q < 0 || window_q >= e.output_width) continue;
+        largest[i][j] = *reinterpret_cast<const Bytes<N>*>(
+            numbers + ((at.row + i) * e.output_width + window_q) * layout.channels);
+        gradient[i][j] =
+            LoadPacked<T, N>(gradients + (window_p * e.output_width + window_q) * e.channels);
+      }
+    }
+    const int h = 2 * p - e.padding, w = 2 * q - e.padding;
+    T* const to = dx + first + static_cast<int64_t>(h * e.width + w) * e.channels;
+#pragma unroll
+    for (int down = 0; down < 2; ++down) {
+#pragma unroll
+      for (int along = 0; along < 2; ++along) {
+        if (h + down < 0 || h + down >= e.height) continue;
+        if (w + along < 0 || w + along >= e.width) continue;
+        float sums[N] = {};
+#pragma unroll
+        for (int i = down; i < 2; ++i) {
+#pragma unroll
+          for (int j = along; j < 2; ++j) {
+            // The element's row and column in the window.
+            const unsigned row = i == 0 ? 2U : static_cast<unsigned>(down);
+            const unsigned column = j == 0 ? 2U : static_cast<unsigned>(along);
+            AddIfLargest<T, N>(largest[i][j], row * k + column, gradient[i][j], sums);
+          }
+        }
+        Store(to + (down * e.width + along) * e.channels, sums);
+      }
+    }
   }
 }
 
@@ -345,8 +358,11 @@ cudaError_t LaunchPoolingForward(cudaStream_t stream, ElementType type, const Po
     constexpr int N = decltype(width)::value;
     const Layout layout =
         LayOut(int64_t{e.samples} * e.output_height, e.output_width, e.channels / N);
-    return Launch(e.is_max ? ForwardKernel<T, N, true> : ForwardKernel<T, N, false>, layout.grid,
-                  layout.block, 0, stream, e, layout, static_cast<const T*>(x), static_cast<T*>(y));
+    const auto kernel = !e.is_max          ? ForwardKernel<T, N, false, false>
+                        : IsUsualWindow(e) ? ForwardKernel<T, N, true, true>
+                                           : ForwardKernel<T, N, true, false>;
+    return Launch(kernel, layout.grid, layout.block, 0, stream, e, layout, static_cast<const T*>(x),
+                  static_cast<T*>(y));
   });
 }
 
@@ -361,6 +377,13 @@ cudaError_t LaunchPoolingBackward(cudaStream_t stream, ElementType type, const P
     const auto* const gradients = static_cast<const T*>(dy);
     const auto* const images = static_cast<const T*>(x);
     auto* const to = static_cast<T*>(dx);
+    if (e.is_max && IsUsualWindow(e) && e.stride == 2) {
+      const GroupLayout groups = LayOutGroups(e, N);
+      if (groups.bytes > 0) {
+        return Launch(MaxGroupKernel<T, N>, groups.grid, groups.block, groups.bytes, stream, e,
+                      groups, gradients, images, to);
+      }
+    }
     if (e.is_max) {
       const TileLayout tiles = LayOutTiles(e, N);
       if (tiles.rows > 0) {

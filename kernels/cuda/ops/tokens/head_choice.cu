@@ -23,14 +23,14 @@ __global__ void __launch_bounds__(kChoiceThreads)
     HeadChoiceKernel(const T* logits, const HeadChoice choice) {
   Located largest{-INFINITY, 0x7FFFFFFF};
   const TwiceReadRow<T, N, false> row(choice.classes, logits, nullptr);
-  row.First([&](int64_t c, float(&values)[N]) {
+  row.First([&](int c, float(&values)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (c + i >= choice.classes) continue;
       if (!(fabsf(values[i]) <= FLT_MAX)) {
         largest = {INFINITY, kNoClass};
       } else if (values[i] > largest.value) {  // strictly, so that the first of equals wins
-        largest = {values[i], static_cast<int>(c) + i};
+        largest = {values[i], c + i};
       }
     }
   });

@@ -2,6 +2,7 @@
 
 #include <cfloat>
 
+#include "kernels/cuda/device/exponential.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -88,7 +89,7 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
 // Products and sums are rounded one by one, here and in the row's own sum, so that all kernels that
 // contain them compute the same bits.
 template <int N, bool kIsCapped>
-__device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c, float cap,
+__device__ void LogitGradients(const RowSoftmax& row, int classes, int c, float cap,
                                float (&values)[N]) {
   float slopes[N];
   if constexpr (kIsCapped) {
@@ -99,8 +100,8 @@ __device__ void LogitGradients(const RowSoftmax& row, int64_t classes, int64_t c
     }
   }
 #pragma unroll
-  for (int i = 0; i < N; ++i) values[i] = __fmul_rn(__expf(values[i] - row.maximum), row.factor);
-  if (c <= row.label && row.label < c + N) {
+  for (int i = 0; i < N; ++i) values[i] = __fmul_rn(FlushedExp(values[i] - row.maximum), row.factor);
+  if (static_cast<unsigned>(row.label - c) < N) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (c + i == row.label) values[i] = __fadd_rn(values[i], -row.scale);
@@ -123,6 +124,7 @@ template <typename T, int N, bool kKeep, bool kIsCapped>
 __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch* scratch) {
   const LossArguments& a = tile.loss;
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
+  const int classes = static_cast<int>(a.classes);
   const int label = a.labels[tile.first_row + r];
   const bool is_class = IsClass(a, label);
   // This is read before it may be overwritten.
@@ -132,28 +134,38 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
   Located largest{-INFINITY, kNowhere};
   float maximum = -FLT_MAX;  // finite, so that differences are not NaN
   float sum = 0.0F;
-  row.First([&](int64_t c, float(&values)[N]) {
-    if (c + N > a.classes) {
+  row.First([&](int c, float(&values)[N]) {
+    if (c + N > classes) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        if (c + i >= a.classes) values[i] = -INFINITY;
+        if (c + i >= classes) values[i] = -INFINITY;
       }
     }
     float most = values[0];
 #pragma unroll
     for (int i = 1; i < N; ++i) most = fmaxf(most, values[i]);
-    if (most > largest.value || largest.index == kNowhere) {  // in few of the vectors
-      Update(largest, c, values);
-      const float before = maximum;
-      maximum = fmaxf(maximum, largest.value);
-      sum = __fmul_rn(sum, __expf(before - maximum));
-    }
+    // Some lane of a warp nearly always has a new maximum, so no branch would be saved.
+    const bool is_larger = most > largest.value || largest.index == kNowhere;
+    largest.value = is_larger ? most : largest.value;
+    largest.index = is_larger ? c : largest.index;
+    const float before = maximum;
+    maximum = fmaxf(maximum, most);
+    sum = __fmul_rn(sum, FlushedExp(before - maximum));
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum = __fadd_rn(sum, __expf(values[i] - maximum));
+    for (int i = 0; i < N; ++i) sum = __fadd_rn(sum, FlushedExp(values[i] - maximum));
   });
+  if (N > 1 && largest.index != kNowhere) {  // it is that of the vector so far
+    float values[N];
+    Unpack<T, N>(row.At(largest.index), values);
+    const int first = largest.index;
+#pragma unroll
+    for (int i = N - 1; i >= 0; --i) {
+      if (values[i] == largest.value) largest.index = first + i;
+    }
+  }
   largest = TeamFirstLargest(largest, scratch);
   const float row_maximum = fmaxf(largest.value, -FLT_MAX);
-  sum = TeamSum(__fmul_rn(sum, __expf(maximum - row_maximum)), scratch->sums);
+  sum = TeamSum(__fmul_rn(sum, FlushedExp(maximum - row_maximum)), scratch->sums);
   const float scale = ScaleOfRow(a);
   // A loss is infinite, and the rest finite, if the label's output is minus infinity.
   const RowSoftmax softmax = {row_maximum, is_class ? scale / sum : NAN,
@@ -167,8 +179,8 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
   if (a.gradient == nullptr) return;
   __syncwarp();  // if the row belongs to a warp, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
-  row.Second([&](int64_t c, float(&values)[N]) {
-    LogitGradients<N, kIsCapped>(softmax, a.classes, c, tile.cap, values);
+  row.Second([&](int c, float(&values)[N]) {
+    LogitGradients<N, kIsCapped>(softmax, classes, c, tile.cap, values);
     Store(gradient + c, values);
   });
 }
@@ -354,8 +366,8 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   }
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
   const TwiceReadRow<T, N, false> row(a.classes, output, nullptr);
-  row.Second([&](int64_t c, float(&values)[N]) {
-    LogitGradients<N, kIsCapped>(row_softmax, a.classes, c, tile.cap, values);
+  row.Second([&](int c, float(&values)[N]) {
+    LogitGradients<N, kIsCapped>(row_softmax, static_cast<int>(a.classes), c, tile.cap, values);
     Store(gradient + c, values);
   });
 }

@@ -178,6 +178,10 @@ void __stwt(T* address, std::type_identity_t<T> value) {
   std::atomic_ref<T>(*address).store(value, std::memory_order_release);
 }
 template <typename T>
+void __stwb(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <typename T>
 void __stcg(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
