@@ -21,6 +21,9 @@ using ::stagecoach::testing::NameOfLinear;
 using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::ProductBackends;
 using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Le;
 
 class CudaLinear : public LinearTest {
  protected:
@@ -75,7 +78,8 @@ class CudaQuantizedLinear : public LinearTest {
 };
 
 // From the shape alone: what few rows multiply as it is stored takes no scratch, unless there are
-// backward passes; everything else is expanded.
+// backward passes, or so many inputs that the sums of pieces are stored; everything else is
+// expanded.
 TEST_P(CudaQuantizedLinear, HasRoomForTheValuesOnlyIfItExpandsThem) {
   OpBench bench(backend().variants.front());
   const auto expands = [&](const LinearShape& shape) {
@@ -99,6 +103,11 @@ TEST_P(CudaQuantizedLinear, HasRoomForTheValuesOnlyIfItExpandsThem) {
   EXPECT_FALSE(expands(shape));
   shape.forward_only = false;
   EXPECT_GE(bench.Create(shape).workspace_bytes(), 64 * 48 * SizeOf(type()));
+
+  const LinearOp& of_pieces = bench.Create(Of(4, 16384, 32));
+  EXPECT_FALSE(of_pieces.expands_weight());
+  EXPECT_THAT(of_pieces.workspace_bytes(),
+              AllOf(Ge(2 * 4 * 32 * SizeOf(DType::kFloat32)), Le(4096)));
 }
 
 TEST_P(CudaQuantizedLinear, HasNoIndependentRowsIfItExpandsTheWeight) {

@@ -31,8 +31,9 @@ constexpr int kUnit = 16;   // bytes that are copied at once
 constexpr int kStages = 3;  // groups of codes in shared memory, one of which is multiplied
 constexpr int kMostWarps = 16, kFewWarps = 4;  // of a block
 constexpr int kSumThreads = 256;
-// About the number of multiprocessors of a GPU: with fewer blocks than that, strips are narrower.
-constexpr int64_t kEnoughBlocks = 120;
+// About half of the multiprocessors of a GPU, which have a block each: with no more blocks than
+// that, strips are narrower.
+constexpr int64_t kFewBlocks = 66;
 
 template <typename Weight>
 struct Strip {
@@ -430,7 +431,7 @@ QuantizedRowsSplit SplitOf(int64_t inputs, int64_t block_shared_bytes) {
 // Sums of 64 outputs and 8 rows of float32 would not fit into registers.
 bool IsWide(const QuantizedRowsArguments& a, ElementType type, int64_t outputs) {
   return a.split.may_be_wide && (type == ElementType::kBfloat16 || a.rows <= 4) &&
-         Quotient(outputs, Strip<Nf4Rows<8>>::kColumns) * a.split.pieces >= kEnoughBlocks;
+         Quotient(outputs, Strip<Nf4Rows<8>>::kColumns) * a.split.pieces > kFewBlocks;
 }
 
 }  // namespace
