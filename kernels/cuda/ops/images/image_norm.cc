@@ -6,16 +6,19 @@
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/images/image_norm_kernels.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 class CudaImageNorm final : public ImageNormOp {
  public:
-  CudaImageNorm(const ImageNormShape& shape, ElementType type) : shape_(shape), type_(type) {}
+  CudaImageNorm(const ImageNormShape& shape, ElementType type, bool starts_early)
+      : shape_(shape), type_(type), starts_early_(starts_early) {}
 
   int64_t workspace_bytes() const override { return ImageNormWorkspaceBytes(type_, extents()); }
 
@@ -23,6 +26,7 @@ class CudaImageNorm final : public ImageNormOp {
                        std::byte* workspace) override {
     ImageNormArguments arguments = ArgumentsOf(tensors, tail);
     arguments.workspace = reinterpret_cast<float*>(workspace);
+    arguments.starts_early = starts_early_;
     RETURN_IF_ERROR(
         CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
                    "LaunchImageNormStatistics"));
@@ -108,6 +112,7 @@ class CudaImageNorm final : public ImageNormOp {
 
   const ImageNormShape shape_;
   const ElementType type_;
+  const bool starts_early_;
 };
 
 // Checks also the products that count rows and sets.
@@ -125,8 +130,8 @@ absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& 
   if (!AreImageNormExtents(shape)) {
     return ImageNormRefusal(shape, kMaxCudaExtent);
   }
-  return std::unique_ptr<ImageNormOp>(
-      std::make_unique<CudaImageNorm>(shape, ElementTypeOf(device.activation_type())));
+  return std::unique_ptr<ImageNormOp>(std::make_unique<CudaImageNorm>(
+      shape, ElementTypeOf(device.activation_type()), TunerOf(device).starts_kernels_early()));
 }
 
 }  // namespace stagecoach::kernels

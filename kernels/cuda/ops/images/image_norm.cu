@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/activations.cuh"
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -51,17 +52,28 @@ struct Running {
 };
 
 // Writes mean and sum of squares of the block's rows into the workspace (segments, blocks, 2, C).
+// While the rows of a step are merged, those of the next are being loaded.
 template <typename T, int N>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     StatisticsKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
+  LetNextKernelStart();
   const Part part(layout);
   Running<N> running[kHeld];
   float count = 0.0F;
+  constexpr bool kReadsAhead = N > 1;  // there are registers for it
+  typename Part::Row next[kImageBatch];
+  if constexpr (kReadsAhead) part.Read(a.x, static_cast<int>(threadIdx.y), next);
   part.template ForEachStep<kImageBatch>([&](int first) {
     typename Part::Row rows[kImageBatch];
-    part.Read(a.x, first, rows);
+    if constexpr (kReadsAhead) {
+#pragma unroll
+      for (int j = 0; j < kImageBatch; ++j) rows[j] = next[j];
+      part.Read(a.x, Part::RowOf(first, kImageBatch), next);
+    } else {
+      part.Read(a.x, first, rows);
+    }
     int present = 1;
 #pragma unroll
     for (int j = 1; j < kImageBatch; ++j) {
@@ -85,10 +97,17 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     const int at = static_cast<int>(threadIdx.y) * width + Part::Place(k);
+    constexpr int kQuad = N == 1 ? 1 : kVectorWidth<float>;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      means[at + i] = running[k].mean[i];
-      squares[at + i] = running[k].squares[i];
+    for (int i = 0; i < N; i += kQuad) {
+      float mean[kQuad], rest[kQuad];
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        mean[j] = running[k].mean[i + j];
+        rest[j] = running[k].squares[i + j];
+      }
+      StoreShared(means + at + i, mean);
+      StoreShared(squares + at + i, rest);
     }
   }
   __syncthreads();
@@ -148,25 +167,31 @@ struct PartialStatistics {
 // Computes mean and variance of a batch norm's sets: one column each.
 __global__ void __launch_bounds__(512)
     MergeColumnsKernel(const Arguments a, const ImageNormLayout layout) {
+  // There is one segment, so a thread has few blocks.
+  constexpr int kBlocks = kMostImageBlocks / kMostMergingTeams;
+  WaitForEarlierKernels();
   const PartialStatistics partial{a.workspace, layout.columns};
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const bool exists = c < layout.columns;
   const auto rows = static_cast<float>(layout.segment_rows);
-  const int first = static_cast<int>(threadIdx.y), step = static_cast<int>(blockDim.y);
-  float sum = 0.0F;
-#pragma unroll 8
-  for (int block = first; exists && block < layout.blocks; block += step) {
-    const auto own = static_cast<float>(RowsOfBlock(layout, block));
-    sum = __fmaf_rn(own, partial.Mean(block, c), sum);
+  float own[kBlocks], means[kBlocks], squares[kBlocks];
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+    const int block = static_cast<int>(threadIdx.y + static_cast<unsigned>(i) * blockDim.y);
+    const bool is_block = exists && block < layout.blocks;
+    own[i] = is_block ? static_cast<float>(RowsOfBlock(layout, block)) : 0.0F;
+    means[i] = is_block ? partial.Mean(block, c) : 0.0F;
+    squares[i] = is_block ? partial.Squares(block, c) : 0.0F;
   }
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) sum = __fmaf_rn(own[i], means[i], sum);
   const float mean = MergeDown(sum, SharedMemory<float>()) / rows;
   float rest = 0.0F;
-#pragma unroll 8
-  for (int block = first; exists && block < layout.blocks; block += step) {
-    const auto own = static_cast<float>(RowsOfBlock(layout, block));
-    const float difference = __fadd_rn(partial.Mean(block, c), -mean);
-    rest = __fmaf_rn(__fmul_rn(own, difference), difference,
-                     __fadd_rn(rest, partial.Squares(block, c)));
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+    const float difference = __fadd_rn(means[i], -mean);
+    rest = __fmaf_rn(__fmul_rn(own[i], difference), difference, __fadd_rn(rest, squares[i]));
   }
   rest = MergeDown(rest, SharedMemory<float>());
   if (threadIdx.y != 0 || !exists) return;
@@ -289,8 +314,8 @@ cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type, con
   if (error != cudaSuccess) return error;
   if (layout.groups == 0) {
     const dim3 threads = MergingThreads(layout.blocks);
-    return Launch(MergeColumnsKernel, MergingGrid(layout.columns), threads, MergingBytes(threads),
-                  stream, a, layout);
+    return LaunchEarly(a.starts_early, MergeColumnsKernel, MergingGrid(layout.columns), threads,
+                       MergingBytes(threads), stream, a, layout);
   }
   const TeamLayout teams =
       LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);

@@ -34,6 +34,7 @@ struct ImageNormArguments {
   bool has_relu = false;
   void* y = nullptr;
   float* workspace = nullptr;
+  bool starts_early = false;  // use LaunchEarly for the second kernel of the statistics
 };
 // Writes mean and variance.
 cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type,

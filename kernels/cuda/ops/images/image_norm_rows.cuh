@@ -22,6 +22,8 @@ namespace stagecoach::kernels {
 inline constexpr int kImageThreads = 256;
 inline constexpr int kImageBlocksAtOnce = 3;  // on a multiprocessor
 inline constexpr int kImageBatch = 4;         // rows of a thread in one step
+// Three blocks for each multiprocessor of a large GPU, which has room for them at once.
+inline constexpr int kMostImageBlocks = 384;
 
 struct ImageNormLayout {
   int64_t segments = 1;
@@ -46,8 +48,6 @@ struct ImageNormLayout {
 };
 
 inline ImageNormLayout LayOutImages(ElementType type, const ImageNormExtents& extents) {
-  // Three blocks for each multiprocessor of a large GPU, which has room for them at once.
-  constexpr int64_t kMostBlocks = 384;
   constexpr int64_t kWidest = 32;  // threads along a row
   const int64_t share = ImageNormLayout::Share(type);
   ImageNormLayout layout;
@@ -64,7 +64,7 @@ inline ImageNormLayout LayOutImages(ElementType type, const ImageNormExtents& ex
   const int64_t across = (vectors + pieces - 1) / pieces;
   const int64_t down = std::min(kImageThreads / across, (rows + kImageBatch - 1) / kImageBatch);
   const int64_t step = down * kImageBatch;
-  const int64_t most = std::max<int64_t>(1, kMostBlocks / (layout.segments * pieces));
+  const int64_t most = std::max<int64_t>(1, kMostImageBlocks / (layout.segments * pieces));
   const int64_t blocks = std::clamp<int64_t>(rows / step, 1, most);
   const int64_t block_rows = (rows + blocks * step - 1) / (blocks * step) * step;
   layout.segment_rows = static_cast<int>(rows);
@@ -215,10 +215,10 @@ __device__ inline float Normalized(float x, float mean, float scale, float beta)
 // Columns of an array (rows, C), or of several, are added up by blocks of kMergedColumns by
 // blockDim.y threads, a power of two.
 inline constexpr int kMergedColumns = 8;
+inline constexpr int kMostMergingTeams = 64;
 inline dim3 MergingThreads(int64_t rows) {
-  constexpr int64_t kMostTeams = 64;
   unsigned teams = 1;
-  while (teams < std::min(rows, kMostTeams)) teams *= 2;
+  while (teams < std::min<int64_t>(rows, kMostMergingTeams)) teams *= 2;
   return {kMergedColumns, teams};
 }
 inline dim3 MergingGrid(int columns) {

@@ -93,7 +93,8 @@ void PrintNorm(const ImageNormExtents& extents) {
                                       .mean = floats(sets),
                                       .variance = floats(sets),
                                       .y = y.data,
-                                      .workspace = workspace};
+                                      .workspace = workspace,
+                                      .starts_early = true};
   const ImageNormBackwardArguments backward = {.extents = extents,
                                                .epsilon = 1e-5F,
                                                .dy = dy.data,
