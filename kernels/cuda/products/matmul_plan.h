@@ -42,9 +42,9 @@ struct StoredMatrix {
   int64_t bytes() const { return (columns - 1) * leading_bytes() + row_bytes(); }
 };
 
-// D = op(A) op(B), or D += op(A) op(B).        op(A) (m, k)   op(B) (k, n)   D (m, n), aux (m, n)
-// Column-major: A is (m, k), or (k, m) if it is transposed. Bias and aux are of D's type. Regular
-// value type.
+// D = op(A) op(B), or the sum with an addend.        op(A) (m, k)   op(B) (k, n)   D (m, n), aux
+// (m, n) Column-major: A is (m, k), or (k, m) if it is transposed. Bias and aux are of D's type.
+// Regular value type.
 struct Product {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 1, n = 1, k = 1;

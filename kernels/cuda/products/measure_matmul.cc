@@ -23,7 +23,8 @@ Area AreaOf(void* begin, const StoredMatrix& matrix) {
   return {.begin = begin,
           .row_bytes = matrix.row_bytes(),
           .pitch_bytes = matrix.leading_bytes(),
-          .rows = matrix.columns};
+          .rows = matrix.columns,
+          .type = ElementTypeOf(matrix.type)};
 }
 
 Places Arrange(const MatmulPlan& plan, const Followed& followed, Layout& layout) {

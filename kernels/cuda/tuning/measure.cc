@@ -22,6 +22,26 @@ constexpr size_t kSamples = 5;
 // The number of candidates that are sampled repeatedly: those that are fastest in one sample.
 constexpr size_t kFinalists = 4;
 
+constexpr double kMostDeviation = 0.05;  // of results that agree, by the norm
+
+constexpr int64_t kSummaryBytes =
+    int64_t{sizeof(uint64_t)} +
+    static_cast<int64_t>(kMostResults * sizeof(double)) * kMostSketchSums;
+
+int64_t ElementsOf(const Area& area, int64_t bytes) {
+  return bytes / (area.type == ElementType::kFloat32 ? 4 : 2);
+}
+
+// NaN agrees with nothing.
+bool Agree(const std::vector<double>& one, const std::vector<double>& other) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < one.size(); ++i) {
+    difference += (one[i] - other[i]) * (one[i] - other[i]);
+    norm += one[i] * one[i];
+  }
+  return difference <= kMostDeviation * kMostDeviation * norm;
+}
+
 // Returns the candidates that may turn out to be the fastest, in their order. The first one always
 // stays, since it is used unless another is clearly faster.
 std::vector<size_t> ChooseFinalists(std::vector<Fastest> measured) {
@@ -48,21 +68,21 @@ bool IsFaster(float milliseconds, float least_before) {
 absl::StatusOr<TuningBench> TuningBench::Create(int gpu, int64_t bytes) {
   Layout sizes(nullptr);
   sizes.Take(bytes);
-  const int64_t fingerprint_at = sizes.used_bytes();
-  sizes.Take(sizeof(uint64_t));
+  const int64_t summary_at = sizes.used_bytes();
+  sizes.Take(kSummaryBytes);
   ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(gpu, sizes.used_bytes()));
-  ASSIGN_OR_RETURN(PinnedMemory fingerprint, PinnedMemory::Allocate(gpu, sizeof(uint64_t)));
+  ASSIGN_OR_RETURN(PinnedMemory summary_of_host, PinnedMemory::Allocate(gpu, kSummaryBytes));
   ASSIGN_OR_RETURN(CudaStreamHandle stream,
                    CudaStreamHandle::Create(gpu, CudaStreamHandle::Priority::kNormal));
   ASSIGN_OR_RETURN(CudaEvent begin, CudaEvent::Create(gpu, CudaEvent::Timing::kOn));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(gpu, CudaEvent::Timing::kOn));
   const Area all = {
       .begin = memory.data(), .row_bytes = sizes.used_bytes(), .pitch_bytes = sizes.used_bytes()};
-  auto* const on_device = reinterpret_cast<unsigned long long*>(memory.data() + fingerprint_at);
+  std::byte* const summary = memory.data() + summary_at;
   TuningBench bench({.stream = std::move(stream),
                      .memory = std::move(memory),
-                     .fingerprint = on_device,
-                     .fingerprint_of_host = std::move(fingerprint),
+                     .summary = summary,
+                     .summary_of_host = std::move(summary_of_host),
                      .begin = std::move(begin),
                      .end = std::move(end)});
   RETURN_IF_ERROR(bench.Fill(all, 0));
@@ -96,27 +116,49 @@ absl::Status TuningBench::Run(const Trial& trial, size_t candidate) const {
   return absl::UnimplementedError(status.message());
 }
 
-absl::StatusOr<uint64_t> TuningBench::FingerprintOfRun(const Trial& trial, size_t candidate,
-                                                       int filling) const {
+absl::StatusOr<TuningBench::Summary> TuningBench::SummaryOfRun(const Trial& trial, size_t candidate,
+                                                               int filling) const {
+  STAGECOACH_CHECK(trial.results.size() <= kMostResults, "too many results");
   for (const Area& result : trial.results) RETURN_IF_ERROR(Fill(result, filling));
   if (trial.workspace.row_bytes > 0) RETURN_IF_ERROR(Fill(trial.workspace, filling));
-  RETURN_IF_ERROR(Fill({.begin = parts_.fingerprint, .row_bytes = sizeof(uint64_t)}, 0));
+  RETURN_IF_ERROR(Fill({.begin = parts_.summary, .row_bytes = kSummaryBytes}, 0));
   RETURN_IF_ERROR(Run(trial, candidate));
+  auto* const fingerprint = reinterpret_cast<unsigned long long*>(parts_.summary);
+  auto* sums = reinterpret_cast<double*>(parts_.summary + sizeof(uint64_t));
+  Summary summary;
   for (const Area& result : trial.results) {
     constexpr int64_t kWordBytes = sizeof(uint32_t);
     const int64_t bytes = (result.rows - 1) * result.pitch_bytes + result.row_bytes;
-    RETURN_IF_ERROR(CudaStatus(
-        LaunchFingerprint(stream(), (bytes + kWordBytes - 1) / kWordBytes,
-                          static_cast<const uint32_t*>(result.begin), parts_.fingerprint),
-        "LaunchFingerprint"));
+    RETURN_IF_ERROR(
+        CudaStatus(LaunchFingerprint(stream(), (bytes + kWordBytes - 1) / kWordBytes,
+                                     static_cast<const uint32_t*>(result.begin), fingerprint),
+                   "LaunchFingerprint"));
+    const SketchArguments sketch = {.rows = result.rows,
+                                    .columns = ElementsOf(result, result.row_bytes),
+                                    .pitch = ElementsOf(result, result.pitch_bytes),
+                                    .matrix = result.begin,
+                                    .sums = sums};
+    RETURN_IF_ERROR(CudaStatus(LaunchSketch(stream(), result.type, sketch), "LaunchSketch"));
+    const int64_t count = SketchSums(sketch.rows * sketch.columns);
+    summary.sketches.emplace_back(static_cast<size_t>(count));
+    sums += count;
   }
-  RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(parts_.fingerprint_of_host.data(), parts_.fingerprint,
-                                             sizeof(uint64_t), cudaMemcpyDeviceToHost, stream()),
+  const auto* const from = reinterpret_cast<std::byte*>(sums);
+  const auto bytes = static_cast<size_t>(from - parts_.summary);
+  RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(parts_.summary_of_host.data(), parts_.summary, bytes,
+                                             cudaMemcpyDeviceToHost, stream()),
                              "cudaMemcpyAsync"));
   RETURN_IF_ERROR(Finish());
-  uint64_t fingerprint = 0;
-  std::memcpy(&fingerprint, parts_.fingerprint_of_host.data(), sizeof(fingerprint));
-  return fingerprint;
+  const std::byte* next = parts_.summary_of_host.data();
+  const auto take = [&](void* to, size_t size) {
+    std::memcpy(to, next, size);
+    next += size;
+  };
+  take(&summary.fingerprint, sizeof(summary.fingerprint));
+  for (std::vector<double>& sketch : summary.sketches) {
+    take(sketch.data(), sketch.size() * sizeof(double));
+  }
+  return summary;
 }
 
 absl::StatusOr<float> TuningBench::Time(const Trial& trial, size_t candidate, int runs) const {
@@ -134,12 +176,19 @@ absl::StatusOr<float> TuningBench::Time(const Trial& trial, size_t candidate, in
   return milliseconds / static_cast<float>(runs);
 }
 
-absl::StatusOr<float> TuningBench::Measure(const Trial& trial, size_t candidate,
-                                           size_t samples) const {
+absl::StatusOr<float> TuningBench::Measure(const Trial& trial, size_t candidate, size_t samples,
+                                           Summary& expected) const {
   // These calls also load the kernel.
-  ASSIGN_OR_RETURN(const uint64_t once, FingerprintOfRun(trial, candidate, 0x00));
-  ASSIGN_OR_RETURN(const uint64_t again, FingerprintOfRun(trial, candidate, 0xFF));
-  if (once != again) return absl::UnimplementedError("its bits differ from run to run");
+  ASSIGN_OR_RETURN(const Summary once, SummaryOfRun(trial, candidate, 0x00));
+  ASSIGN_OR_RETURN(const Summary again, SummaryOfRun(trial, candidate, 0xFF));
+  if (once.fingerprint != again.fingerprint) {
+    return absl::UnimplementedError("its bits differ from run to run");
+  }
+  if (expected.sketches.empty()) expected = once;
+  for (size_t i = 0; i < once.sketches.size(); ++i) {
+    if (Agree(expected.sketches[i], once.sketches[i])) continue;
+    return absl::UnimplementedError("it computes other numbers than the others");
+  }
   ASSIGN_OR_RETURN(const float estimate, Time(trial, candidate, 1));
   const float wanted = kSampleMs / std::max(estimate, kSampleMs / kMaxRuns);
   const int runs = static_cast<int>(std::ceil(std::min(wanted, kMaxRuns)));
@@ -154,11 +203,11 @@ absl::StatusOr<float> TuningBench::Measure(const Trial& trial, size_t candidate,
 
 absl::StatusOr<std::vector<Fastest>> TuningBench::MeasureEach(const Trial& trial,
                                                               const std::vector<size_t>& candidates,
-                                                              size_t samples,
+                                                              size_t samples, Summary& expected,
                                                               absl::Status& refusal) const {
   std::vector<Fastest> measured;
   for (const size_t candidate : candidates) {
-    const absl::StatusOr<float> milliseconds = Measure(trial, candidate, samples);
+    const absl::StatusOr<float> milliseconds = Measure(trial, candidate, samples, expected);
     if (absl::IsUnimplemented(milliseconds.status())) {
       refusal = milliseconds.status();
       continue;
@@ -174,9 +223,12 @@ absl::StatusOr<Fastest> TuningBench::FindFastest(const Trial& trial) const {
   std::vector<size_t> all(trial.candidates);
   std::iota(all.begin(), all.end(), size_t{0});
   absl::Status refusal;
-  ASSIGN_OR_RETURN(std::vector<Fastest> measured, MeasureEach(trial, all, /*samples=*/1, refusal));
-  ASSIGN_OR_RETURN(const std::vector<Fastest> finalists,
-                   MeasureEach(trial, ChooseFinalists(std::move(measured)), kSamples, refusal));
+  Summary expected;
+  ASSIGN_OR_RETURN(std::vector<Fastest> measured,
+                   MeasureEach(trial, all, /*samples=*/1, expected, refusal));
+  ASSIGN_OR_RETURN(
+      const std::vector<Fastest> finalists,
+      MeasureEach(trial, ChooseFinalists(std::move(measured)), kSamples, expected, refusal));
   if (finalists.empty()) {
     return base::Annotate(refusal, "none of the candidates can be used; the last one");
   }

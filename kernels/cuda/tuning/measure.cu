@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/tuning/measure_kernels.h"
 
@@ -53,7 +54,35 @@ __global__ void __launch_bounds__(kThreads)
   atomicAdd(sum, static_cast<unsigned long long>(own));
 }
 
+constexpr int kWarps = kThreads / kWarp;  // of a block, each of which has a sum
+static_assert(kMaxBlocks * kWarps == kMostSketchSums);
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) SketchKernel(const SketchArguments a) {
+  double own = 0.0;
+  ForEachOfGrid(a.rows * a.columns, [&](int64_t i) {
+    const int64_t row = i / a.columns;
+    const double value =
+        ToFloat(static_cast<const T*>(a.matrix)[row * a.pitch + (i - row * a.columns)]);
+    own += (Mix(static_cast<uint64_t>(i)) & 1U) == 0 ? value : -value;
+  });
+#pragma unroll
+  for (int other = kWarp / 2; other > 0; other /= 2) {
+    own += __shfl_xor_sync(0xFFFFFFFFU, own, other);
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread % kWarp == 0) a.sums[blockIdx.x * kWarps + thread / kWarp] = own;
+}
+
 }  // namespace
+
+int64_t SketchSums(int64_t elements) { return int64_t{BlocksFor(elements)} * kWarps; }
+
+cudaError_t LaunchSketch(cudaStream_t stream, ElementType type, const SketchArguments& arguments) {
+  return Launch(
+      type == ElementType::kFloat32 ? SketchKernel<float> : SketchKernel<__nv_bfloat16>,
+      dim3(BlocksFor(arguments.rows * arguments.columns)), dim3(kThreads), 0, stream, arguments);
+}
 
 cudaError_t LaunchFillUniform(cudaStream_t stream, ElementType type, int64_t elements,
                               uint32_t seed, void* to) {

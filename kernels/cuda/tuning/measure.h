@@ -38,6 +38,7 @@ class Layout {
 struct Area {
   void* begin = nullptr;
   int64_t row_bytes = 0, pitch_bytes = 0, rows = 1;
+  ElementType type = ElementType::kFloat32;  // of results
 };
 
 // The candidates to try.
@@ -47,8 +48,8 @@ struct Trial {
   std::function<absl::Status(cudaStream_t stream, size_t candidate)> run;
   // Timed with each run; empty: nothing follows.
   std::function<absl::Status(cudaStream_t stream)> follow;
-  // The areas that a run writes; the gaps between rows stay untouched. The last word of each row
-  // may extend beyond it.
+  // The areas that a run writes, at most kMostResults; the gaps between rows stay untouched. The
+  // last word of each row may extend beyond it.
   std::vector<Area> results;
   Area workspace = {};  // scratch that a run may use
 };
@@ -57,6 +58,8 @@ struct Fastest {
   size_t candidate = 0;
   float milliseconds = 0.0F;  // of a run and the work that follows it
 };
+
+inline constexpr size_t kMostResults = 3;
 
 // Returns whether a way to compute that comes later in an order of preference counts as faster:
 // times vary, so it must take 2 % less.
@@ -75,9 +78,11 @@ class TuningBench {
   // less power, and run faster.
   absl::Status FillUniform(void* operand, int64_t elements, ElementType type, uint32_t seed) const;
 
-  // Returns the candidate to use: of those that run, and produce the same bits when they run again
-  // on other contents of results and workspace, the one that takes the least time. Candidates are
-  // in an order of preference (IsFaster).
+  // Returns the candidate to use: of those that run, produce the same bits when they run again on
+  // other contents of results and workspace, and agree with the first that does, the one that takes
+  // the least time. Candidates are in an order of preference (IsFaster). Results agree if each area
+  // is within 5 % of the other by the norm of the difference: what rounds otherwise stays far below
+  // that, and what computes something else does not.
   //
   // A sample consists of as many runs, up to 16, as take about a millisecond. One sample is taken
   // of every candidate, and then the median of five of the first candidate and of the three others
@@ -92,27 +97,36 @@ class TuningBench {
   struct Parts {
     CudaStreamHandle stream;
     DeviceMemory memory;
-    unsigned long long* fingerprint;  // at the end of the memory
-    PinnedMemory fingerprint_of_host;
+    // At the end of the memory: a fingerprint, and room for the sketches of all results
+    // (measure_kernels.h). The host has a copy.
+    std::byte* summary;
+    PinnedMemory summary_of_host;
     CudaEvent begin, end;
+  };
+  // The results of a run.
+  struct Summary {
+    uint64_t fingerprint = 0;
+    std::vector<std::vector<double>> sketches;  // of each area
   };
 
   explicit TuningBench(Parts parts) : parts_(std::move(parts)) {}
 
   // Returns the median of `samples`, in milliseconds. Unimplemented if the candidate does not run,
-  // or does not repeat its bits; other errors are the GPU's.
-  absl::StatusOr<float> Measure(const Trial& trial, size_t candidate, size_t samples) const;
+  // does not repeat its bits, or does not agree with `expected`, which is set if it is empty; other
+  // errors are the GPU's.
+  absl::StatusOr<float> Measure(const Trial& trial, size_t candidate, size_t samples,
+                                Summary& expected) const;
   // Returns those of `candidates` that can be used, in their order. Sets `refusal` to the last
   // reason why one cannot.
   absl::StatusOr<std::vector<Fastest>> MeasureEach(const Trial& trial,
                                                    const std::vector<size_t>& candidates,
-                                                   size_t samples, absl::Status& refusal) const;
+                                                   size_t samples, Summary& expected,
+                                                   absl::Status& refusal) const;
   absl::Status Fill(const Area& area, int byte) const;
   absl::Status Run(const Trial& trial, size_t candidate) const;
-  // Returns the fingerprint of the results of one run, before which they and the workspace are
-  // filled with bytes `filling`.
-  absl::StatusOr<uint64_t> FingerprintOfRun(const Trial& trial, size_t candidate,
-                                            int filling) const;
+  // Summarizes the results of one run, before which they and the workspace are filled with bytes
+  // `filling`.
+  absl::StatusOr<Summary> SummaryOfRun(const Trial& trial, size_t candidate, int filling) const;
   // Returns the time of each of `runs` back-to-back runs, in milliseconds.
   absl::StatusOr<float> Time(const Trial& trial, size_t candidate, int runs) const;
   absl::Status Finish() const;

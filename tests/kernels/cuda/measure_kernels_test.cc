@@ -1,12 +1,16 @@
 #include "kernels/cuda/tuning/measure_kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/random_tensor.h"
 
 namespace stagecoach::kernels::measure_kernels_test {
 namespace {
@@ -19,6 +23,8 @@ using ::testing::Ge;
 using testing::InEveryOrder;
 using testing::kActivationTypes;
 using ::testing::Le;
+using testing::RandomNormal;
+using testing::RoundedTo;
 
 using Values = std::vector<double>;
 
@@ -83,6 +89,59 @@ TEST(CudaFingerprint, DependsOnEveryWordAndEveryBit) {
 
 TEST(CudaFingerprint, DependsOnPlaces) {
   EXPECT_NE(Fingerprint({1, 2, 3, 4}), Fingerprint({1, 3, 2, 4}));
+}
+
+// Returns the sketch of a matrix whose rows have a gap behind them.
+Values Sketch(DType type, int64_t rows, int64_t columns, const std::vector<float>& values) {
+  const auto count = static_cast<size_t>(SketchSums(rows * columns));
+  return InEveryOrder([&](EmulatedGpu& gpu) {
+    const Tensor matrix = gpu.Operand(type, values);
+    const Tensor sums = gpu.Integers(std::vector<int32_t>(2 * count, -1));
+    EXPECT_EQ(LaunchSketch(gpu.stream(), ElementTypeOf(type),
+                           {.rows = rows,
+                            .columns = columns,
+                            .pitch = columns + 2,
+                            .matrix = matrix.data,
+                            .sums = reinterpret_cast<double*>(sums.i32())}),
+              cudaSuccess);
+    const Values words = gpu.Values(sums);
+    Values found;
+    for (size_t i = 0; i < count; ++i) {
+      const auto word = [&](size_t k) {
+        return uint64_t{static_cast<uint32_t>(static_cast<int32_t>(words[2 * i + k]))};
+      };
+      found.push_back(std::bit_cast<double>(word(0) | word(1) << 32));
+    }
+    return std::vector<Values>{found};
+  })[0];
+}
+
+double SquaresOf(const Values& values) {
+  return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
+}
+
+TEST(CudaSketch, HasAboutTheNormOfAMatrixAndLeavesGapsOut) {
+  for (const DType type : kActivationTypes) {
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {30, 998}}) {
+      std::vector<float> values =
+          RoundedTo(type, RandomNormal(rows * (columns + 2), static_cast<uint64_t>(rows)));
+      double expected = 0.0;
+      for (int64_t i = 0; i < rows * columns; ++i) {
+        const double value = values[static_cast<size_t>(i / columns * (columns + 2) + i % columns)];
+        expected += value * value;
+      }
+      const Values sketch = Sketch(type, rows, columns, values);
+      EXPECT_NEAR(SquaresOf(sketch) / expected, 1.0, rows == 1 ? 1e-6 : 0.5);
+      // The same numbers elsewhere have another sketch.
+      if (rows > 1) {
+        std::swap(values[0], values[1]);
+        EXPECT_NE(Sketch(type, rows, columns, values), sketch);
+      }
+      values.back() = values[values.size() - 2] = 1e30F;
+      std::swap(values[0], values[rows > 1 ? 1 : 0]);
+      EXPECT_EQ(Sketch(type, rows, columns, values), sketch);
+    }
+  }
 }
 
 }  // namespace

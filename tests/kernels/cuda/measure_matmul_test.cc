@@ -134,6 +134,22 @@ TEST_F(MeasureMatmul, NeverChoosesWhatGivesOtherBitsOnEveryRun) {
   }
 }
 
+// The first that runs is what the others must agree with.
+TEST_F(MeasureMatmul, NeverChoosesWhatComputesOtherNumbers) {
+  for (const Product& product : Products()) {
+    const std::vector<int32_t> ids = CandidatesOf(product);
+    for (size_t i = 1; i < ids.size(); ++i) {
+      cuda::BlasFaults faults = Times(ids, ids[i], 50);
+      faults.wrong = {ids[i]};
+      cuda::SetBlasFaults(faults);
+      EXPECT_EQ(Measure(product), ids.front()) << product.ToString();
+      faults.failing = {ids.front()};
+      cuda::SetBlasFaults(faults);
+      EXPECT_EQ(Measure(product) == ids[i], i == 1) << product.ToString();
+    }
+  }
+}
+
 TEST_F(MeasureMatmul, PassesOverWhatFailsToRun) {
   for (const Product& product : Products()) {
     const std::vector<int32_t> ids = CandidatesOf(product);

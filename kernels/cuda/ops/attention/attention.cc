@@ -74,7 +74,8 @@ Area AreaOf(const HeadsOf<void*>& heads, int64_t count, const AttentionArguments
   return {.begin = heads.data,
           .row_bytes = count * a.head_size * kElementBytes,
           .pitch_bytes = heads.stride * kElementBytes,
-          .rows = a.samples * a.positions};
+          .rows = a.samples * a.positions,
+          .type = ElementType::kBfloat16};
 }
 
 Candidate OurKernels(Choice choice,

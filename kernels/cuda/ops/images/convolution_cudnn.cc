@@ -130,10 +130,12 @@ class ConvolutionPlan::Bench {
     switch (plan_.pass_) {
       case ConvolutionPass::kForward:
         return {.begin = const_cast<void*>(operands_.outputs),
-                .row_bytes = e.output_elements() * element_bytes()};
+                .row_bytes = e.output_elements() * element_bytes(),
+                .type = type()};
       case ConvolutionPass::kBackwardInput:
         return {.begin = const_cast<void*>(operands_.images),
-                .row_bytes = e.image_elements() * element_bytes()};
+                .row_bytes = e.image_elements() * element_bytes(),
+                .type = type()};
       case ConvolutionPass::kBackwardWeight:
         break;
     }

@@ -110,10 +110,13 @@ absl::StatusOr<size_t> Measure(int gpu, bool starts_early, const LinearShape& sh
                                                       [&] { return issue(stream, candidate); });
                      },
                  .follow = {},
-                 .results = {{.begin = operands.arguments.y, .row_bytes = y_bytes}},
+                 .results = {{.begin = operands.arguments.y,
+                              .row_bytes = y_bytes,
+                              .type = ElementTypeOf(kType)}},
                  .workspace = operands.workspace};
   if (operands.arguments.z != nullptr) {
-    trial.results.push_back({.begin = operands.arguments.z, .row_bytes = y_bytes});
+    trial.results.push_back(
+        {.begin = operands.arguments.z, .row_bytes = y_bytes, .type = ElementTypeOf(kType)});
   }
   ASSIGN_OR_RETURN(const Fastest fastest, bench.FindFastest(trial));
   return fastest.candidate;

@@ -80,8 +80,17 @@ size_t NeededWorkspaceBytes(const Product& product, const Algorithm& algorithm) 
                                               : more->second;
 }
 
-std::function<void()> RunOf(const Product& product, bool unsteady) {
-  if (!unsteady) return [product] { Compute(product); };
+std::function<void()> RunOf(const Product& product, const BlasFaults& faults, int32_t algorithm) {
+  if (faults.wrong.contains(algorithm)) {
+    return [product] {
+      Compute(product);
+      for (int64_t i = 0; i < product.m * product.n; ++i) {
+        const int64_t row = i % product.m, column = i / product.m;
+        product.d.Set(row, column, 0.9F * product.d.Get(row, column));
+      }
+    };
+  }
+  if (!faults.unsteady.contains(algorithm)) return [product] { Compute(product); };
   return [product] {
     static int64_t run = 0;  // operations run one at a time
     Compute(product);
@@ -129,11 +138,10 @@ cublasStatus_t Launch(Product product, const cublasLtMatmulAlgo_t* algo, void* w
   const int64_t extra_ns =
       (extra == faults.extra_ns.end() ? 0 : extra->second) +
       (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : faults.epilogue_extra_ns);
-  const cudaError_t error =
-      Enqueue(stream, {.name = "cublasLtMatmul",
-                       .ready = nullptr,
-                       .run = RunOf(product, faults.unsteady.contains(algorithm.id)),
-                       .extra_ns = extra_ns});
+  const cudaError_t error = Enqueue(stream, {.name = "cublasLtMatmul",
+                                             .ready = nullptr,
+                                             .run = RunOf(product, faults, algorithm.id),
+                                             .extra_ns = extra_ns});
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

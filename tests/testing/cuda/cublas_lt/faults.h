@@ -31,6 +31,8 @@ struct BlasFaults {
   std::set<int32_t> failing;
   // Algorithms that produce other bits on every run.
   std::set<int32_t> unsteady;
+  // Algorithms whose results are a tenth too small.
+  std::set<int32_t> wrong;
   // Time of the GPU's clock that a run takes in addition to its time here.
   std::map<int32_t, int64_t> extra_ns;
   // Additional time for runs of products with an epilogue.
