@@ -64,7 +64,7 @@ class ModelSteps:
                 for recompute in ("none", "full")]
         _all_of([*runs, lambda: self._beside_torch(log, _TORCH_LLAMA)])
 
-    def adapters(self, log):
+    def lora(self, log):
         """Of weights in bfloat16, and in 4 bits."""
         runs = [lambda quantize=quantize: self._train(
             log, works.ADAPTERS, self.sizes.adapters, 1, 1, quantize=quantize)

@@ -25,7 +25,7 @@ _NCCL_RANKS = 4
 # Orders that differ in which messages are one group, with two stages on a device or one.
 _SCHEDULES_OF_NCCL = ("1f1b", "dualpipe-v", "interleaved", "auto")
 # Groups of steps that --only may name. Each fits into the minutes of all.
-_MODELS, _IMAGES, _OTHERS = "transformers", "images", "others"
+_MODELS, _ADAPTERS, _IMAGES, _OTHERS = "transformers", "adapters", "images", "others"
 # Their tests tell most, and are listed first.
 _FIRST_TESTS = ("cuda_ops_gpu_test", "engine_cuda_gpu_test")
 # A test program runs as so many processes at the same time.
@@ -67,7 +67,7 @@ class GpuCheck:
         self.models = ModelSteps(self, works.works(small))
 
     def steps(self):
-        every = (_MODELS, _IMAGES, _OTHERS)
+        every = (_MODELS, _ADAPTERS, _IMAGES, _OTHERS)
         first = {
             Programs.PACKED: [Step("unpack", "Unpack the programs built beforehand", 10, self.unpack,
                                    is_needed=True)],
@@ -87,8 +87,10 @@ class GpuCheck:
             Step("torch", "The same in PyTorch", 79, self.models.torch),
             Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
                  is_extra=True),
-            Step("adapters", "Adapters of 8 blocks of Llama 3 8B, here and in PyTorch", 100,
-                 self.models.adapters, is_extra=True),
+        ]
+        adapters = [
+            Step("lora", "Adapters of 8 blocks of Llama 3 8B, here and in PyTorch", 150,
+                 self.models.lora, is_extra=True),
         ]
         images = [
             Step("resnets", "ResNet-50 and ResNet-18, steps of 256 and 512 images", 70,
@@ -106,10 +108,10 @@ class GpuCheck:
             Step("synccheck", "compute-sanitizer synccheck", 7, self.sanitizer("synccheck")),
             Step("initcheck", "compute-sanitizer initcheck", 7, self.sanitizer("initcheck")),
         ]
-        for group, steps in ((_MODELS, models), (_IMAGES, images), (_OTHERS, others)):
+        for group, steps in zip(every, (models, adapters, images, others)):
             for step in steps:
                 step.groups = step.groups or (group,)
-        return first[self.programs] + models + images + others
+        return first[self.programs] + models + adapters + images + others
 
     @property
     def stagecoach(self):

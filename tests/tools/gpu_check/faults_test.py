@@ -36,6 +36,8 @@ FAULTS = {
                               GARBAGE: "not all tokens were generated"}),
     "llama": (STAGECOACH, {MISSING: "No such file", CRASH: "recompute full: no output",
                            GARBAGE: "Llama 1.1B, 1 x 8, recompute full: }{"}),
+    "lora": (STAGECOACH, {MISSING: "No such file", CRASH: "1 x 4, nf4: no output",
+                          GARBAGE: "adapters of 8 blocks of Llama 3 8B, 1 x 4: }{"}),
     "torch": (PYTHON, {MISSING: "No such file", CRASH: "gpt2 compiled bf16: status -11, and no figure",
                        GARBAGE: "network cuda-graphs bf16: status 0, and no figure"}),
     "resnets": (STAGECOACH, {MISSING: "No such file", CRASH: "ResNet-50, 8 x 32, 4 stages: no output",

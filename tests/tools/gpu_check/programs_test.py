@@ -17,7 +17,7 @@ from gpu import works
 from gpu.check import PASSED, SKIPPED
 
 # All but those that no flag changes, or that other tests run on emulated GPUs.
-STEPS = ("devices,gpt2,attention,generate,step,torch,llama,resnets,torch-resnets,train,stages,"
+STEPS = ("devices,gpt2,attention,generate,step,torch,llama,lora,resnets,torch-resnets,train,stages,"
          "kernels")
 PROGRAMS = ("tools/stagecoach", "bench/cuda_bench", "tests/kernels/cuda/cuda_kernels_gpu_test")
 
@@ -43,13 +43,14 @@ class ProgramsTest(Folder):
                  "PYTHONPATH": str(self.folder / "torch")},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         statuses = {step["step"]: step["status"] for step in self.results()["steps"]}
-        expected = {name: SKIPPED if name in ("torch", "llama", "torch-resnets") else PASSED
+        expected = {name: SKIPPED if name in ("torch", "llama", "lora", "torch-resnets") else PASSED
                     for name in STEPS.split(",")}
         self.assertEqual(statuses, expected, process.stdout)
 
     def test_know_the_models_in_their_full_sizes(self):
         full = works.FULL
-        cases = [(model, ["--context", str(model.context)]) for model in (full.gpt2, full.llama)]
+        cases = [(model, ["--context", str(model.context)])
+                 for model in (full.gpt2, full.llama, full.adapters)]
         cases += [(model, ["--data", model.data]) for model in (full.resnet50, full.resnet18)]
         for model, of_data in cases:
             process = subprocess.run(

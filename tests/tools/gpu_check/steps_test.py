@@ -289,6 +289,8 @@ class ProgramTest(Folder):
                                        "racecheck", "synccheck", "initcheck"])
         _, found = self.gpu_check("images", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "resnets", "torch-resnets"])
+        _, found = self.gpu_check("adapters", "--minutes", "0.01")
+        self.assertEqual(list(found), ["devices", "lora"])
         _, found = self.gpu_check("transformers", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "gpt2", "attention", "generate", "step",
                                        "torch", "llama"])
@@ -353,7 +355,7 @@ class PlanTest(Folder):
             names = [step.name for step in check.steps()]
             self.assertEqual(len(set(names)), len(names))
             self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
-            for only in (None, "transformers", "images", "others"):
+            for only in (None, "transformers", "adapters", "images", "others"):
                 plan = chosen_steps(check.steps(), only)
                 self.assertLess(sum(step.limit_s for step in plan), minutes * 60)
 
