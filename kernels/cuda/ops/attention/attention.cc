@@ -20,6 +20,7 @@
 #include "kernels/cuda/ops/attention/attention_cudnn.h"
 #include "kernels/cuda/ops/attention/attention_kernels.h"
 #include "kernels/cuda/ops/attention/attention_shape.h"
+#include "kernels/cuda/ops/attention/attention_steps.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/handles.h"
@@ -29,133 +30,6 @@
 
 namespace stagecoach::kernels {
 namespace {
-
-// The operands of a call.
-struct Operands {
-  AttentionArguments arguments;  // without row sums
-  float* row_sums = nullptr;     // (B, H, T), not computed yet
-  std::byte* cudnn_scratch = nullptr;
-
-  AttentionArguments WithRowSums() const {
-    AttentionArguments with = arguments;
-    with.row_sums = row_sums;
-    return with;
-  }
-};
-
-// One of several ways to compute the same result, each with its own order, so that their bits
-// differ.
-struct Candidate {
-  Choice choice;
-  std::function<absl::Status(cudaStream_t stream, const Operands& operands)> launch;
-  // Returns true if the next run compiles or loads nothing; null: no run ever does.
-  std::function<bool()> has_run;
-};
-
-// A part of a call that is launched as a unit.
-struct Step {
-  const char* name;
-  std::vector<Candidate> candidates;  // in an order of preference
-  // Returns the areas that it writes; it writes nothing else.
-  std::function<std::vector<Area>(const AttentionArguments& a)> results;
-  std::string library;         // the library of some candidates, or ""
-  bool may_be_others = false;  // a machine with the library may have more candidates, even if there
-                               // is only one here
-  size_t taken = 0;
-
-  absl::Status Launch(cudaStream_t stream, const Operands& operands) const {
-    return base::Annotate(candidates[taken].launch(stream, operands), name);
-  }
-};
-
-// Returns the area of the heads of every position.
-Area AreaOf(const HeadsOf<void*>& heads, int64_t count, const AttentionArguments& a) {
-  constexpr int64_t kElementBytes = SizeOf(DType::kBfloat16);
-  return {.begin = heads.data,
-          .row_bytes = count * a.head_size * kElementBytes,
-          .pitch_bytes = heads.stride * kElementBytes,
-          .rows = a.samples * a.positions,
-          .type = ElementType::kBfloat16};
-}
-
-Candidate OurKernels(Choice choice,
-                     std::function<cudaError_t(cudaStream_t, const AttentionArguments&)> launch) {
-  return {.choice = std::move(choice),
-          .launch =
-              [launch = std::move(launch)](cudaStream_t stream, const Operands& operands) {
-                return CudaStatus(launch(stream, operands.WithRowSums()), "launch");
-              },
-          .has_run = nullptr};
-}
-
-// Returns what tells the tile apart from the others of its head size.
-Choice ChoiceOf(const AttentionTile& tile) {
-  Choice choice = {{"rows", tile.rows}, {"step", tile.step}, {"warps", tile.warps}};
-  if (tile.stages > 0) choice["stages"] = tile.stages;
-  return choice;
-}
-
-// Adds those that need at most `shared_bytes` of shared memory per block.
-void AddTiles(std::span<const AttentionTile> tiles, int64_t head_size, int64_t shared_bytes,
-              std::vector<Candidate>& candidates) {
-  for (const AttentionTile& tile : tiles) {
-    if (tile.head_size != head_size || tile.shared_bytes > shared_bytes) continue;
-    candidates.push_back(OurKernels(ChoiceOf(tile), tile.launch));
-  }
-}
-
-std::vector<Area> ForwardResults(const AttentionArguments& a) {
-  const int64_t bytes = a.samples * a.positions * a.heads * SizeOf(DType::kFloat32);
-  return {AreaOf({a.y, a.heads * a.head_size}, a.heads, a),
-          {.begin = a.statistics, .row_bytes = bytes}};
-}
-std::vector<Area> KeyResults(const AttentionArguments& a) {
-  return {AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
-}
-std::vector<Area> QueryResults(const AttentionArguments& a) { return {AreaOf(a.dq, a.heads, a)}; }
-std::vector<Area> BackwardResults(const AttentionArguments& a) {
-  return {AreaOf(a.dq, a.heads, a), AreaOf(a.dk, a.kv_heads, a), AreaOf(a.dv, a.kv_heads, a)};
-}
-
-// Our kernels: forward, and the parts of backward after the row sums.
-struct OurSteps {
-  Step forward;
-  std::vector<Step> backward;
-};
-
-// Returns the tiled kernels that the GPU has what they need for.
-OurSteps TiledSteps(const AttentionShape& shape, const Tuner& tuner) {
-  const bool by_warpgroups = tuner.has_warpgroup_products() && !IsRestricted(shape);
-  const auto step = [&](const char* name, std::span<const AttentionTile> tiles,
-                        std::span<const AttentionTile> tiles_of_warpgroups, auto results) {
-    Step made = {.name = name, .candidates = {}, .results = results};
-    const int64_t shared_bytes = tuner.block_shared_bytes();
-    AddTiles(tiles, shape.head_size, shared_bytes, made.candidates);
-    if (by_warpgroups) {
-      AddTiles(tiles_of_warpgroups, shape.head_size, shared_bytes, made.candidates);
-    }
-    return made;
-  };
-  return {.forward = step("attention forward", AttentionForwardTiles(), {}, ForwardResults),
-          .backward = {step("attention dk dv", AttentionKeyTiles(), AttentionKeyTilesOfWarpgroups(),
-                            KeyResults),
-                       step("attention dq", AttentionQueryTiles(),
-                            AttentionQueryTilesOfWarpgroups(), QueryResults)}};
-}
-
-OurSteps PlainSteps(ElementType type) {
-  const auto step = [type](const char* name, auto launch, auto results) {
-    return Step{
-        .name = name,
-        .candidates = {OurKernels({},
-                                  [type, launch](cudaStream_t stream, const AttentionArguments& a) {
-                                    return launch(stream, type, a);
-                                  })},
-        .results = results};
-  };
-  return {.forward = step("attention forward", LaunchPlainAttentionForward, ForwardResults),
-          .backward = {step("attention backward", LaunchPlainAttentionBackward, BackwardResults)}};
-}
 
 class CudaAttention final : public AttentionOp {
  public:
@@ -167,15 +41,15 @@ class CudaAttention final : public AttentionOp {
         // The choice depends on type and head size alone: null addresses and strides of 0 stand for
         // the rest.
         is_tiled_(FitsAttentionTiles(type_, {.head_size = shape.head_size})),
-        our_steps_(is_tiled_ ? TiledSteps(shape, tuner) : PlainSteps(type_)),
+        our_steps_(is_tiled_ ? TiledAttentionSteps(shape, tuner) : PlainAttentionSteps(type_)),
         forward_(our_steps_.forward),
         backward_{.name = "attention backward",
                   .candidates = {{{{"tiles", 1}},
-                                  [this](cudaStream_t stream, const Operands& operands) {
+                                  [this](cudaStream_t stream, const AttentionOperands& operands) {
                                     return RunOurBackward(stream, operands);
                                   },
                                   nullptr}},
-                  .results = BackwardResults} {
+                  .results = AttentionBackwardResults} {
     row_sums_at_ = Take(rows() * shape_.heads * SizeOf(DType::kFloat32));
     if (turns()) {
       turns_at_ = Take(shape_.positions * shape_.head_size * SizeOf(DType::kFloat32));
@@ -197,7 +71,7 @@ class CudaAttention final : public AttentionOp {
   absl::Status Choose(Tuner& tuner, CudnnAttentions& cudnn) {
     if (tuner.measures() && cudnn_scratch_bytes_ > 0) AddCudnn(cudnn);
     RETURN_IF_ERROR(Choose(tuner, forward_));
-    for (Step& step : our_steps_.backward) RETURN_IF_ERROR(Choose(tuner, step));
+    for (AttentionStep& step : our_steps_.backward) RETURN_IF_ERROR(Choose(tuner, step));
     return Choose(tuner, backward_);
   }
 
@@ -206,7 +80,7 @@ class CudaAttention final : public AttentionOp {
   absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& documents,
                        const Tensor& statistics, const Tensor& y, std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(const Operands operands,
+    ASSIGN_OR_RETURN(const AttentionOperands operands,
                      Prepare(compute, {qkv.data, DocumentsOf(documents), statistics.f32(), y.data,
                                        nullptr, nullptr, workspace}));
     return forward_.Launch(compute, operands);
@@ -216,7 +90,7 @@ class CudaAttention final : public AttentionOp {
                              const Tensor& documents, const Tensor& y, const Tensor& statistics,
                              const Tensor& dqkv, std::byte* workspace) override {
     cudaStream_t const compute = AsCuda(stream).compute();
-    ASSIGN_OR_RETURN(const Operands operands,
+    ASSIGN_OR_RETURN(const AttentionOperands operands,
                      Prepare(compute, {qkv.data, DocumentsOf(documents), statistics.f32(), y.data,
                                        dy.data, dqkv.data, workspace}));
     return backward_.Launch(compute, operands);
@@ -252,28 +126,28 @@ class CudaAttention final : public AttentionOp {
 
   // Prepares the operands of the candidates; rotates queries and keys if the shape has rotary
   // positions.
-  absl::StatusOr<Operands> Prepare(cudaStream_t compute, const Places& places) const;
+  absl::StatusOr<AttentionOperands> Prepare(cudaStream_t compute, const Places& places) const;
   absl::Status Turn(cudaStream_t compute, std::byte* workspace,
                     AttentionArguments& arguments) const;
-  absl::Status FormRowSums(cudaStream_t compute, const Operands& operands) const;
-  absl::Status RunOurBackward(cudaStream_t compute, const Operands& operands) const;
+  absl::Status FormRowSums(cudaStream_t compute, const AttentionOperands& operands) const;
+  absl::Status RunOurBackward(cudaStream_t compute, const AttentionOperands& operands) const;
   absl::Status RunCudnn(CudnnAttention& cudnn, CudnnAttention::Pass pass, size_t way,
-                        cudaStream_t compute, const Operands& operands) const;
+                        cudaStream_t compute, const AttentionOperands& operands) const;
 
   void AddCudnn(CudnnAttentions& attentions);
-  absl::Status Choose(Tuner& tuner, Step& step) const;
+  absl::Status Choose(Tuner& tuner, AttentionStep& step) const;
   // The memory on which candidates are tried.
   struct Bench {
     TuningBench bench;
-    Operands operands;
+    AttentionOperands operands;
   };
   // Prepares the bench. The candidates of the previous steps have already been selected.
-  absl::StatusOr<Bench> PrepareBench(int gpu, const Step& step) const;
+  absl::StatusOr<Bench> PrepareBench(int gpu, const AttentionStep& step) const;
   // Returns the fastest candidate.
-  absl::StatusOr<size_t> Measure(int gpu, const Step& step) const;
+  absl::StatusOr<size_t> Measure(int gpu, const AttentionStep& step) const;
   // Returns whether the candidate runs. If it never has, it is run here, so that nothing is
   // compiled or loaded while work is captured.
-  bool Runs(int gpu, const Step& step, size_t candidate) const;
+  bool Runs(int gpu, const AttentionStep& step, size_t candidate) const;
   Places Arrange(Layout& layout) const;
 
   const AttentionShape shape_;
@@ -281,8 +155,8 @@ class CudaAttention final : public AttentionOp {
   const ElementType type_;
   const int64_t element_bytes_;
   const bool is_tiled_;
-  OurSteps our_steps_;
-  Step forward_, backward_;
+  OurAttentionSteps our_steps_;
+  AttentionStep forward_, backward_;
   int64_t workspace_bytes_ = 0;
   // Offsets in the workspace: dy y (B, H, T); with rotary positions also their rotations (T, D/2),
   // and rotated queries and keys (B, T, H + G, D); cuDNN's scratch.
@@ -290,20 +164,21 @@ class CudaAttention final : public AttentionOp {
   int64_t cudnn_scratch_at_ = 0, cudnn_scratch_bytes_ = 0;
 };
 
-absl::StatusOr<Operands> CudaAttention::Prepare(cudaStream_t compute, const Places& places) const {
-  Operands operands = {.arguments = {.samples = shape_.samples,
-                                     .positions = shape_.positions,
-                                     .heads = shape_.heads,
-                                     .kv_heads = shape_.kv_heads,
-                                     .head_size = shape_.head_size,
-                                     .factors = factors_,
-                                     .window = WindowOf(shape_),
-                                     .documents = places.documents,
-                                     .q = Heads<const void*>(places.qkv, 0),
-                                     .k = Heads<const void*>(places.qkv, shape_.heads),
-                                     .v = Heads<const void*>(places.qkv, turned_heads()),
-                                     .y = places.y,
-                                     .statistics = places.statistics}};
+absl::StatusOr<AttentionOperands> CudaAttention::Prepare(cudaStream_t compute,
+                                                         const Places& places) const {
+  AttentionOperands operands = {.arguments = {.samples = shape_.samples,
+                                              .positions = shape_.positions,
+                                              .heads = shape_.heads,
+                                              .kv_heads = shape_.kv_heads,
+                                              .head_size = shape_.head_size,
+                                              .factors = factors_,
+                                              .window = WindowOf(shape_),
+                                              .documents = places.documents,
+                                              .q = Heads<const void*>(places.qkv, 0),
+                                              .k = Heads<const void*>(places.qkv, shape_.heads),
+                                              .v = Heads<const void*>(places.qkv, turned_heads()),
+                                              .y = places.y,
+                                              .statistics = places.statistics}};
   if (places.workspace != nullptr) {
     operands.row_sums = reinterpret_cast<float*>(places.workspace + row_sums_at_);
     operands.cudnn_scratch = places.workspace + cudnn_scratch_at_;
@@ -324,19 +199,23 @@ absl::StatusOr<Operands> CudaAttention::Prepare(cudaStream_t compute, const Plac
   return operands;
 }
 
-absl::Status CudaAttention::FormRowSums(cudaStream_t compute, const Operands& operands) const {
+absl::Status CudaAttention::FormRowSums(cudaStream_t compute,
+                                        const AttentionOperands& operands) const {
   return CudaStatus(LaunchAttentionRowSums(compute, type_, operands.arguments, operands.row_sums),
                     "LaunchAttentionRowSums");
 }
 
-absl::Status CudaAttention::RunOurBackward(cudaStream_t compute, const Operands& operands) const {
+absl::Status CudaAttention::RunOurBackward(cudaStream_t compute,
+                                           const AttentionOperands& operands) const {
   RETURN_IF_ERROR(FormRowSums(compute, operands));
-  for (const Step& step : our_steps_.backward) RETURN_IF_ERROR(step.Launch(compute, operands));
+  for (const AttentionStep& step : our_steps_.backward)
+    RETURN_IF_ERROR(step.Launch(compute, operands));
   return absl::OkStatus();
 }
 
 absl::Status CudaAttention::RunCudnn(CudnnAttention& cudnn, CudnnAttention::Pass pass, size_t way,
-                                     cudaStream_t compute, const Operands& operands) const {
+                                     cudaStream_t compute,
+                                     const AttentionOperands& operands) const {
   const AttentionArguments& a = operands.arguments;
   RETURN_IF_ERROR(cudnn.Launch(compute, pass, way, a, operands.row_sums, operands.cudnn_scratch));
   if (pass == CudnnAttention::Pass::kForward || !turns()) return absl::OkStatus();
@@ -355,11 +234,11 @@ void CudaAttention::AddCudnn(CudnnAttentions& attentions) {
   const std::shared_ptr<CudnnAttention> cudnn = attentions.For(shape_);
   if (cudnn == nullptr) return;
   for (const auto pass : {CudnnAttention::Pass::kForward, CudnnAttention::Pass::kBackward}) {
-    Step& step = pass == CudnnAttention::Pass::kForward ? forward_ : backward_;
+    AttentionStep& step = pass == CudnnAttention::Pass::kForward ? forward_ : backward_;
     for (size_t way = 0; way < cudnn->ways(pass); ++way) {
       step.candidates.push_back(
           {cudnn->choice(pass, way),
-           [this, cudnn, pass, way](cudaStream_t stream, const Operands& operands) {
+           [this, cudnn, pass, way](cudaStream_t stream, const AttentionOperands& operands) {
              return RunCudnn(*cudnn, pass, way, stream, operands);
            },
            [cudnn, pass, way] { return cudnn->has_run(pass, way); }});
@@ -394,15 +273,15 @@ absl::Status CudaAttention::Turn(cudaStream_t compute, std::byte* workspace,
   return absl::OkStatus();
 }
 
-absl::Status CudaAttention::Choose(Tuner& tuner, Step& step) const {
-  const std::vector<Candidate>& candidates = step.candidates;
+absl::Status CudaAttention::Choose(Tuner& tuner, AttentionStep& step) const {
+  const std::vector<AttentionCandidate>& candidates = step.candidates;
   if (candidates.size() == 1 && !step.may_be_others) return absl::OkStatus();
   const std::string work = absl::StrCat(step.name, " bf16 ", TextOf(shape_));
   if (tuner.measures() && candidates.size() > 1) {
     const auto place_of = [&](const Choice& choice) {
-      const auto found =
-          std::find_if(candidates.begin(), candidates.end(),
-                       [&](const Candidate& candidate) { return candidate.choice == choice; });
+      const auto found = std::find_if(
+          candidates.begin(), candidates.end(),
+          [&](const AttentionCandidate& candidate) { return candidate.choice == choice; });
       return static_cast<size_t>(found - candidates.begin());
     };
     const auto is_known = [&](const Choice& kept) {
@@ -439,7 +318,8 @@ CudaAttention::Places CudaAttention::Arrange(Layout& layout) const {
   return places;
 }
 
-absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu, const Step& step) const {
+absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu,
+                                                                 const AttentionStep& step) const {
   Layout sizes(nullptr);
   Arrange(sizes);
   ASSIGN_OR_RETURN(TuningBench bench, TuningBench::Create(gpu, sizes.used_bytes()));
@@ -455,7 +335,7 @@ absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu, const 
                         bench.stream()),
         "cudaMemsetAsync"));
   }
-  ASSIGN_OR_RETURN(const Operands operands, Prepare(bench.stream(), places));
+  ASSIGN_OR_RETURN(const AttentionOperands operands, Prepare(bench.stream(), places));
   if (&step != &forward_) {
     RETURN_IF_ERROR(forward_.Launch(bench.stream(), operands));
     RETURN_IF_ERROR(FormRowSums(bench.stream(), operands));
@@ -463,11 +343,11 @@ absl::StatusOr<CudaAttention::Bench> CudaAttention::PrepareBench(int gpu, const 
   return Bench{std::move(bench), operands};
 }
 
-absl::StatusOr<size_t> CudaAttention::Measure(int gpu, const Step& step) const {
+absl::StatusOr<size_t> CudaAttention::Measure(int gpu, const AttentionStep& step) const {
   const GpuScope scope(gpu);
   RETURN_IF_ERROR(scope.status());
   ASSIGN_OR_RETURN(const Bench bench, PrepareBench(gpu, step));
-  const Operands& operands = bench.operands;
+  const AttentionOperands& operands = bench.operands;
   ASSIGN_OR_RETURN(
       const Fastest fastest,
       bench.bench.FindFastest(
@@ -483,8 +363,8 @@ absl::StatusOr<size_t> CudaAttention::Measure(int gpu, const Step& step) const {
   return fastest.candidate;
 }
 
-bool CudaAttention::Runs(int gpu, const Step& step, size_t candidate) const {
-  const Candidate& tried = step.candidates[candidate];
+bool CudaAttention::Runs(int gpu, const AttentionStep& step, size_t candidate) const {
+  const AttentionCandidate& tried = step.candidates[candidate];
   if (tried.has_run == nullptr || tried.has_run()) return true;
   const auto run = [&]() -> absl::Status {
     const GpuScope scope(gpu);
