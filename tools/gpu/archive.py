@@ -34,7 +34,7 @@ _OF_SYSTEM = re.compile(
     r"(ld-linux-x86-64|lib(BrokenLocale|anl|c|c_malloc_debug|dl|m|mvec|nsl|pthread|resolv|rt|"
     r"thread_db|util|nss_(compat|db|dns|files|hesiod)|stdc\+\+|gcc_s|gomp))\.so\.\d+")
 # Libraries that the GPU's machine has, in the CUDA toolkit or as Python's packages.
-_OF_CUDA = re.compile(r"lib(cublasLt|cudart|cudnn|nccl)\.so\.\d+")
+_OF_CUDA = re.compile(r"lib(cublasLt|cudart|cudnn|cupti|nccl)\.so\.\d+")
 
 _ARCHITECTURE = "x86_64-linux-gnu"
 

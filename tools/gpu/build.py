@@ -14,11 +14,12 @@ from .check import ANY_STATUS, CannotGoOn, StepFailed, StepTimedOut
 from .process import output_of
 
 # Those that exist are built. gpu_tests are all tests with the label gpu.
-_TARGETS = ["stagecoach", "stagecoach_cuda", "cuda_bench", "gpu_tests"]
+_TARGETS = ["stagecoach", "stagecoach_cuda", "cuda_bench", "cuda_kernel_times", "gpu_tests"]
 
 # Where a build folder and the packed programs have each.
 STAGECOACH = "tools/stagecoach"
 CUDA_BENCH = "bench/cuda_bench"
+KERNEL_TIMES = "bench/libcuda_kernel_times.so"  # where CUPTI is
 BACKEND = "kernels/cuda/libstagecoach_cuda.so"
 # Packed programs are for these: Hopper, and processors with AVX2.
 _PACKED_CUDA, _PACKED_CPU = "90", "x86-64-v3"
@@ -149,6 +150,8 @@ def programs_to_pack(build_dir):
         raise archive.ArchiveError(f"{build_dir} has no test with the label gpu")
     inside = [STAGECOACH, CUDA_BENCH, BACKEND]
     inside += [os.path.relpath(test, build_dir) for test in tests]
+    if pathlib.Path(build_dir, KERNEL_TIMES).exists():
+        inside.append(KERNEL_TIMES)
     return {name: pathlib.Path(build_dir) / name for name in inside}
 
 

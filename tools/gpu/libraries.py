@@ -9,9 +9,9 @@ from .process import output_of
 
 # What the programs use, and the files that packed programs ask for.
 OF_CUDA = {"cuBLASLt": "libcublasLt.so.13", "cudart": "libcudart.so.13", "NCCL": "libnccl.so.2",
-           "cuDNN": "libcudnn.so.9"}
+           "cuDNN": "libcudnn.so.9", "CUPTI": "libcupti.so.13"}
 # What programs can run without.
-_OPTIONAL = {"cuDNN"}
+_OPTIONAL = {"cuDNN", "CUPTI"}
 
 
 def find_nvcc():

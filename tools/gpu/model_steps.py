@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 import tempfile
 
-from . import works
+from . import build, kernel_times, works
 from .check import ANY_STATUS, Figure, StepFailed, StepSkipped, StepTimedOut
 from .process import json_lines
 
@@ -25,6 +25,7 @@ _TORCH_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # of each of these 
 # How many times as fast as the fastest form of PyTorch we are to be.
 _TARGETS = {works.step_of(works.NETWORK, "bf16"): 1.5, works.step_of(works.NETWORK, "tf32"): 1.2}
 _TARGET = 1.0  # of all others
+_SHOWN_KERNELS = 12  # of a model
 # Print the times of each tile of attention, and of cuDNN's engines.
 _TIMES_TESTS = ("cuda_kernels_gpu_test", "cuda_ops_gpu_test")
 
@@ -80,12 +81,13 @@ class ModelSteps:
     def torch_resnets(self, log):
         self._beside_torch(log, _TORCH_RESNETS)
 
-    def _train(self, log, what, model, stages, micro_batches, recompute="none", quantize=None):
-        """Figures of `stagecoach bench`, which trains the model on random tokens or images."""
-        warm_up, repeats = self.sizes.bench_steps
+    def _bench(self, log, what, model, stages, micro_batches, recompute="none", quantize=None,
+               steps=None, env=None):
+        """What is measured, and the row of `stagecoach bench`, which trains on random samples."""
+        warm_up, repeats = steps or self.sizes.bench_steps
         with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
             if isinstance(model, works.ConvNet):
-                of_data, unit, rate = ["--data", model.data], "images", "samples_per_second"
+                of_data = ["--data", model.data]
                 if not model.model:
                     pathlib.Path(place, "model.toml").write_text(model.model_file())
             else:
@@ -93,14 +95,13 @@ class ModelSteps:
                 of_data += (["--lora", f"rank={works.ADAPTER_RANK}"] if what == works.ADAPTERS else
                             ["--clip-norm", "1"])
                 of_data += ["--quantize", quantize] if quantize else []
-                unit, rate = "tokens", "tokens_per_second"
             command = [self.check.stagecoach, "bench", *self.check.on_gpus(stages),
                        "--model", model.model or pathlib.Path(place, "model.toml"),
                        "--global-batch-size", model.batch, "--micro-batches", micro_batches, *of_data,
                        "--precision", "bf16", "--schedule", "1f1b", "--recompute", recompute,
                        "--no-prediction", "--warm-up", warm_up, "--repeats", repeats,
                        "--output", "json"]
-            _, text = self.check.run(log, command, accept=ANY_STATUS)
+            _, text = self.check.run(log, command, env, accept=ANY_STATUS)
         name = ", ".join(filter(None, (
             f"{what}, {micro_batches} x {model.batch // micro_batches}",
             f"{stages} stages" if stages > 1 else "",
@@ -109,17 +110,50 @@ class ModelSteps:
         if "step_ms" not in row:
             last = (text.strip().splitlines() or ["no output"])[-1]
             raise StepFailed(f"{name}: {row.get('error', last)}")
+        return name, row
+
+    def _train(self, log, what, model, stages, micro_batches, recompute="none", quantize=None):
+        """Figures of a model's training."""
+        name, row = self._bench(log, what, model, stages, micro_batches, recompute, quantize)
+        is_image = isinstance(model, works.ConvNet)
+        unit, rate = (("images", "samples_per_second") if is_image else
+                      ("tokens", "tokens_per_second"))
         log.figures += [
             Figure(f"{name}: a step", row["step_ms"], "ms"),
             Figure(f"{name}: {unit}/s", row[rate]),
             Figure(f"{name}: of peak", row["peak_share"]),
             Figure(f"{name}: memory of the fullest device", row["peak_bytes"] / 1e9, "GB")]
-        is_comparable = micro_batches == 1 or not isinstance(model, works.ConvNet)
-        if quantize is None and stages == 1 and is_comparable:
+        if quantize is None and stages == 1 and (micro_batches == 1 or not is_image):
             self._take_ours(works.step_of(what, "bf16"), row["step_ms"])
         if row["peak_bytes"] != row["predicted_peak_bytes"]:
             raise StepFailed(f"{name}: held {row['peak_bytes']} bytes, predicted were "
                              f"{row['predicted_peak_bytes']}")
+
+    def profile(self, log):
+        """Where the time of a step goes: the longest kernels of each model."""
+        recorder = self.check.build_dir / build.KERNEL_TIMES
+        if not recorder.exists():
+            raise StepSkipped(f"there is no {recorder.name}, which needs CUPTI")
+        models = ((works.GPT2, self.sizes.gpt2), (works.LLAMA, self.sizes.llama),
+                  (works.RESNET50, self.sizes.resnet50))
+        _all_of([lambda one=one: self._profile(log, recorder, *one) for one in models])
+
+    def _profile(self, log, recorder, what, model):
+        steps = 2
+        with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
+            times = pathlib.Path(place, "times.jsonl")
+            name, row = self._bench(log, what, model, 1, 1, steps=(2, steps), env={
+                "CUDA_INJECTION64_PATH": recorder, "STAGECOACH_KERNEL_TIMES": times})
+            ran = kernel_times.of_last(kernel_times.read(times), steps * row["step_ms"])
+        if not ran:
+            raise StepSkipped("CUPTI recorded nothing")
+        log.figures.append(Figure(f"{name}: busy, of {row['step_ms']:.4g} ms",
+                                  kernel_times.busy_ms(ran) / steps, "ms"))
+        found = kernel_times.sums(ran)
+        for kernel, calls, ms in found:
+            log.say(f"{ms / steps:9.4f} ms {calls / steps:7.1f} calls  {kernel}")
+        log.figures += [Figure(f"{what}: {kernel}", ms / steps, "ms")
+                        for kernel, _, ms in found[:_SHOWN_KERNELS]]
 
     # ---- Attention.
 

@@ -103,6 +103,8 @@ class GpuCheck:
             Step("nccl", "Four processes that exchange by NCCL", 14, self.nccl),
             Step("stages", "Four stages on one GPU against one stage", 10, self.bench("stages")),
             Step("kernels", "AdamW and LayerNorm against copies", 4, self.bench("kernels")),
+            Step("profile", "Kernels of a step of GPT-2, the Llama and ResNet-50", 75,
+                 self.models.profile, is_extra=True),
             Step("memcheck", "compute-sanitizer memcheck", 10, self.sanitizer("memcheck")),
             Step("racecheck", "compute-sanitizer racecheck", 8, self.sanitizer("racecheck")),
             Step("synccheck", "compute-sanitizer synccheck", 7, self.sanitizer("synccheck")),

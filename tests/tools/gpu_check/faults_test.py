@@ -38,6 +38,8 @@ FAULTS = {
                            GARBAGE: "Llama 1.1B, 1 x 8, recompute full: }{"}),
     "lora": (STAGECOACH, {MISSING: "No such file", CRASH: "1 x 4, nf4: no output",
                           GARBAGE: "adapters of 8 blocks of Llama 3 8B, 1 x 4: }{"}),
+    "profile": (STAGECOACH, {MISSING: "No such file", CRASH: "ResNet-50, 1 x 256: no output",
+                             GARBAGE: "GPT-2 124M, 1 x 64: }{"}),
     "torch": (PYTHON, {MISSING: "No such file", CRASH: "gpt2 compiled bf16: status -11, and no figure",
                        GARBAGE: "network cuda-graphs bf16: status 0, and no figure"}),
     "resnets": (STAGECOACH, {MISSING: "No such file", CRASH: "ResNet-50, 8 x 32, 4 stages: no output",
@@ -101,6 +103,7 @@ class FaultsTest(Folder):
             endif()
             """)
         self.write("bin/nvcc", "#!/bin/sh\n", 0o755)
+        self.write("bench/libcuda_kernel_times.so", "")
 
     def test_each_gives_its_line_and_the_next_step_runs(self):
         for name, (program, reasons) in FAULTS.items():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How tools/gpu_check judges what it runs: with programs of ours for those that need a GPU."""
 
+import json
 import os
 import signal
 import subprocess
@@ -283,10 +284,28 @@ class ProgramTest(Folder):
                           for figure in found["attention"]["figures"]][3:], [
             ("forward, 16 x 1024, heads 12 of 64: tile 128 by 64, 8 warps", 0.125, "ms")])
 
+    def test_shows_the_longest_kernels_of_a_step(self):
+        self.assertEqual(self.gpu_check("profile")[1]["profile"]["status"], SKIPPED)
+        self.write("build/bench/libcuda_kernel_times.so", "")
+        # Two steps of 130 ms are the last 260; the kernel before them is of another step.
+        works = [("Old", 0, 139), ("void Long<__nv_bfloat16>(int)", 150, 200),
+                 ("void Long<__nv_bfloat16>(int)", 300, 400), ("copy", 390, 400)]
+        lines = "".join(json.dumps({"name": name, "grid": 1, "begin_ns": begin * 10**6,
+                                    "end_ns": end * 10**6}) + "\n" for name, begin, end in works)
+        recorded = self.write("recorded.jsonl", lines)
+        self.fake_stagecoach(bench=f"{ROW}\n[ $CUDA_INJECTION64_PATH ] && "
+                                   f"cp {recorded} $STAGECOACH_KERNEL_TIMES")
+        _, found = self.gpu_check("profile")
+        self.assertEqual([(figure["name"], figure["value"])
+                          for figure in found["profile"]["figures"]][:3], [
+            ("GPT-2 124M, 1 x 64: busy, of 130 ms", 75.0), ("GPT-2 124M: Long<bf16>", 75.0),
+            ("GPT-2 124M: copy", 5.0)])
+        self.assertEqual(len(found["profile"]["figures"]), 9)
+
     def test_runs_groups_of_steps(self):
         _, found = self.gpu_check("others,devices", "--minutes", "0.01")
-        self.assertEqual(list(found), ["devices", "train", "nccl", "stages", "kernels", "memcheck",
-                                       "racecheck", "synccheck", "initcheck"])
+        self.assertEqual(list(found), ["devices", "train", "nccl", "stages", "kernels", "profile",
+                                       "memcheck", "racecheck", "synccheck", "initcheck"])
         _, found = self.gpu_check("images", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "resnets", "torch-resnets"])
         _, found = self.gpu_check("adapters", "--minutes", "0.01")
@@ -469,7 +488,8 @@ class BuildTest(Folder):
         configure, compile_all = self.build_to_pack("")
         for option in ("-DCMAKE_CUDA_ARCHITECTURES=90", "-DSTAGECOACH_CPU_ARCH=x86-64-v3"):
             self.assertIn(option, configure)
-        self.assertTrue(compile_all.endswith("stagecoach stagecoach_cuda cuda_bench gpu_tests"))
+        self.assertTrue(compile_all.endswith("stagecoach stagecoach_cuda cuda_bench "
+                                             "cuda_kernel_times gpu_tests"))
 
     def test_packs_nothing_that_could_not_be_built(self):
         with self.assertRaisesRegex(archive.ArchiveError, "were not built: .*exit status 3"):
