@@ -13,10 +13,10 @@ namespace {
 
 // Returns the area of the heads of every position.
 Area AreaOf(const HeadsOf<void*>& heads, int64_t count, const AttentionArguments& a) {
-  constexpr int64_t kElementBytes = SizeOf(DType::kBfloat16);
+  constexpr int64_t kBfloat16Bytes = SizeOf(DType::kBfloat16);
   return {.begin = heads.data,
-          .row_bytes = count * a.head_size * kElementBytes,
-          .pitch_bytes = heads.stride * kElementBytes,
+          .row_bytes = count * a.head_size * kBfloat16Bytes,
+          .pitch_bytes = heads.stride * kBfloat16Bytes,
           .rows = a.samples * a.positions,
           .type = ElementType::kBfloat16};
 }
