@@ -355,7 +355,7 @@ void BM_Convolution(benchmark::State& state) {
         STAGECOACH_CHECK_OK(op->Forward(stream, x, w, {}, y, o.workspace));
         return;
       case 1:
-        STAGECOACH_CHECK_OK(op->BackwardInput(stream, y, w, x, o.workspace));
+        STAGECOACH_CHECK_OK(op->BackwardInput(stream, y, w, {}, x, o.workspace));
         return;
       default:
         STAGECOACH_CHECK_OK(op->BackwardWeight(stream, x, y, dw, {}, true, o.workspace));

@@ -143,15 +143,15 @@ const char* WarpProducts::Finish(const Product& product, const ProductMemory& me
   if (a != product.a || b != product.b) return "whose factors have changed since its start";
   Sums& sums = *Find(product.operands.c);
   const unsigned columns = sums.columns;
-  std::vector<float> left(kRows * kTerms), right(columns * kTerms);
-  std::transform(a.begin(), a.end(), left.begin(), FromBits);
-  std::transform(b.begin(), b.end(), right.begin(), FromBits);
+  std::vector<float> rows(kRows * kTerms), transposed(columns * kTerms);
+  std::transform(a.begin(), a.end(), rows.begin(), FromBits);
+  std::transform(b.begin(), b.end(), transposed.begin(), FromBits);
   for (unsigned row = 0; row < kRows; ++row) {
     for (unsigned column = 0; column < columns; ++column) {
       float& value = sums.values[row * columns + column];
       float sum = product.operands.adds ? value : 0.0F;
       for (unsigned term = 0; term < kTerms; ++term) {
-        sum += left[row * kTerms + term] * right[column * kTerms + term];
+        sum += rows[row * kTerms + term] * transposed[column * kTerms + term];
       }
       value = sum;
     }
