@@ -91,6 +91,8 @@ class GpuCheck:
         adapters = [
             Step("lora", "Adapters of 8 blocks of Llama 3 8B, here and in PyTorch", 150,
                  self.models.lora, is_extra=True),
+            Step("quantized", "Few rows by weights in 4 and 8 bits", 15, self.bench("quantized"),
+                 is_extra=True),
         ]
         images = [
             Step("resnets", "ResNet-50 and ResNet-18, steps of 256 and 512 images", 70,

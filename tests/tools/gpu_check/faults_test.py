@@ -28,6 +28,7 @@ FAULTS = {
                       GARBAGE: "a_gpu_test (status 0, 0 passed"}),
     "step": (BENCH, BENCH_FAULTS),
     "stages": (BENCH, BENCH_FAULTS),
+    "quantized": (BENCH, BENCH_FAULTS),
     "kernels": (BENCH, BENCH_FAULTS),
     "gpt2": (STAGECOACH, {MISSING: "No such file", CRASH: "GPT-2 124M, 1 x 64: no output",
                           GARBAGE: "8 x 8, 4 stages: }{"}),

@@ -17,8 +17,8 @@ from gpu import works
 from gpu.check import PASSED, SKIPPED
 
 # All but those that no flag changes, or that other tests run on emulated GPUs.
-STEPS = ("devices,gpt2,attention,generate,step,torch,llama,lora,resnets,torch-resnets,train,stages,"
-         "kernels")
+STEPS = ("devices,gpt2,attention,generate,step,torch,llama,lora,quantized,resnets,"
+         "torch-resnets,train,stages,kernels")
 PROGRAMS = ("tools/stagecoach", "bench/cuda_bench", "tests/kernels/cuda/cuda_kernels_gpu_test")
 
 

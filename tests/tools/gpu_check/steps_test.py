@@ -309,7 +309,7 @@ class ProgramTest(Folder):
         _, found = self.gpu_check("images", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "resnets", "torch-resnets"])
         _, found = self.gpu_check("adapters", "--minutes", "0.01")
-        self.assertEqual(list(found), ["devices", "lora"])
+        self.assertEqual(list(found), ["devices", "lora", "quantized"])
         _, found = self.gpu_check("transformers", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "gpt2", "attention", "generate", "step",
                                        "torch", "llama"])
