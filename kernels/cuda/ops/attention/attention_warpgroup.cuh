@@ -58,27 +58,6 @@ __device__ __forceinline__ void StartTransposedProduct(uint64_t a, uint64_t b,
                                           step > 0);
   }
 }
-// Does so with an a in registers.
-template <int D, int kN>
-__device__ __forceinline__ void StartTransposedProduct(const uint32_t (&a)[D / 16][4], uint64_t b,
-                                                       float (&c)[kN / 8][4]) {
-#pragma unroll
-  for (int step = 0; step < D / 16; ++step) {
-    StartProduct</*kSumsOverRows=*/false>(c, a[step], b + ColumnsAt<kN>(step), step > 0);
-  }
-}
-// Loads such an a: the 16 rows from first_row on of a matrix with kRows rows.
-template <int D, int kRows>
-__device__ __forceinline__ void HoldRows(const unsigned char* panels, int first_row,
-                                         uint32_t (&a)[D / 16][4]) {
-  const LaneOfTile<kPanelColumns> lane;
-#pragma unroll
-  for (unsigned step = 0; step < D / 16; ++step) {
-    constexpr unsigned kSteps = kPanelColumns / 16;
-    const unsigned char* const panel = panels + step / kSteps * kRows * kPanelRowBytes;
-    LoadMatrices(lane.At(panel + first_row * kPanelRowBytes, 0, step % kSteps), a[step]);
-  }
-}
 // Starts c += a b, where b is a matrix of kK rows and D columns.
 template <int D, int kK>
 __device__ __forceinline__ void StartSum(const uint32_t (&a)[kK / 16][4], uint64_t b,

@@ -35,7 +35,7 @@ struct OfWarpgroupKeys {
   static_assert(kQueries <= kGroups * kWarpgroup);
 };
 
-template <int D, int kGroups, int kQueries, int kStages, int kBlocks, bool kHolds>
+template <int D, int kGroups, int kQueries, int kStages, int kBlocks>
 __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocks)
     WarpgroupKeyKernel(const AttentionArguments args, int key_tiles) {
   using Shape = OfWarpgroupKeys<D, kGroups, kQueries, kStages>;
@@ -90,15 +90,6 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocks)
   const int first_row = static_cast<int>(threadIdx.x / 32) * 16;  // of the warp
   const uint64_t own_keys = FactorIn<Shape::kKeys>(keys + first_of_group * kPanelRowBytes);
   const uint64_t own_values = FactorIn<Shape::kKeys>(values + first_of_group * kPanelRowBytes);
-  uint32_t held_keys[D / 16][4], held_values[D / 16][4];
-  if (kHolds) {
-    WaitForCopies<0>();
-    __syncthreads();
-    HoldRows<D, Shape::kKeys>(keys, first_row, held_keys);
-    HoldRows<D, Shape::kKeys>(values, first_row, held_values);
-    Pin(held_keys);
-    Pin(held_values);
-  }
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
   Words<1, kQueries> rounded_weights, rounded_gradients;
   int next_head = kv_head * group, next_query = first_query;
@@ -128,18 +119,10 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocks)
       const int first_of_lane = stage * kQueries + lane % 4 * 2;
       float scores[1][kQueries / 8][4], gradients[1][kQueries / 8][4];
       BeginProducts();
-      if constexpr (kHolds) {
-        StartTransposedProduct<D, kQueries>(held_keys, q, scores[0]);
-      } else {
-        StartTransposedProduct<D, Shape::kKeys, kQueries>(own_keys, q, scores[0]);
-      }
+      StartTransposedProduct<D, Shape::kKeys, kQueries>(own_keys, q, scores[0]);
       CommitProducts();
       BeginProducts();
-      if constexpr (kHolds) {
-        StartTransposedProduct<D, kQueries>(held_values, dys, gradients[0]);
-      } else {
-        StartTransposedProduct<D, Shape::kKeys, kQueries>(own_values, dys, gradients[0]);
-      }
+      StartTransposedProduct<D, Shape::kKeys, kQueries>(own_values, dys, gradients[0]);
       CommitProducts();
       WaitForProducts<1>();  // for the last step's, too
       Pin(scores[0]);
@@ -200,11 +183,11 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocks)
                   RowOf<D>(args.dk, first_position + first_key, kv_head), args.dk.stride, rows);
 }
 
-template <int D, int kGroups, int kQueries, int kStages, int kBlocks, bool kHolds>
+template <int D, int kGroups, int kQueries, int kStages, int kBlocks>
 cudaError_t LaunchWarpgroupKeys(cudaStream_t stream, const AttentionArguments& args) {
   using Shape = OfWarpgroupKeys<D, kGroups, kQueries, kStages>;
   const int64_t tiles = (args.positions + Shape::kKeys - 1) / Shape::kKeys;
-  return Launch(WarpgroupKeyKernel<D, kGroups, kQueries, kStages, kBlocks, kHolds>,
+  return Launch(WarpgroupKeyKernel<D, kGroups, kQueries, kStages, kBlocks>,
                 dim3(static_cast<unsigned>(tiles * args.kv_heads * args.samples)),
                 dim3(kGroups * kWarpgroup), Shape::kSharedBytes, stream, args,
                 static_cast<int>(tiles));
@@ -341,7 +324,7 @@ cudaError_t LaunchWarpgroupQueries(cudaStream_t stream, const AttentionArguments
                 static_cast<int>(tiles));
 }
 
-template <int D, int kGroups, int kQueries, int kStages, int kBlocks, bool kHolds = false>
+template <int D, int kGroups, int kQueries, int kStages, int kBlocks>
 constexpr AttentionTile WarpgroupKeys() {
   using Shape = OfWarpgroupKeys<D, kGroups, kQueries, kStages>;
   return {.head_size = D,
@@ -350,7 +333,7 @@ constexpr AttentionTile WarpgroupKeys() {
           .warps = 4 * kGroups,
           .stages = kStages,
           .shared_bytes = Shape::kSharedBytes,
-          .launch = &LaunchWarpgroupKeys<D, kGroups, kQueries, kStages, kBlocks, kHolds>};
+          .launch = &LaunchWarpgroupKeys<D, kGroups, kQueries, kStages, kBlocks>};
 }
 template <int D, int kGroups, int kKeys, int kStages, int kBlocks>
 constexpr AttentionTile WarpgroupQueries() {
@@ -364,13 +347,9 @@ constexpr AttentionTile WarpgroupQueries() {
           .launch = &LaunchWarpgroupQueries<D, kGroups, kKeys, kStages, kBlocks>};
 }
 
-// Numbers at the right are registers (nvcc 13.0, sm_90a), none of which is spilled. A kernel may
-// hold its keys and values in registers, which leaves its share of shared memory's speed to the
-// other factors. (`nvcc -Xptxas -v` also says if products are "serialized": then each waits for the
+// Numbers at the right are registers (nvcc 13.0, sm_90a), none of which is spilled. (`nvcc -Xptxas -v` also says if products are "serialized": then each waits for the
 // one before, because the compiler doubts which registers those under way have.)
 constexpr AttentionTile kKeyTiles[] = {
-    WarpgroupKeys<64, 2, 64, 3, 1, true>(),  // 202
-    WarpgroupKeys<64, 2, 64, 2, 1, true>(),  // 202
     WarpgroupKeys<64, 1, 64, 3, 2>(),        // 190
     WarpgroupKeys<64, 1, 64, 2, 3>(),        // 164
     WarpgroupKeys<64, 2, 128, 2, 1>(),       // 255
