@@ -103,9 +103,7 @@ std::vector<Candidates> OurCandidatesOfWarpgroups() {
     return way;
   };
   return {
-      {"attention dk dv",
-       {in_file(128, 64, 8, 3), in_file(128, 64, 8, 2), in_file(64, 64, 4, 3),
-        in_file(64, 64, 4, 2), in_file(128, 128, 8, 2)}},
+      {"attention dk dv", {in_file(64, 64, 4, 3), in_file(64, 64, 4, 2), in_file(128, 128, 8, 2)}},
       {"attention dq", {in_file(128, 64, 8, 2), in_file(128, 128, 8, 3), in_file(64, 64, 4, 3)}}};
 }
 // Returns cuDNN's engines, for all shapes.
