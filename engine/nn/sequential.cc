@@ -75,6 +75,14 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
     chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());
     if (chained.fusion != nullptr) chained.abilities = chained.fusion->abilities();
     chained.tail_fusion = dynamic_cast<TailFusion*>(chained.layer.get());
+    if (chained.tail_fusion != nullptr && !chained.tail_fusion->takes_tail()) {
+      chained.tail_fusion = nullptr;
+    }
+    chained.norm = dynamic_cast<const PlainNorm*>(chained.layer.get());
+    chained.norm_fusion = dynamic_cast<NormFusion*>(chained.layer.get());
+    if (chained.norm_fusion != nullptr && !chained.norm_fusion->takes_norm()) {
+      chained.norm_fusion = nullptr;
+    }
     const auto* const activation = dynamic_cast<const PlainActivation*>(chained.layer.get());
     chained.is_relu = activation != nullptr && activation->is_relu();
     skips.AddTo(index, next.input, chained.spec.output, chained.spec.memory);
@@ -111,6 +119,7 @@ void Sequential::LayOut(const partition::StagePosition& position, const partitio
   }
   memory_ = LayOutStage(layers, ends, position, &places_);
   DeferSums();
+  JoinNorms();
   if (!checks_use_ || !position.trains) return;
   use_check_ = std::make_unique<LastUseChecker>();
   for (int i = 0; i < size(); ++i) {
@@ -125,6 +134,17 @@ void Sequential::DeferSums() {
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
     layers_[i].defers_sum = layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x &&
                             !StartsSkip(static_cast<int>(i));
+  }
+}
+
+// Leaves norms to the layers after them that can compute them, where those do not write to the
+// norm's input.
+void Sequential::JoinNorms() {
+  for (size_t i = 0; i + 1 < layers_.size(); ++i) {
+    const bool overwrites =
+        i > 0 && i + 2 < layers_.size() && places_[i - 1].output == places_[i + 1].output;
+    layers_[i].joins_next = layers_[i].norm != nullptr && layers_[i + 1].norm_fusion != nullptr &&
+                            !StartsSkip(static_cast<int>(i)) && !overwrites;
   }
 }
 
@@ -248,6 +268,7 @@ absl::Status Sequential::CallBackward(
 
 absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
                                  const Tail& tail) const {
+  std::optional<kernels::InputNorm> norm;  // that was left to the layer at hand
   for (int i = 0; i < size(); ++i) {
     const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
     LayerArgs own = ArgsOf(i, args, false);
@@ -260,15 +281,20 @@ absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
       own_tail.has_relu = true;
       own.y = ArgsOf(i + 1, args, false).y;
     }
+    const bool is_left = IsLeftToNext(i, addend);
     const bool is_plain = addend.empty() && !chained.defers_sum;
-    const bool is_done = i > 0 && HasRelu(i - 1);
+    const bool is_done = is_left || (i > 0 && HasRelu(i - 1));
+    if (norm.has_value()) own.x = XOf(i - 1, args);
     if (!is_done) {
       RETURN_IF_ERROR(Call(i, "Forward", [&](Layer& layer) {
+        if (norm.has_value()) return chained.norm_fusion->ForwardWithNorm(own, *norm, own_tail);
         if (!own_tail.empty()) return chained.tail_fusion->ForwardWithTail(own, own_tail);
         return is_plain ? layer.Forward(own)
                         : chained.fusion->ForwardFused(own, addend, chained.defers_sum);
       }));
     }
+    norm.reset();
+    if (is_left) norm = chained.norm->NormOf(own.parameters);
     RETURN_IF_ERROR(PassSkips(i, args, own.y));
     if (watch_ != nullptr) RETURN_IF_ERROR(ShowForward(i, own));
   }

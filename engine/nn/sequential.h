@@ -13,6 +13,7 @@
 #include "engine/nn/activation_observer.h"
 #include "engine/nn/last_use_checker.h"
 #include "engine/nn/layer.h"
+#include "engine/nn/norm_fusion.h"
 #include "engine/nn/skips.h"
 #include "engine/nn/sum_fusion.h"
 #include "engine/nn/tail_fusion.h"
@@ -91,18 +92,26 @@ class Sequential {
     SumFusion* fusion = nullptr;  // the layer, if it implements this
     SumFusion::Abilities abilities;
     bool defers_sum = false;            // to the next layer
-    TailFusion* tail_fusion = nullptr;  // the layer, if it implements this
+    TailFusion* tail_fusion = nullptr;  // the layer, if it takes a tail
     bool is_relu = false;
-    bool recomputes = false;  // repeats F within B
+    const PlainNorm* norm = nullptr;    // the layer, if it is one
+    NormFusion* norm_fusion = nullptr;  // the layer, if it takes a norm
+    bool joins_next = false;            // a norm that the next layer can compute
+    bool recomputes = false;            // repeats F within B
     std::vector<Skips::Relay> skips;
   };
 
   Sequential() = default;
   void DeferSums();
+  void JoinNorms();
   bool StartsSkip(int i) const;  // with layer i's output
   // Returns whether layer i also does the next one, a ReLU, as its tail: unless someone else sees
   // what is between them.
   bool HasRelu(int i) const;
+  // Returns whether layer i, a norm, is left to the next one now.
+  bool IsLeftToNext(int i, const Tensor& x_addend) const {
+    return layers_[static_cast<size_t>(i)].joins_next && x_addend.empty() && watch_ == nullptr;
+  }
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
   Tensor XOf(int i, const LayerArgs& args) const;
   // Returns an error of layer i with its name.

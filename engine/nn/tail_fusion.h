@@ -30,6 +30,8 @@ class TailFusion {
  public:
   virtual ~TailFusion() = default;
 
+  // Asked once the layer is prepared.
+  virtual bool takes_tail() const { return true; }
   // Runs Layer::Forward; y is the result of the tail.
   virtual absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) = 0;
   // Runs Layer::Backward; dy is the gradient of the tail's ReLU output. dx may be dy if dz is

@@ -24,6 +24,14 @@ struct LayerNormShape {
   bool centers = true;  // false: RMSNorm
 };
 
+// The norm of another operation's input, where that computes it as it reads the input: as a
+// LayerNormOp of the same epsilon and `centers` does, rounded to the type.
+struct InputNorm {
+  Tensor gamma, beta;  // (C)
+  float epsilon = 1e-5F;
+  bool centers = true;
+};
+
 // Computes y = (x - mean) rstd gamma + beta, with mean and rstd = 1 / sqrt(variance + epsilon) of
 // each row (Ba et al. 2016).
 //   x, y, dx, dy (R, C)   gamma, beta, dgamma, dbeta (C)   statistics (R, 2): mean and rstd of each

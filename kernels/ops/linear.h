@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/activation.h"
 #include "kernels/device.h"
+#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/operation.h"
 #include "kernels/quantized_matrix.h"
 #include "kernels/tensor.h"
@@ -35,11 +36,19 @@ struct LinearShape {
   std::optional<QuantizedMatrix> quantized = std::nullopt;
   // Backward passes are not to be called, so the workspace need not have room for them.
   bool forward_only = false;
-  // No operation that is issued along with Forward writes w, which may thus be read before those
-  // ahead of it have ended.
+  // No operation that is issued along with Forward writes w, or gamma and beta of an input's norm,
+  // which may thus be read before those ahead of it have ended.
   bool weight_is_constant = false;
 
   bool is_only_forward() const { return forward_only || independent_rows; }
+};
+
+// The operations before and after a product that it does in the same pass, with the bits of the
+// operations apart.
+struct LinearNeighbors {
+  std::optional<InputNorm> norm;  // x is the norm's input
+  Tensor addend;                  // (R, O): y += addend, which may be in y's memory; empty: none
+  bool has_relu = false;          // y = max(y, 0), after the sum
 };
 
 // Computes y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
@@ -61,6 +70,19 @@ class LinearOp : public Operation {
   // `z` is written if KeepsZ(activation); it may be empty otherwise.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                                const Tensor& z, const Tensor& y, std::byte* workspace) = 0;
+
+  // Returns whether the product takes its neighbors. That may depend on the GPU, so no plan of
+  // memory may depend on it.
+  virtual bool takes_neighbors() const { return false; }
+  // Does what Forward does and what LinearNeighbors says. With a norm, y must not overlap x.
+  // Pre-condition: takes_neighbors().
+  virtual absl::Status ForwardWithNeighbors(Stream& /*stream*/,
+                                            const LinearNeighbors& /*neighbors*/,
+                                            const Tensor& /*x*/, const Tensor& /*w*/,
+                                            const Tensor& /*b*/, const Tensor& /*z*/,
+                                            const Tensor& /*y*/, std::byte* /*workspace*/) {
+    return absl::UnimplementedError("linear: the product does not take its neighbors");
+  }
 
   // Computes dz = dy * activation'(z) and dx = dz w^T.       dy, dz (R, O)   dx (R, I)
   // Reads z if KeepsZ(activation), otherwise y. With kNone dz is dy itself, and `dz` is ignored, as

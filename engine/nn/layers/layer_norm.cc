@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/nn/last_axis.h"
+#include "engine/nn/norm_fusion.h"
 #include "engine/nn/parsing/parsed_layer.h"
 #include "engine/nn/sum_fusion.h"
 #include "kernels/ops/layer_norm.h"
@@ -16,7 +17,7 @@ namespace {
 constexpr float kUsualEpsilon = 1e-5F;
 
 // `centers`: LayerNorm; otherwise RMSNorm.
-class LayerNormLayer final : public Layer, public SumFusion {
+class LayerNormLayer final : public Layer, public SumFusion, public PlainNorm {
  public:
   LayerNormLayer(bool centers, float epsilon) : centers_(centers), epsilon_(epsilon) {}
 
@@ -46,6 +47,10 @@ class LayerNormLayer final : public Layer, public SumFusion {
   }
 
   Abilities abilities() const override { return {.adds_to_x = true, .adds_to_dx = true}; }
+
+  kernels::InputNorm NormOf(absl::Span<const Tensor> parameters) const override {
+    return {parameters[0], BetaOf(parameters), epsilon_, centers_};
+  }
 
   absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
 

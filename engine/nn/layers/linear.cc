@@ -8,14 +8,16 @@
 #include "base/status_macros.h"
 #include "engine/nn/last_axis.h"
 #include "engine/nn/layers/frozen_linear.h"
+#include "engine/nn/norm_fusion.h"
 #include "engine/nn/parsing/parsed_layer.h"
+#include "engine/nn/tail_fusion.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
 
-class LinearLayer final : public Layer {
+class LinearLayer final : public Layer, public TailFusion, public NormFusion {
  public:
   explicit LinearLayer(const LinearOptions& options)
       : options_(options), outputs_(options.outputs), activation_(options.activation) {}
@@ -79,6 +81,24 @@ class LinearLayer final : public Layer {
                         args.y, args.workspace);
   }
 
+  bool takes_tail() const override { return op_->takes_neighbors(); }
+  bool takes_norm() const override { return op_->takes_neighbors(); }
+
+  absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
+    return ForwardWithNeighbors(args, {.addend = tail.addend, .has_relu = tail.has_relu});
+  }
+
+  absl::Status ForwardWithNorm(const LayerArgs& args, const kernels::InputNorm& norm,
+                               const Tail& tail) override {
+    return ForwardWithNeighbors(args,
+                                {.norm = norm, .addend = tail.addend, .has_relu = tail.has_relu});
+  }
+
+  // Not called: a product that takes a tail has no backward passes.
+  absl::Status BackwardWithTail(const LayerArgs& /*args*/, const TailGradient& /*tail*/) override {
+    return absl::UnimplementedError("linear: has a tail in forward passes alone");
+  }
+
   absl::Status BackwardInput(const LayerArgs& args) override {
     return op_->BackwardInput(args.stream, args.dy, args.y, Z(args), args.parameters[0], Dz(args),
                               args.dx, args.workspace);
@@ -96,6 +116,12 @@ class LinearLayer final : public Layer {
   }
 
  private:
+  absl::Status ForwardWithNeighbors(const LayerArgs& args,
+                                    const kernels::LinearNeighbors& neighbors) {
+    return op_->ForwardWithNeighbors(args.stream, neighbors, args.x, args.parameters[0],
+                                     BiasOf(args.parameters), Z(args), args.y, args.workspace);
+  }
+
   Tensor BiasOf(absl::Span<const Tensor> tensors) const {
     return options_.has_bias ? tensors[1] : Tensor{};
   }

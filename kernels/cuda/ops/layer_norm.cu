@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_norm.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/team_rows.cuh"
 #include "kernels/cuda/device/vector.cuh"
@@ -15,11 +16,6 @@
 namespace stagecoach::kernels {
 namespace {
 
-// The elements of each row that a thread keeps in float32 registers: enough 16-byte loads in flight
-// to keep the memory busy. In short rows each thread has few values, so that none is idle.
-constexpr int kShortRow = 256;
-constexpr int kShortShare = 8;
-constexpr int kShare = 32;
 // Up to this many rows leave most multiprocessors idle, and dependent reads dominate the time:
 // gamma and beta are then read with x. The bits are the same.
 constexpr int64_t kFewRows = 64;
@@ -83,9 +79,9 @@ __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, cons
   float squares = 0.0F;
   row.ForEach([&](int64_t, const ForwardVector<N>& vector) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) squares += (vector.x[i] - mean) * (vector.x[i] - mean);
+    for (int i = 0; i < N; ++i) squares = AddSquare(vector.x[i], mean, squares);
   });
-  const float rstd = 1.0F / sqrtf(TeamSum(squares, scratch) / features + a.epsilon);
+  const float rstd = NormRstd(TeamSum(squares, scratch), features, a.epsilon);
   if (threadIdx.x == 0) {
     if (a.centers) a.statistics[2 * r] = mean;
     a.statistics[a.centers ? 2 * r + 1 : r] = rstd;
@@ -98,7 +94,7 @@ __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, cons
     Unpack<T, N>(own.gamma, g);
     Unpack<T, N>(own.beta, b);
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = (vector.x[i] - mean) * rstd * g[i] + b[i];
+    for (int i = 0; i < N; ++i) values[i] = Normalized(vector.x[i], mean, rstd, g[i], b[i]);
     Store(y + c, values);
   });
 }
@@ -141,10 +137,10 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
 // Calls `launch(held, layout)` with how many vectors a thread keeps, as a std::integral_constant.
 template <int N, typename Launcher>
 cudaError_t DispatchRowLength(int64_t rows, int64_t features, Launcher launch) {
-  constexpr int kShort = kShortShare / N;
-  constexpr int kLong = N == 1 ? kShort : kShare / N;
+  constexpr int kShort = kShortNormShare / N;
+  constexpr int kLong = N == 1 ? kShort : kNormShare / N;
   const int64_t vectors = (features + N - 1) / N;
-  if (features <= kShortRow) {
+  if (features <= kShortNormRow) {
     return launch(std::integral_constant<int, kShort>(), LayOutTeams(rows, vectors, kShort));
   }
   const TeamLayout layout = LayOutTeams(rows, vectors, kLong);

@@ -1,10 +1,13 @@
-// When a chain lets one layer leave its final sum to the next.
+// When a chain lets one layer leave its final sum, or all that it does, to the next.
 #include <memory>
 #include <vector>
 
 #include "engine/nn/layers/composite/residual.h"
+#include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
+#include "engine/nn/norm_fusion.h"
 #include "engine/nn/sequential.h"
+#include "engine/nn/tail_fusion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/nn/chain_on_device.h"
@@ -145,6 +148,106 @@ TEST_F(DeferredSums, StayInsideAResidualLayer) {
 TEST_F(DeferredSums, AreNotOfAResidualLayerThatKeepsItsInnerOutputElsewhere) {
   Forward({Residual({Linear(5, Activation::kRelu)}), Adds(&first_)});
   EXPECT_THAT(first_.x_addend, IsNull());
+}
+
+// What a layer after a norm was told.
+struct ToldOfNorm {
+  int norms = 0;  // that ran themselves
+  const void* x = nullptr;
+  float epsilon = 0.0F;  // of the norm that it had to compute; 0: none
+  const void* addend = nullptr;
+};
+
+class CountedNorm final : public Layer, public PlainNorm {
+ public:
+  explicit CountedNorm(ToldOfNorm* told) : told_(*told) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    LayerSpec spec;
+    spec.output = context.input;
+    spec.memory.input_last_use = LastUse::kForward;
+    return spec;
+  }
+  kernels::InputNorm NormOf(absl::Span<const Tensor>) const override { return {.epsilon = 0.25F}; }
+  absl::Status Forward(const LayerArgs&) override {
+    ++told_.norms;
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+
+ private:
+  ToldOfNorm& told_;
+};
+
+class NormTaker final : public Layer, public NormFusion, public TailFusion {
+ public:
+  NormTaker(bool takes_norm, ToldOfNorm* told) : takes_norm_(takes_norm), told_(*told) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    return LayerSpec{.output = context.input};
+  }
+  bool takes_norm() const override { return takes_norm_; }
+  bool takes_tail() const override { return takes_norm_; }
+  absl::Status Forward(const LayerArgs& args) override { return ForwardWithNorm(args, {}, {}); }
+  absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
+    return ForwardWithNorm(args, {}, tail);
+  }
+  absl::Status ForwardWithNorm(const LayerArgs& args, const kernels::InputNorm& norm,
+                               const Tail& tail) override {
+    told_.x = args.x.data;
+    told_.epsilon = norm.epsilon == kernels::InputNorm().epsilon ? 0.0F : norm.epsilon;
+    told_.addend = tail.addend.data;
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+  absl::Status BackwardWithTail(const LayerArgs&, const TailGradient&) override {
+    return absl::OkStatus();
+  }
+
+ private:
+  const bool takes_norm_;
+  ToldOfNorm& told_;
+};
+
+class JoinedNorms : public ::testing::Test {
+ protected:
+  LayerFactory Norm() { return LayerOf<CountedNorm>(&told_); }
+  LayerFactory Taker(bool takes_norm = true) { return LayerOf<NormTaker>(takes_norm, &told_); }
+  void ExpectApart(const std::vector<LayerFactory>& layers) {
+    Forward(layers);
+    EXPECT_EQ(told_.epsilon, 0.0F);
+    EXPECT_THAT(told_.x, Ne(nullptr));
+  }
+
+  Told before_, after_;
+  ToldOfNorm told_;
+};
+
+// The block's sum comes with it, so that x is also what is added.
+TEST_F(JoinedNorms, AreLeftToTheNextLayerWithTheirInput) {
+  Forward({Plain(&before_), Residual({Norm(), Taker()}), Adds(&after_)});
+  EXPECT_EQ(told_.norms, 0);
+  EXPECT_EQ(told_.epsilon, 0.25F);
+  EXPECT_THAT(told_.x, Ne(nullptr));
+  EXPECT_EQ(told_.x, told_.addend);
+  EXPECT_THAT(after_.x_addend, IsNull());
+}
+
+TEST_F(JoinedNorms, RunThemselvesBeforeALayerThatDoesNotTakeThem) {
+  ExpectApart({Plain(&before_), Norm(), Taker(false)});
+  EXPECT_EQ(told_.norms, 1);
+  ExpectApart({Norm(), LayerOf<Stranger>(), Taker()});
+  EXPECT_EQ(told_.norms, 2);
+}
+
+TEST_F(JoinedNorms, RunThemselvesIfTheyHaveToAddASum) {
+  ExpectApart({Defers(&before_), LayerNorm(), Taker()});
+  EXPECT_TRUE(before_.defers_sum);
+}
+
+TEST_F(JoinedNorms, RunThemselvesIfTheirInputIsWhereTheNextLayerWrites) {
+  ExpectApart({Plain(&before_), Norm(), Taker(), Listens({}, &after_, LastUse::kForward)});
+  EXPECT_EQ(told_.norms, 1);
 }
 
 }  // namespace

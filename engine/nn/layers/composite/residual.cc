@@ -77,11 +77,13 @@ class ResidualLayer final : public Layer, public SumFusion {
 
   TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
 
-  // Sums before the block go to its first inner layer; the block's own is left to the next layer.
+  // Sums before the block go to its first inner layer; the block's own is left to the next layer,
+  // unless its last inner layer can add it as it writes.
   Abilities abilities() const override {
     const bool is_plain = !shortcut_.has_value();
     return {.adds_to_x = is_plain && inner_->chain.adds_to_x(),
-            .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value()};
+            .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value() &&
+                          !inner_->chain.takes_tail()};
   }
 
   absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }

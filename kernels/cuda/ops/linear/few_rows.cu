@@ -14,6 +14,7 @@
 #include "kernels/cuda/device/tile.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/linear/few_rows_kernels.h"
+#include "kernels/cuda/ops/linear/input_norm.cuh"
 
 // Products of tensor_core.cuh with a = w^T and b = x^T, so that c has 16 columns of y and all of
 // its rows. The order of columns and inputs in a and b is free, as long as both agree. With g =
@@ -91,6 +92,13 @@ class Lane {
     if (has_row_ && input < inputs_) words = *reinterpret_cast<const uint4*>(x_ + input);
     memcpy(to.x, &words, sizeof(words));
   }
+  __device__ void LoadNormedRow(int chunk, const BlockInputNorm& norm, Chunk& to) const {
+    const int input = chunk * kChunk + first_;
+    uint4 words = {0, 0, 0, 0};
+    if (has_row_ && input < inputs_) words = norm.Values(Row(), input);
+    memcpy(to.x, &words, sizeof(words));
+  }
+  static __device__ int Row() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
 
  private:
   const int inputs_;
@@ -119,7 +127,7 @@ __device__ void Multiply(const typename Strip<kColumns>::Chunk& chunk,
 }
 
 // Each warp has `warp_chunks` chunks, one after the other; the last ones may have fewer, or none.
-template <int kColumns, int kMostWarps, typename Function>
+template <int kColumns, int kMostWarps, bool kHasNorm, typename Function>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     FewRowsKernel(const FewRowsArguments a, int warp_chunks) {
   using Own = Strip<kColumns>;
@@ -134,35 +142,54 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
       if (first + i < end) lane.LoadWeights(first + i, loaded[i]);
     }
   };
+  float* const of_warps = SharedMemory<float>();
+  BlockInputNorm norm(a, of_warps + threads / kWarp * kRows * kColumns);
   LetNextKernelStart();
-  if (a.loads_weights_early) load_weights(begin);
+  if (a.loads_weights_early) {
+    load_weights(begin);
+    if constexpr (kHasNorm) norm.AskForWeights();
+  }
   if (a.starts_early) {
     const int first = a.loads_weights_early ? begin + Own::kChunks : begin;
     for (int chunk = first; chunk < end; ++chunk) lane.BringWeightsToCache(chunk);
   }
   WaitForEarlierKernels();
-  if (!a.loads_weights_early) load_weights(begin);
-  // Threads have a column of one row or several in the end. Its bias is loaded meanwhile.
+  if (!a.loads_weights_early) {
+    load_weights(begin);
+    if constexpr (kHasNorm) norm.AskForWeights();
+  }
+  if constexpr (kHasNorm) norm.AskForRows();
+  // Threads have a column of one row or several in the end. Its bias is loaded meanwhile, and the
+  // addend of the first.
   const int column = thread % kColumns;
   const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
   const bool ends = thread < threads / kColumns * kColumns && output < a.outputs;
   float bias = 0.0F;
   if (ends && a.bias != nullptr) bias = ToFloat(static_cast<const __nv_bfloat16*>(a.bias)[output]);
 
+  const auto addend_of = [&](int row) {
+    if (!ends || row >= a.rows || a.addend == nullptr) return 0.0F;
+    return ToFloat(static_cast<const __nv_bfloat16*>(a.addend)[row * a.outputs + output]);
+  };
+  const int first_row = thread / kColumns;
+  float addend = addend_of(first_row);
+
+  if constexpr (kHasNorm) norm.Prepare(Lane<kColumns>::Row());
   float sums[Own::kPairs][4] = {};
   for (int first = begin; first < end; first += Own::kChunks) {
     if (first > begin) load_weights(first);
 #pragma unroll
     for (int i = 0; i < Own::kChunks; ++i) {
-      if (first + i < end) lane.LoadRow(first + i, loaded[i]);
+      if (!kHasNorm && first + i < end) lane.LoadRow(first + i, loaded[i]);
     }
 #pragma unroll
     for (int i = 0; i < Own::kChunks; ++i) {
-      if (first + i < end) Multiply<kColumns>(loaded[i], sums);
+      if (first + i >= end) continue;
+      if constexpr (kHasNorm) lane.LoadNormedRow(first + i, norm, loaded[i]);
+      Multiply<kColumns>(loaded[i], sums);
     }
   }
 
-  float* const of_warps = SharedMemory<float>();
   float* const own = of_warps + warp * kRows * kColumns;
   const int g = thread % kWarp / 4, m = thread % 4;
 #pragma unroll
@@ -175,7 +202,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   }
   __syncthreads();
   if (!ends) return;
-  for (int row = thread / kColumns; row < a.rows; row += threads / kColumns) {
+  for (int row = first_row; row < a.rows; row += threads / kColumns) {
+    if (row > first_row) addend = addend_of(row);
     const float* const of_row = of_warps + Own::PlaceOf(row, column);
     float z = of_row[0];
 #pragma unroll 8
@@ -185,22 +213,37 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     z += bias;
     const int64_t place = row * a.outputs + output;
     if (a.z != nullptr) static_cast<__nv_bfloat16*>(a.z)[place] = FromFloat<__nv_bfloat16>(z);
-    static_cast<__nv_bfloat16*>(a.y)[place] = FromFloat<__nv_bfloat16>(Function::Of(z));
+    __nv_bfloat16 y = FromFloat<__nv_bfloat16>(Function::Of(z));
+    if (a.addend != nullptr) y = FromFloat<__nv_bfloat16>(ToFloat(y) + addend);
+    if (a.has_relu) y = FromFloat<__nv_bfloat16>(ReluActivation::Of(ToFloat(y)));
+    static_cast<__nv_bfloat16*>(a.y)[place] = y;
   }
+}
+
+int64_t Quotient(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
+int64_t ChunksOf(const FewRowsArguments& a) { return Quotient(a.inputs, kChunk); }
+
+// Returns the chunks of a warp, and the warps of a block, which has at most `most`.
+int64_t WarpChunks(const FewRowsArguments& a, int64_t most) { return Quotient(ChunksOf(a), most); }
+int64_t WarpsOf(const FewRowsArguments& a, int64_t columns, int64_t most) {
+  // There is at least one thread for each column.
+  return std::max<int64_t>(Quotient(ChunksOf(a), WarpChunks(a, most)), columns / kWarp);
 }
 
 template <int kColumns, int kMostWarps>
 cudaError_t LaunchTile(cudaStream_t stream, Activation activation, const FewRowsArguments& a) {
-  const auto quotient = [](int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; };
-  const int64_t chunks = quotient(a.inputs, kChunk), warp_chunks = quotient(chunks, kMostWarps);
-  // There is at least one thread for each column.
-  const int64_t warps = std::max<int64_t>(quotient(chunks, warp_chunks), kColumns / kWarp);
-  const auto grid = dim3(static_cast<unsigned>(quotient(a.outputs, kColumns)));
-  const size_t shared_bytes = static_cast<size_t>(warps * kRows * kColumns) * sizeof(float);
+  const bool has_norm = a.norm.gamma != nullptr;
+  const int64_t warps = WarpsOf(a, kColumns, kMostWarps);
+  const int64_t shared_bytes = FewRowsSharedBytes({kColumns, kMostWarps}, a, has_norm);
+  const auto grid = dim3(static_cast<unsigned>(Quotient(a.outputs, kColumns)));
   return WithActivation(activation, [&](auto function) {
-    return LaunchEarly(a.starts_early, FewRowsKernel<kColumns, kMostWarps, decltype(function)>,
-                       grid, dim3(static_cast<unsigned>(warps * kWarp)), shared_bytes, stream, a,
-                       static_cast<int>(warp_chunks));
+    using Function = decltype(function);
+    return LaunchEarly(a.starts_early,
+                       has_norm ? FewRowsKernel<kColumns, kMostWarps, true, Function>
+                                : FewRowsKernel<kColumns, kMostWarps, false, Function>,
+                       grid, dim3(static_cast<unsigned>(warps * kWarp)),
+                       static_cast<size_t>(shared_bytes), stream, a,
+                       static_cast<int>(WarpChunks(a, kMostWarps)));
   });
 }
 
@@ -216,5 +259,11 @@ constexpr FewRowsTile kTiles[] = {Entry<32, 24>(), Entry<16, 24>(), Entry<32, 12
 }  // namespace
 
 std::span<const FewRowsTile> FewRowsTiles() { return kTiles; }
+
+int64_t FewRowsSharedBytes(const FewRowsTile& tile, const FewRowsArguments& a, bool has_norm) {
+  const int64_t warps = WarpsOf(a, tile.columns, tile.warps);
+  const int64_t sums = warps * kRows * tile.columns * static_cast<int64_t>(sizeof(float));
+  return sums + (has_norm ? BlockInputNorm::SharedBytes(a.rows, a.inputs) : 0);
+}
 
 }  // namespace stagecoach::kernels

@@ -66,20 +66,28 @@ class CudaLinear final : public LinearOp {
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                        const Tensor& z, const Tensor& y, std::byte* workspace) override {
+    const FewRowsArguments arguments = ForwardArguments(x, w, b, z, y);
     const cudaStream_t compute = AsCuda(stream).compute();
-    FewRowsArguments arguments = Extents();
-    arguments.x = x.data;
-    arguments.w = w.data;
-    arguments.bias = has_bias_ ? b.data : nullptr;
-    arguments.z = KeepsZ(activation_) ? z.data : nullptr;
-    arguments.y = y.data;
-    arguments.starts_early = starts_early_;
-    arguments.loads_weights_early = weight_is_constant_;
     if (few_rows_ == nullptr) return LibraryForward(compute, arguments, workspace);
-    if (!AreAligned(arguments)) {
-      return absl::InvalidArgumentError("linear: addresses must be multiples of 16");
+    return LaunchFewRows(compute, arguments);
+  }
+
+  bool takes_neighbors() const override { return takes_neighbors_; }
+
+  absl::Status ForwardWithNeighbors(Stream& stream, const LinearNeighbors& neighbors,
+                                    const Tensor& x, const Tensor& w, const Tensor& b,
+                                    const Tensor& z, const Tensor& y,
+                                    std::byte* /*workspace*/) override {
+    FewRowsArguments arguments = ForwardArguments(x, w, b, z, y);
+    if (const auto& norm = neighbors.norm; norm.has_value()) {
+      arguments.norm = {.gamma = norm->gamma.data,
+                        .beta = norm->centers ? norm->beta.data : nullptr,
+                        .epsilon = norm->epsilon,
+                        .centers = norm->centers};
     }
-    return CudaStatus(few_rows_->launch(compute, activation_, arguments), "few rows");
+    arguments.addend = neighbors.addend.data;
+    arguments.has_relu = neighbors.has_relu;
+    return LaunchFewRows(AsCuda(stream).compute(), arguments);
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
@@ -120,6 +128,26 @@ class CudaLinear final : public LinearOp {
 
  private:
   FewRowsArguments Extents() const { return {.rows = R_, .inputs = I_, .outputs = O_}; }
+
+  FewRowsArguments ForwardArguments(const Tensor& x, const Tensor& w, const Tensor& b,
+                                    const Tensor& z, const Tensor& y) const {
+    FewRowsArguments arguments = Extents();
+    arguments.x = x.data;
+    arguments.w = w.data;
+    arguments.bias = has_bias_ ? b.data : nullptr;
+    arguments.z = KeepsZ(activation_) ? z.data : nullptr;
+    arguments.y = y.data;
+    arguments.starts_early = starts_early_;
+    arguments.loads_weights_early = weight_is_constant_;
+    return arguments;
+  }
+
+  absl::Status LaunchFewRows(cudaStream_t stream, const FewRowsArguments& arguments) const {
+    if (!AreAligned(arguments)) {
+      return absl::InvalidArgumentError("linear: addresses must be multiples of 16");
+    }
+    return CudaStatus(few_rows_->launch(stream, activation_, arguments), "few rows");
+  }
 
   absl::Status LibraryForward(cudaStream_t stream, const FewRowsArguments& a,
                               std::byte* workspace) const {
@@ -279,6 +307,9 @@ class CudaLinear final : public LinearOp {
                        .activation = activation_,
                        .has_bias = has_bias_},
                       {.run = library, .workspace_bytes = kScratchAlignment + product_bytes_}));
+    if (few_rows_ == nullptr) return absl::OkStatus();
+    takes_neighbors_ = forward_only_ && FewRowsSharedBytes(*few_rows_, Extents(), true) <=
+                                            tuner.block_shared_bytes();
     return absl::OkStatus();
   }
 
@@ -300,6 +331,7 @@ class CudaLinear final : public LinearOp {
   // The library cannot fuse this with the product, so a kernel of our own runs afterwards.
   bool bias_follows_ = false;
   const FewRowsTile* few_rows_ = nullptr;  // used instead of the library unless null
+  bool takes_neighbors_ = false;
   bool starts_early_ = false;
   // Workspace: for products, then for sums, from the first multiple of kScratchAlignment on.
   int64_t product_bytes_ = 0;
