@@ -184,8 +184,10 @@ class FewRowsCudaGenerator : public CudaGenerator {
   std::string ChooseFewRows() {
     TrainerOn({.device = InBfloat16()});
     std::string text = TuningText();
-    const int choices = absl::StrReplaceAll(
-        {{"\"columns\": 0", "\"columns\": 32"}, {"\"warps\": 0", "\"warps\": 24"}}, &text);
+    const int choices = absl::StrReplaceAll({{"\"blocks\": 0", "\"blocks\": 1"},
+                                             {"\"columns\": 0", "\"columns\": 32"},
+                                             {"\"warps\": 0", "\"warps\": 24"}},
+                                            &text);
     EXPECT_GT(choices, 0);
     EXPECT_OK(base::WriteFileAtomically(file_, text));
     return text;

@@ -59,15 +59,18 @@ void Runner::Die(const Thread& thread, const std::string& message) const {
 }
 
 void Runner::DieOfDeadlock() const {
-  for (unsigned warp = 0; warp < warps_.size(); ++warp) {
-    if (const unsigned waiting = warps_[warp].waiting; waiting != 0) {
+  for (unsigned warp = 0; warp < block_->warps.size(); ++warp) {
+    if (const unsigned waiting = block_->warps[warp].waiting; waiting != 0) {
       const Thread& thread = At(warp, FirstBit(waiting));
-      Die(thread, absl::StrCat("waits at ", Text(thread.location), " for lanes of mask 0x",
-                               absl::Hex(thread.mask), " that do not come, while ", at_barrier_,
-                               " of ", alive_, " threads wait at __syncthreads"));
+      Die(thread,
+          absl::StrCat("waits at ", Text(thread.location), " for lanes of mask 0x",
+                       absl::Hex(thread.mask), " that do not come, while ", block_->at_barrier,
+                       " of ", block_->alive, " threads wait at __syncthreads"));
     }
   }
-  STAGECOACH_CHECK(false, "threads of a block that neither run nor wait");
+  STAGECOACH_CHECK(at_cluster_barrier_ > 0, "threads of a block that neither run nor wait");
+  Die(block_->threads[0], absl::StrCat("is of a cluster ", at_cluster_barrier_,
+                                       " of whose threads wait at a barrier for ever"));
   std::abort();
 }
 
@@ -92,20 +95,47 @@ unsigned Runner::PickBit(unsigned bits) {
 
 Runner::Thread& Runner::Pick() {
   // A warp runs until its lanes wait; in random order another one may overtake it.
-  const bool stays = current_ != nullptr && (ready_warps_ >> current_->warp & 1) != 0 &&
+  const bool stays = current_ != nullptr && (block_->ready_warps >> current_->warp & 1) != 0 &&
                      (order_ != ThreadOrder::kRandom || Random() % kLanesPerWarp != 0);
-  const unsigned warp = stays ? current_->warp : PickBit(ready_warps_);
-  const unsigned lane = PickBit(warps_[warp].ready);
-  warps_[warp].ready &= ~(1u << lane);
-  if (warps_[warp].ready == 0) ready_warps_ &= ~(1u << warp);
+  const unsigned warp = stays ? current_->warp : PickBit(block_->ready_warps);
+  const unsigned lane = PickBit(block_->warps[warp].ready);
+  block_->warps[warp].ready &= ~(1u << lane);
+  if (block_->warps[warp].ready == 0) block_->ready_warps &= ~(1u << warp);
   return At(warp, lane);
 }
 
+void Runner::Enter(Block& block) {
+  block_ = &block;
+  blockIdx = block.index;
+  current_ = nullptr;
+}
+
+Runner::Block* Runner::PickBlock() {
+  const size_t count = grid_->cluster_blocks;
+  const size_t first = order_ == ThreadOrder::kRandom ? Random() % count : 0;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t place = (first + i) % count;
+    Block& block = *blocks_[order_ == ThreadOrder::kDescending ? count - 1 - place : place];
+    if (block.ready_warps != 0) return &block;
+  }
+  return nullptr;
+}
+
+unsigned Runner::AliveInCluster() const {
+  unsigned alive = 0;
+  for (unsigned i = 0; i < grid_->cluster_blocks; ++i) alive += blocks_[i]->alive;
+  return alive;
+}
+
 void Runner::Switch(Fiber& from) {
-  if (ready_warps_ == 0) {
-    if (alive_ > 0) DieOfDeadlock();
-    from.SwitchTo(outside_);
-    return;
+  if (block_->ready_warps == 0) {
+    Block* const other = PickBlock();
+    if (other == nullptr) {
+      if (AliveInCluster() > 0) DieOfDeadlock();
+      from.SwitchTo(outside_);
+      return;
+    }
+    Enter(*other);
   }
   Thread& next = Pick();
   current_ = &next;
@@ -114,8 +144,8 @@ void Runner::Switch(Fiber& from) {
 }
 
 void Runner::MakeReady(unsigned warp, unsigned lanes) {
-  warps_[warp].ready |= lanes;
-  ready_warps_ |= 1u << warp;
+  block_->warps[warp].ready |= lanes;
+  block_->ready_warps |= 1u << warp;
 }
 
 void Runner::Body(void* runner_address) {
@@ -134,15 +164,16 @@ void Runner::EndThread() {
   if (grid_->starts_early && !has_waited) {
     Die(thread, "may start early, and ends without having waited for earlier kernels");
   }
-  Warp& warp = warps_[thread.warp];
+  Warp& warp = block_->warps[thread.warp];
   warp.alive &= ~(1u << thread.lane);
-  --alive_;
-  ++ended_;
-  if (alive_ == 0) CheckProducts();
-  if (at_barrier_ > 0) {
+  --block_->alive;
+  ++block_->ended;
+  if (block_->alive == 0) CheckProducts();
+  if (block_->at_barrier > 0) {
     Die(thread, absl::StrCat("ends while others of its block wait at the __syncthreads of ",
-                             Text(barrier_location_)));
+                             Text(block_->barrier_location)));
   }
+  if (at_cluster_barrier_ > 0) Die(thread, "ends while others of its cluster wait at a barrier");
   // This may be the thread that lanes of its warp were waiting for.
   for (unsigned lanes = warp.waiting; lanes != 0; lanes &= lanes - 1) {
     const unsigned lane = FirstBit(lanes);
@@ -152,10 +183,10 @@ void Runner::EndThread() {
   Switch(*thread.fiber);
 }
 
-void Runner::RunBlock(const Grid& grid) {
+void Runner::Start(const Grid& grid, Block& block) {
   const unsigned threads = grid.threads.x * grid.threads.y * grid.threads.z;
   for (unsigned i = 0; i < threads; ++i) {
-    Thread& thread = threads_[i];
+    Thread& thread = block.threads[i];
     if (thread.fiber == nullptr) thread.fiber = std::make_unique<Fiber>(&Runner::Body, this);
     thread.index = {i % grid.threads.x, i / grid.threads.x % grid.threads.y,
                     i / (grid.threads.x * grid.threads.y)};
@@ -163,22 +194,36 @@ void Runner::RunBlock(const Grid& grid) {
     thread.warp = i / kLanesPerWarp;
     thread.location = {};
   }
-  warps_.fill({});
-  products_.fill({});
-  is_hidden_.assign(grid.shared_bytes / AsyncCopies::kBytes + 1, 0);
-  ready_warps_ = 0;
+  block.warps.fill({});
+  block.products.fill({});
+  block.is_hidden.assign(grid.shared_bytes / AsyncCopies::kBytes + 1, 0);
+  block.ready_warps = 0;
+  Enter(block);
   for (unsigned first = 0; first < threads; first += kLanesPerWarp) {
     const unsigned lanes = std::min(threads - first, kLanesPerWarp);
     const unsigned mask = 0xffffffffu >> (kLanesPerWarp - lanes);
-    warps_[first / kLanesPerWarp].alive = mask;
+    block.warps[first / kLanesPerWarp].alive = mask;
     MakeReady(first / kLanesPerWarp, mask);
   }
-  alive_ = threads;
-  ended_ = at_barrier_ = 0;
-  current_ = nullptr;
-  shared_.StartBlock();
+  block.alive = threads;
+  block.ended = block.at_barrier = 0;
+  block.shared.Fit(grid.shared_bytes);
+  block.shared.StartBlock();
+}
+
+void Runner::RunCluster(const Grid& grid, uint64_t cluster) {
+  while (blocks_.size() < grid.cluster_blocks) blocks_.push_back(std::make_unique<Block>());
+  for (unsigned rank = 0; rank < grid.cluster_blocks; ++rank) {
+    const uint64_t block = cluster * grid.cluster_blocks + rank;
+    blocks_[rank]->index = {static_cast<unsigned>(block % grid.blocks.x),
+                            static_cast<unsigned>(block / grid.blocks.x % grid.blocks.y),
+                            static_cast<unsigned>(block / grid.blocks.x / grid.blocks.y)};
+    Start(grid, *blocks_[rank]);
+  }
+  at_cluster_barrier_ = 0;
+  Enter(*PickBlock());
   Switch(outside_);
-  shared_.EndBlock();
+  for (unsigned rank = 0; rank < grid.cluster_blocks; ++rank) blocks_[rank]->shared.EndBlock();
 }
 
 void Runner::Run(const Grid& grid, ThreadOrder order, uint64_t seed) {
@@ -187,22 +232,19 @@ void Runner::Run(const Grid& grid, ThreadOrder order, uint64_t seed) {
   random_ = seed | 1;
   gridDim = grid.blocks;
   blockDim = grid.threads;
-  shared_.Fit(grid.shared_bytes);
-  const uint64_t blocks = uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
-  // The blocks are i * step + first, modulo their number: every block once, in an order that looks
+  const uint64_t clusters =
+      uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z / grid.cluster_blocks;
+  // The clusters are i * step + first, modulo their number: every one once, in an order that looks
   // random.
   uint64_t step = 1, first = 0;
-  if (order == ThreadOrder::kDescending) step = blocks - 1, first = blocks - 1;
+  if (order == ThreadOrder::kDescending) step = clusters - 1, first = clusters - 1;
   if (order == ThreadOrder::kRandom) {
-    first = Random() % blocks;
-    do step = Random() % blocks;
-    while (std::gcd(step, blocks) != 1);
+    first = Random() % clusters;
+    do step = Random() % clusters;
+    while (std::gcd(step, clusters) != 1);
   }
-  for (uint64_t i = 0, block = first; i < blocks; ++i, block = (block + step) % blocks) {
-    blockIdx = {static_cast<unsigned>(block % grid.blocks.x),
-                static_cast<unsigned>(block / grid.blocks.x % grid.blocks.y),
-                static_cast<unsigned>(block / grid.blocks.x / grid.blocks.y)};
-    RunBlock(grid);
+  for (uint64_t i = 0, cluster = first; i < clusters; ++i, cluster = (cluster + step) % clusters) {
+    RunCluster(grid, cluster);
   }
   grid_ = nullptr;
 }
@@ -212,33 +254,70 @@ void Runner::Run(const Grid& grid, ThreadOrder order, uint64_t seed) {
 int Runner::BlockBarrier(bool predicate, Location location) {
   Thread& thread = *current_;
   thread.location = location;
-  if (ended_ > 0) {
-    Die(thread, absl::StrCat("comes to the __syncthreads of ", Text(location), " after ", ended_,
-                             " of its block have ended"));
+  if (block_->ended > 0) {
+    Die(thread, absl::StrCat("comes to the __syncthreads of ", Text(location), " after ",
+                             block_->ended, " of its block have ended"));
   }
-  if (at_barrier_ == 0) {
-    barrier_location_ = location;
-    votes_ = 0;
-  } else if (!SameLine(location, barrier_location_)) {
-    Die(thread,
-        absl::StrCat("comes to the __syncthreads of ", Text(location),
-                     " while others of its block wait at that of ", Text(barrier_location_)));
+  if (block_->at_barrier == 0) {
+    block_->barrier_location = location;
+    block_->votes = 0;
+  } else if (!SameLine(location, block_->barrier_location)) {
+    Die(thread, absl::StrCat("comes to the __syncthreads of ", Text(location),
+                             " while others of its block wait at that of ",
+                             Text(block_->barrier_location)));
   }
-  ++at_barrier_;
-  votes_ += predicate ? 1 : 0;
-  if (at_barrier_ == alive_) {
-    at_barrier_ = 0;
-    barrier_result_ = votes_;
-    for (unsigned warp = 0; warp < warps_.size(); ++warp) {
-      if (warps_[warp].alive != 0) MakeReady(warp, warps_[warp].alive);
+  ++block_->at_barrier;
+  block_->votes += predicate ? 1 : 0;
+  if (block_->at_barrier == block_->alive) {
+    block_->at_barrier = 0;
+    block_->barrier_result = block_->votes;
+    for (unsigned warp = 0; warp < block_->warps.size(); ++warp) {
+      if (block_->warps[warp].alive != 0) MakeReady(warp, block_->warps[warp].alive);
     }
   }
   Switch(*thread.fiber);
-  return barrier_result_;
+  return block_->barrier_result;
+}
+
+void Runner::ClusterBarrier(Location location) {
+  Thread& thread = *current_;
+  thread.location = location;
+  for (unsigned i = 0; i < grid_->cluster_blocks; ++i) {
+    if (blocks_[i]->ended > 0) {
+      Die(thread, absl::StrCat("comes to the barrier of its cluster at ", Text(location), " after ",
+                               blocks_[i]->ended, " of its block ", i, " have ended"));
+    }
+  }
+  if (++at_cluster_barrier_ == AliveInCluster()) {
+    at_cluster_barrier_ = 0;
+    Block* const own = block_;
+    for (unsigned i = 0; i < grid_->cluster_blocks; ++i) {
+      block_ = blocks_[i].get();
+      for (unsigned warp = 0; warp < block_->warps.size(); ++warp) {
+        if (block_->warps[warp].alive != 0) MakeReady(warp, block_->warps[warp].alive);
+      }
+    }
+    block_ = own;
+  }
+  Switch(*thread.fiber);
+}
+
+const void* Runner::SharedOfBlock(const void* own, unsigned rank, Location location) {
+  current_->location = location;
+  const auto offset =
+      reinterpret_cast<uintptr_t>(own) - reinterpret_cast<uintptr_t>(block_->shared.data());
+  if (rank >= grid_->cluster_blocks || offset >= grid_->shared_bytes) {
+    Die(*current_, absl::StrCat("reads at ", Text(location), " what no block of its cluster has"));
+  }
+  if (blocks_[rank]->ended > 0) {
+    Die(*current_, absl::StrCat("reads at ", Text(location), " the shared memory of block ", rank,
+                                " of its cluster, which is ending"));
+  }
+  return blocks_[rank]->shared.data() + offset;
 }
 
 bool Runner::Complete(const Thread& thread) const {
-  const Warp& warp = warps_[thread.warp];
+  const Warp& warp = block_->warps[thread.warp];
   const unsigned lanes = thread.mask & warp.alive;
   if ((warp.waiting & lanes) != lanes) return false;
   for (unsigned left = lanes; left != 0; left &= left - 1) {
@@ -248,7 +327,7 @@ bool Runner::Complete(const Thread& thread) const {
 }
 
 void Runner::Release(const Thread& thread) {
-  Warp& warp = warps_[thread.warp];
+  Warp& warp = block_->warps[thread.warp];
   const unsigned lanes = thread.mask & warp.alive;
   unsigned votes = 0;
   for (unsigned left = lanes; left != 0; left &= left - 1) {
@@ -305,7 +384,7 @@ uint64_t Runner::WarpExchange(WarpOperation operation, unsigned mask, uint64_t v
     Die(thread, absl::StrCat("is lane ", thread.lane, ", and comes to ", Text(location),
                              " with mask 0x", absl::Hex(mask), ", which does not name it"));
   }
-  warps_[thread.warp].waiting |= 1u << thread.lane;
+  block_->warps[thread.warp].waiting |= 1u << thread.lane;
   if (Complete(thread)) Release(thread);
   Switch(*thread.fiber);
   return thread.result;
@@ -322,7 +401,7 @@ void Runner::WarpTogether(WarpWork work, void* operands, Location location) {
 void Runner::CheckShared(const void* address, Location location) {
   current_->location = location;
   const auto offset =
-      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(shared_.data());
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(block_->shared.data());
   if (offset % 16 != 0) {
     Die(*current_, absl::StrCat("has at ", Text(location), " an address that is not aligned"));
   }
@@ -353,8 +432,8 @@ void Runner::WaitForCopies(size_t groups, Location location) {
 
 void Runner::Hide(const void* chunk, bool hidden) {
   const auto offset =
-      static_cast<size_t>(static_cast<const unsigned char*>(chunk) - shared_.data());
-  is_hidden_[offset / AsyncCopies::kBytes] = hidden ? 1 : 0;
+      static_cast<size_t>(static_cast<const unsigned char*>(chunk) - block_->shared.data());
+  block_->is_hidden[offset / AsyncCopies::kBytes] = hidden ? 1 : 0;
 }
 
 void Runner::ShowToProducts() {
@@ -364,19 +443,19 @@ void Runner::ShowToProducts() {
 
 uint32_t Runner::SharedAddress(const void* address) const {
   // Aligned like the address itself, up to what panels need.
-  const auto begin = reinterpret_cast<uintptr_t>(shared_.data()) / 1024 * 1024;
+  const auto begin = reinterpret_cast<uintptr_t>(block_->shared.data()) / 1024 * 1024;
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address) - begin);
 }
 
 void Runner::DoProductSteps(void* const* steps) {
   Runner& runner = Get();
   const unsigned warp = runner.current_->warp;
-  WarpProducts& products = runner.products_[warp];
+  WarpProducts& products = runner.block_->products[warp];
   auto& first = *static_cast<ProductStep*>(steps[0]);
-  const ProductMemory memory = {.data = runner.shared_.data(),
+  const ProductMemory memory = {.data = runner.block_->shared.data(),
                                 .bytes = runner.grid_->shared_bytes,
-                                .address = runner.SharedAddress(runner.shared_.data()),
-                                .is_hidden = runner.is_hidden_};
+                                .address = runner.SharedAddress(runner.block_->shared.data()),
+                                .is_hidden = runner.block_->is_hidden};
   switch (first.kind) {
     case ProductStep::Kind::kBegin:
       products.Begin();
@@ -406,11 +485,12 @@ void Runner::DoProductStep(ProductStep step, Location location) {
 }
 
 void Runner::CheckProducts() const {
-  for (size_t warp = 0; warp < products_.size(); ++warp) {
-    if (products_[warp].under_way()) {
+  for (size_t warp = 0; warp < block_->products.size(); ++warp) {
+    if (block_->products[warp].under_way()) {
       Die(*current_, "ends before products of its block have been waited for");
     }
-    if (products_[warp].trace() != products_[warp / kWarpsPerGroup * kWarpsPerGroup].trace()) {
+    if (block_->products[warp].trace() !=
+        block_->products[warp / kWarpsPerGroup * kWarpsPerGroup].trace()) {
       Die(*current_, "ends when warps of a warpgroup have started different products");
     }
   }

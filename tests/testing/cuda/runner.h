@@ -29,6 +29,7 @@ struct Grid {
   dim3 blocks, threads;
   size_t shared_bytes = 0;
   bool starts_early = false;  // its threads must wait
+  unsigned cluster_blocks = 1;
 };
 
 // What a warp does with its share of a warpgroup's products.
@@ -40,8 +41,9 @@ struct ProductStep {
   const char* fault = nullptr;                // found then
 };
 
-// Runs the blocks of a grid one after the other, in an order like that of threads, and the threads
-// of a block as fibers, which are reused. There is one runner; its users hold the machine's lock.
+// Runs the clusters of a grid one after the other, in an order like that of threads, and the
+// threads of their blocks as fibers, which are reused. There is one runner; its users hold the
+// machine's lock.
 class Runner {
  public:
   static Runner& Get();
@@ -50,6 +52,8 @@ class Runner {
 
   // These act on the running thread; see block.h.
   int BlockBarrier(bool predicate, Location location);
+  void ClusterBarrier(Location location);
+  const void* SharedOfBlock(const void* own, unsigned rank, Location location);
   uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
                         Location location);
   void WarpTogether(WarpWork work, void* operands, Location location);
@@ -63,7 +67,7 @@ class Runner {
   // Aborts unless these are 16 bytes of the block's shared memory, aligned.
   void CheckShared(const void* address, Location location);
   unsigned lane() const { return current_->lane; }
-  unsigned char* shared_memory() const { return shared_.data(); }
+  unsigned char* shared_memory() const { return block_->shared.data(); }
 
  private:
   struct Thread {
@@ -86,9 +90,32 @@ class Runner {
     unsigned alive = 0, ready = 0, waiting = 0;
   };
 
-  Runner() : threads_(kMaxThreadsPerBlock) {}
+  // A block of the running cluster.
+  struct Block {
+    uint3 index{};
+    SharedRegion shared;
+    std::vector<Thread> threads = std::vector<Thread>(kMaxThreadsPerBlock);
+    std::array<Warp, kMaxThreadsPerBlock / kLanesPerWarp> warps;
+    std::array<WarpProducts, kMaxThreadsPerBlock / kLanesPerWarp> products;
+    std::vector<uint8_t> is_hidden;  // ProductMemory's
+    unsigned ready_warps = 0;        // one bit per warp that has ready lanes
+    unsigned alive = 0, ended = 0;
+    // The block's barrier: how many wait at it, and where; the current votes, and the previous
+    // ones.
+    unsigned at_barrier = 0;
+    Location barrier_location;
+    int votes = 0, barrier_result = 0;
+  };
+
+  Runner() = default;
   static void Body(void* runner);
-  void RunBlock(const Grid& grid);
+  void Start(const Grid& grid, Block& block);
+  void RunCluster(const Grid& grid, uint64_t cluster);
+  // Makes a block of the cluster the running one.
+  void Enter(Block& block);
+  // Returns a block that has ready threads, or null.
+  Block* PickBlock();
+  unsigned AliveInCluster() const;
   void EndThread();
   // Continues with a thread that is ready, which may be the running one.
   void Switch(Fiber& from);
@@ -106,30 +133,22 @@ class Runner {
   // Aborts if the running thread, the last of its block, leaves products under way, or if warps of
   // a warpgroup have started different ones.
   void CheckProducts() const;
-  Thread& At(unsigned warp, unsigned lane) { return threads_[warp * kLanesPerWarp + lane]; }
+  Thread& At(unsigned warp, unsigned lane) { return block_->threads[warp * kLanesPerWarp + lane]; }
   const Thread& At(unsigned warp, unsigned lane) const {
-    return threads_[warp * kLanesPerWarp + lane];
+    return block_->threads[warp * kLanesPerWarp + lane];
   }
 
   [[noreturn]] void Die(const Thread& thread, const std::string& message) const;
   [[noreturn]] void DieOfDeadlock() const;
 
   Fiber outside_;
-  SharedRegion shared_;
-  std::vector<Thread> threads_;
-  std::array<Warp, kMaxThreadsPerBlock / kLanesPerWarp> warps_;
-  std::array<WarpProducts, kMaxThreadsPerBlock / kLanesPerWarp> products_;
-  std::vector<uint8_t> is_hidden_;  // ProductMemory's
+  std::vector<std::unique_ptr<Block>> blocks_;  // as many as the largest cluster so far has
+  Block* block_ = nullptr;
   Thread* current_ = nullptr;
   const Grid* grid_ = nullptr;
   ThreadOrder order_ = ThreadOrder::kAscending;
   uint64_t random_ = 1;
-  unsigned ready_warps_ = 0;  // one bit per warp that has ready lanes
-  unsigned alive_ = 0, ended_ = 0;
-  // The block's barrier: how many wait at it, and where; the current votes, and the previous ones.
-  unsigned at_barrier_ = 0;
-  Location barrier_location_;
-  int votes_ = 0, barrier_result_ = 0;
+  unsigned at_cluster_barrier_ = 0;  // threads
 };
 
 }  // namespace stagecoach::testing::cuda

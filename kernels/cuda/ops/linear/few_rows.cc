@@ -21,9 +21,9 @@ constexpr DType kType = DType::kBfloat16;
 
 // The library is the first candidate; the others are the tiles, in their order.
 Choice ChoiceOf(size_t candidate) {
-  if (candidate == 0) return {{"columns", 0}, {"warps", 0}};
+  if (candidate == 0) return {{"blocks", 0}, {"columns", 0}, {"warps", 0}};
   const FewRowsTile& tile = FewRowsTiles()[candidate - 1];
-  return {{"columns", tile.columns}, {"warps", tile.warps}};
+  return {{"blocks", tile.blocks}, {"columns", tile.columns}, {"warps", tile.warps}};
 }
 
 // Returns the number of candidates if this choice is not among them.

@@ -6,8 +6,9 @@
 #include <cstring>
 
 #include "kernels/cuda/device/activations.cuh"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/cluster_launch.cuh"
 #include "kernels/cuda/device/early_start.cuh"
-#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
@@ -59,10 +60,10 @@ class Lane {
   using Chunk = typename Strip<kColumns>::Chunk;
   using Words = typename Strip<kColumns>::Words;
 
-  __device__ explicit Lane(const FewRowsArguments& a)
+  __device__ Lane(const FewRowsArguments& a, int strip)
       : inputs_(static_cast<int>(a.inputs)), outputs_(a.outputs) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, m = lane % 4;
-    const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + g * (kColumns / 8);
+    const int64_t column = static_cast<int64_t>(strip) * kColumns + g * (kColumns / 8);
     first_ = 8 * m;
     w_ = static_cast<const __nv_bfloat16*>(a.w) + column;
     x_ = static_cast<const __nv_bfloat16*>(a.x) + g * a.inputs;
@@ -126,15 +127,20 @@ __device__ void Multiply(const typename Strip<kColumns>::Chunk& chunk,
   }
 }
 
-// Each warp has `warp_chunks` chunks, one after the other; the last ones may have fewer, or none.
-template <int kColumns, int kMostWarps, bool kHasNorm, typename Function>
+// A strip is the work of kBlocks neighboring blocks, which form a cluster if there are several.
+// Each of their warps has `warp_chunks` chunks, one after the other; the last ones may have fewer,
+// or none.
+template <int kColumns, int kMostWarps, int kBlocks, bool kHasNorm, typename Function>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     FewRowsKernel(const FewRowsArguments a, int warp_chunks) {
   using Own = Strip<kColumns>;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int warp = thread / kWarp, chunks = (static_cast<int>(a.inputs) + kChunk - 1) / kChunk;
-  const int begin = warp * warp_chunks, end = min(chunks, begin + warp_chunks);
-  const Lane<kColumns> lane(a);
+  const int strip = static_cast<int>(blockIdx.x) / kBlocks;
+  const int rank = static_cast<int>(blockIdx.x) % kBlocks;  // in the cluster
+  const int begin = (rank * (threads / kWarp) + warp) * warp_chunks;
+  const int end = min(chunks, begin + warp_chunks);
+  const Lane<kColumns> lane(a, strip);
   typename Own::Chunk loaded[Own::kChunks];
   const auto load_weights = [&](int first) {
 #pragma unroll
@@ -143,7 +149,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     }
   };
   float* const of_warps = SharedMemory<float>();
-  BlockInputNorm norm(a, of_warps + threads / kWarp * kRows * kColumns);
+  float* const of_block = of_warps + threads / kWarp * kRows * kColumns;
+  BlockInputNorm norm(a, kBlocks > 1 ? of_block + kRows * kColumns : of_block);
   LetNextKernelStart();
   if (a.loads_weights_early) {
     load_weights(begin);
@@ -159,19 +166,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     if constexpr (kHasNorm) norm.AskForWeights();
   }
   if constexpr (kHasNorm) norm.AskForRows();
-  // Threads have a column of one row or several in the end. Its bias is loaded meanwhile, and the
-  // addend of the first.
+  // Threads have a column of one row or several in the end, among those of the block. Its bias is
+  // loaded meanwhile, and the addend of the first.
+  constexpr int kOwnRows = kRows / kBlocks;
   const int column = thread % kColumns;
-  const int64_t output = static_cast<int64_t>(blockIdx.x) * kColumns + column;
+  const int64_t output = static_cast<int64_t>(strip) * kColumns + column;
   const bool ends = thread < threads / kColumns * kColumns && output < a.outputs;
   float bias = 0.0F;
   if (ends && a.bias != nullptr) bias = ToFloat(static_cast<const __nv_bfloat16*>(a.bias)[output]);
 
+  const int end_row = min(static_cast<int>(a.rows), (rank + 1) * kOwnRows);
   const auto addend_of = [&](int row) {
-    if (!ends || row >= a.rows || a.addend == nullptr) return 0.0F;
+    if (!ends || row >= end_row || a.addend == nullptr) return 0.0F;
     return ToFloat(static_cast<const __nv_bfloat16*>(a.addend)[row * a.outputs + output]);
   };
-  const int first_row = thread / kColumns;
+  const int first_row = rank * kOwnRows + thread / kColumns;
   float addend = addend_of(first_row);
 
   if constexpr (kHasNorm) norm.Prepare(Lane<kColumns>::Row());
@@ -201,14 +210,36 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     }
   }
   __syncthreads();
-  if (!ends) return;
-  for (int row = first_row; row < a.rows; row += threads / kColumns) {
-    if (row > first_row) addend = addend_of(row);
-    const float* const of_row = of_warps + Own::PlaceOf(row, column);
-    float z = of_row[0];
+  // Returns the sum of the block's warps.
+  const auto sum_of_warps = [&](int row, int of_column) {
+    const float* const of_row = of_warps + Own::PlaceOf(row, of_column);
+    float sum = of_row[0];
 #pragma unroll 8
     for (int other = 1; other < threads / kWarp; ++other) {
-      z += of_row[other * kRows * kColumns];
+      sum += of_row[other * kRows * kColumns];
+    }
+    return sum;
+  };
+  if constexpr (kBlocks > 1) {
+    for (int place = thread; place < kRows * kColumns; place += threads) {
+      of_block[place] = sum_of_warps(place / kColumns, place % kColumns);
+    }
+    ClusterBarrier();
+  }
+  for (int row = first_row; ends && row < end_row; row += threads / kColumns) {
+    if (row > first_row) addend = addend_of(row);
+    float z = 0.0F;
+    if constexpr (kBlocks > 1) {
+      float blocks[kBlocks];
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
+        blocks[i] = LoadFromBlock(of_block + row * kColumns + column, static_cast<unsigned>(i));
+      }
+      z = blocks[0];
+#pragma unroll
+      for (int i = 1; i < kBlocks; ++i) z += blocks[i];
+    } else {
+      z = sum_of_warps(row, column);
     }
     z += bias;
     const int64_t place = row * a.outputs + output;
@@ -218,52 +249,59 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     if (a.has_relu) y = FromFloat<__nv_bfloat16>(ReluActivation::Of(ToFloat(y)));
     static_cast<__nv_bfloat16*>(a.y)[place] = y;
   }
+  if constexpr (kBlocks > 1) ClusterBarrier();
 }
 
 int64_t Quotient(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
-int64_t ChunksOf(const FewRowsArguments& a) { return Quotient(a.inputs, kChunk); }
 
-// Returns the chunks of a warp, and the warps of a block, which has at most `most`.
-int64_t WarpChunks(const FewRowsArguments& a, int64_t most) { return Quotient(ChunksOf(a), most); }
-int64_t WarpsOf(const FewRowsArguments& a, int64_t columns, int64_t most) {
-  // There is at least one thread for each column.
-  return std::max<int64_t>(Quotient(ChunksOf(a), WarpChunks(a, most)), columns / kWarp);
+// Returns the chunks of each warp.
+int64_t WarpChunks(const FewRowsTile& tile, const FewRowsArguments& a) {
+  return Quotient(Quotient(a.inputs, kChunk), tile.warps * tile.blocks);
 }
 
-template <int kColumns, int kMostWarps>
+// Returns the warps of each block, which has at least one thread for each column.
+int64_t WarpsOf(const FewRowsTile& tile, const FewRowsArguments& a) {
+  const int64_t warps = Quotient(Quotient(a.inputs, kChunk), WarpChunks(tile, a));
+  return std::max<int64_t>(Quotient(warps, tile.blocks), tile.columns / kWarp);
+}
+
+template <int kColumns, int kMostWarps, int kBlocks>
 cudaError_t LaunchTile(cudaStream_t stream, Activation activation, const FewRowsArguments& a) {
+  static_assert(kBlocks <= static_cast<int>(kMaxClusterBlocks) && kRows % kBlocks == 0);
+  constexpr FewRowsTile kTile = {kColumns, kMostWarps, kBlocks};
   const bool has_norm = a.norm.gamma != nullptr;
-  const int64_t warps = WarpsOf(a, kColumns, kMostWarps);
-  const int64_t shared_bytes = FewRowsSharedBytes({kColumns, kMostWarps}, a, has_norm);
-  const auto grid = dim3(static_cast<unsigned>(Quotient(a.outputs, kColumns)));
+  const auto grid = dim3(static_cast<unsigned>(Quotient(a.outputs, kColumns) * kBlocks));
   return WithActivation(activation, [&](auto function) {
     using Function = decltype(function);
-    return LaunchEarly(a.starts_early,
-                       has_norm ? FewRowsKernel<kColumns, kMostWarps, true, Function>
-                                : FewRowsKernel<kColumns, kMostWarps, false, Function>,
-                       grid, dim3(static_cast<unsigned>(warps * kWarp)),
-                       static_cast<size_t>(shared_bytes), stream, a,
-                       static_cast<int>(WarpChunks(a, kMostWarps)));
+    return LaunchClusters(kBlocks, a.starts_early,
+                          has_norm ? FewRowsKernel<kColumns, kMostWarps, kBlocks, true, Function>
+                                   : FewRowsKernel<kColumns, kMostWarps, kBlocks, false, Function>,
+                          grid, dim3(static_cast<unsigned>(WarpsOf(kTile, a) * kWarp)),
+                          static_cast<size_t>(FewRowsSharedBytes(kTile, a, has_norm)), stream, a,
+                          static_cast<int>(WarpChunks(kTile, a)));
   });
 }
 
-template <int kColumns, int kMostWarps>
+template <int kColumns, int kMostWarps, int kBlocks>
 constexpr FewRowsTile Entry() {
-  return {kColumns, kMostWarps, LaunchTile<kColumns, kMostWarps>};
+  return {kColumns, kMostWarps, kBlocks, LaunchTile<kColumns, kMostWarps, kBlocks>};
 }
 
-// Narrow strips occupy more multiprocessors, wide ones read longer pieces of memory.
-constexpr FewRowsTile kTiles[] = {Entry<32, 24>(), Entry<16, 24>(), Entry<32, 12>(),
-                                  Entry<64, 12>(), Entry<64, 24>()};
+// Narrow strips occupy more multiprocessors, and so do clusters; wide ones read longer pieces of
+// memory.
+constexpr FewRowsTile kTiles[] = {Entry<32, 24, 1>(), Entry<16, 24, 1>(), Entry<32, 12, 1>(),
+                                  Entry<64, 12, 1>(), Entry<64, 24, 1>(), Entry<64, 12, 2>(),
+                                  Entry<64, 12, 4>(), Entry<64, 12, 8>()};
 
 }  // namespace
 
 std::span<const FewRowsTile> FewRowsTiles() { return kTiles; }
 
 int64_t FewRowsSharedBytes(const FewRowsTile& tile, const FewRowsArguments& a, bool has_norm) {
-  const int64_t warps = WarpsOf(a, tile.columns, tile.warps);
-  const int64_t sums = warps * kRows * tile.columns * static_cast<int64_t>(sizeof(float));
-  return sums + (has_norm ? BlockInputNorm::SharedBytes(a.rows, a.inputs) : 0);
+  // Also those of the block, if others read them.
+  const int64_t sums = WarpsOf(tile, a) + (tile.blocks > 1 ? 1 : 0);
+  return sums * kRows * tile.columns * static_cast<int64_t>(sizeof(float)) +
+         (has_norm ? BlockInputNorm::SharedBytes(a.rows, a.inputs) : 0);
 }
 
 }  // namespace stagecoach::kernels

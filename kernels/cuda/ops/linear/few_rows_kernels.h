@@ -13,9 +13,10 @@
 // by reading w once, and by the delay until all of it has been requested. One launch of these
 // kernels replaces up to two launches of the library and another one for the bias.
 //
-// A block has a strip of columns, and each of its warps a part of the inputs. Warps multiply on
-// tensor cores, with w as the first factor: a lane needs only words of it that it loads itself, so
-// that w bypasses shared memory. The warps' sums are added up in their order.
+// A block, or a cluster of blocks, has a strip of columns, and each of its warps a part of the
+// inputs. Warps multiply on tensor cores, with w as the first factor: a lane needs only words of it
+// that it loads itself, so that w bypasses shared memory. The sums of a block's warps are added up
+// in their order, and then those of a cluster's blocks.
 namespace stagecoach::kernels {
 
 inline constexpr int64_t kFewRows = 8;
@@ -66,6 +67,8 @@ inline bool AreAligned(const FewRowsArguments& a) {
 struct FewRowsTile {
   int columns = 0;  // of a block
   int warps = 0;    // that a block has at most
+  int blocks = 1;   // of a cluster (kernels/cuda/device/cluster.cuh), among which a strip's inputs
+                    // are divided: GPUs below compute capability 9.0 refuse more than one
   cudaError_t (*launch)(cudaStream_t stream, Activation activation,
                         const FewRowsArguments& arguments) = nullptr;
 };

@@ -214,7 +214,8 @@ std::vector<Case> Cases() {
 std::string NameOfCase(const ::testing::TestParamInfo<Case>& info) {
   const auto& [shape, tile] = info.param;
   return absl::StrCat(shape.rows, "x", shape.inputs, "x", shape.outputs, "_",
-                      FewRowsTiles()[tile].columns, "by", FewRowsTiles()[tile].warps);
+                      FewRowsTiles()[tile].columns, "by", FewRowsTiles()[tile].warps, "by",
+                      FewRowsTiles()[tile].blocks);
 }
 INSTANTIATE_TEST_SUITE_P(Tiles, FewRows, ::testing::ValuesIn(Cases()), NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Tiles, FewRowsWithNeighbors, ::testing::ValuesIn(Cases()), NameOfCase);

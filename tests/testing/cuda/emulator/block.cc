@@ -1,6 +1,7 @@
 #include "tests/testing/cuda/emulator/block.h"
 
 #include "tests/testing/cuda/emulator/call.h"
+#include "tests/testing/cuda/emulator/cluster.h"
 #include "tests/testing/cuda/machine.h"
 #include "tests/testing/cuda/runner.h"
 
@@ -21,6 +22,12 @@ bool Possible(const dim3& blocks, const dim3& threads) {
 
 int BlockBarrier(bool predicate, Location location) {
   return Runner::Get().BlockBarrier(predicate, location);
+}
+
+void ClusterBarrier(Location location) { Runner::Get().ClusterBarrier(location); }
+
+const void* SharedOfBlock(const void* own, unsigned rank, Location location) {
+  return Runner::Get().SharedOfBlock(own, rank, location);
 }
 
 uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
@@ -77,10 +84,22 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
         (allowed == machine.shared_bytes.end() ? kDefaultSharedBytes : allowed->second)) {
       return cudaErrorInvalidValue;
     }
+    bool starts_early = false;
+    unsigned cluster_blocks = 1;
     for (unsigned i = 0; i < config.numAttrs; ++i) {
-      if (config.attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization) {
+      const cudaLaunchAttribute& attribute = config.attrs[i];
+      if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+        starts_early = attribute.val.programmaticStreamSerializationAllowed != 0;
+      } else if (attribute.id == cudaLaunchAttributeClusterDimension &&
+                 attribute.val.clusterDim.y == 1 && attribute.val.clusterDim.z == 1) {
+        cluster_blocks = attribute.val.clusterDim.x;
+      } else {
         return cudaErrorNotSupported;
       }
+    }
+    if (cluster_blocks < 1 || cluster_blocks > kMaxClusterBlocks ||
+        config.gridDim.x % cluster_blocks != 0) {
+      return cudaErrorInvalidClusterSize;
     }
     if (machine.options().launch_error != cudaSuccess) return machine.options().launch_error;
     const StreamState* const stream = machine.Find(config.stream);
@@ -94,7 +113,8 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
                                                           .blocks = config.gridDim,
                                                           .threads = config.blockDim,
                                                           .shared_bytes = config.dynamicSmemBytes,
-                                                          .starts_early = config.numAttrs > 0}] {
+                                                          .starts_early = starts_early,
+                                                          .cluster_blocks = cluster_blocks}] {
                               if (!machine.options().kernels_run) return;
                               Runner::Get().Run(grid, machine.options().thread_order,
                                                 machine.random()());

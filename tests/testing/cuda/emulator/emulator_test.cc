@@ -83,6 +83,31 @@ TEST_P(InEveryOrder, ABlockSumsThroughSharedMemory) {
 
 TEST_P(InEveryOrder, ARemovedBarrierOfTheBlockShows) { EXPECT_NE(Sums(false), RightSums()); }
 
+std::vector<float> FromNextBlocks(unsigned blocks, unsigned cluster_blocks, ClusterFault fault) {
+  const RawStream stream;
+  const DeviceArray<float> results(blocks * 64);
+  EXPECT_EQ(LaunchCluster(stream, blocks, cluster_blocks, fault, results.data()), cudaSuccess);
+  return results.Download(stream);
+}
+
+std::vector<float> RightNextBlocks(unsigned blocks, unsigned cluster_blocks) {
+  std::vector<float> expected;
+  for (unsigned i = 0; i < blocks * 64; ++i) {
+    expected.push_back(static_cast<float>(64 * ((i / 64 + 1) % cluster_blocks) + i % 64));
+  }
+  return expected;
+}
+
+TEST_P(InEveryOrder, ABlockReadsTheSharedMemoryOfItsCluster) {
+  for (const unsigned size : {2U, 3U, 8U}) {
+    EXPECT_EQ(FromNextBlocks(3 * size, size, ClusterFault::kNone), RightNextBlocks(3 * size, size));
+  }
+}
+
+TEST_P(InEveryOrder, ARemovedBarrierOfAClusterShows) {
+  EXPECT_NE(FromNextBlocks(8, 8, ClusterFault::kNoBarrierBefore), RightNextBlocks(8, 8));
+}
+
 std::vector<float> Reversed(bool barrier) {
   const RawStream stream;
   const DeviceArray<float> x(stream, Numbers(32));
@@ -303,6 +328,15 @@ TEST_F(Emulator, RefusesLaunchesThatNoGpuCanDo) {
   EXPECT_EQ(LaunchNothing(nullptr, one, one, 0), cudaErrorInvalidResourceHandle);
 }
 
+TEST_F(Emulator, RefusesClustersThatNoGpuHas) {
+  const RawStream stream;
+  const DeviceArray<float> results(18 * 64);
+  for (const auto& [blocks, cluster_blocks] : {std::pair(18U, 9U), std::pair(9U, 2U)}) {
+    EXPECT_EQ(LaunchCluster(stream, blocks, cluster_blocks, ClusterFault::kNone, results.data()),
+              cudaErrorInvalidClusterSize);
+  }
+}
+
 TEST_F(Emulator, MuchSharedMemoryMustBeAskedFor) {
   const RawStream stream;
   EXPECT_EQ(LaunchNothingDirectly(stream, 48 << 10), cudaSuccess);
@@ -371,6 +405,17 @@ TEST_P(MistakeDeathTest, AThreadThatDoesNotWaitForEarlierKernelsAborts) {
 TEST_P(MistakeDeathTest, AProductThatNotAWholeWarpDoesAborts) {
   EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kPartOfAWarpMultiplies), "without lane 7");
   EXPECT_DEATH(MakeMistake(GetParam(), Mistake::kProductsAtTwoLines), "others of its warp are at");
+}
+
+TEST_P(MistakeDeathTest, BlocksOfAClusterThatDoNotMeetAbort) {
+  const auto run = [](ClusterFault fault) {
+    Reset({.thread_order = GetParam()});
+    FromNextBlocks(8, 4, fault);
+  };
+  EXPECT_DEATH(run(ClusterFault::kNoBarrierAfter), "of its cluster, which is ending");
+  EXPECT_DEATH(run(ClusterFault::kReadsOutside), "what no block of its cluster has");
+  EXPECT_DEATH(run(ClusterFault::kOneThreadEndsBefore),
+               "the barrier of its cluster|wait at a barrier");
 }
 
 TEST_F(EmulatorDeathTest, MatricesAreAlignedAndInSharedMemory) {

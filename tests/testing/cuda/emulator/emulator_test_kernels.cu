@@ -1,6 +1,8 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/cluster_launch.cuh"
 #include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -38,6 +40,18 @@ __global__ void __launch_bounds__(1024) Sum(const float* __restrict__ x, unsigne
   float sum = 0;
   for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) sum += parts[warp];
   sums[ThreadOfGrid()] = sum;
+}
+
+__global__ void Cluster(unsigned cluster_blocks, ClusterFault fault, float* results) {
+  float* const own = SharedMemory<float>() + threadIdx.x;
+  const unsigned rank = blockIdx.x % cluster_blocks;
+  *own = static_cast<float>(64 * rank + threadIdx.x);
+  if (fault == ClusterFault::kOneThreadEndsBefore && threadIdx.x == 7) return;
+  if (fault != ClusterFault::kNoBarrierBefore) kernels::ClusterBarrier();
+  const bool is_outside = fault == ClusterFault::kReadsOutside;
+  results[ThreadOfGrid()] =
+      kernels::LoadFromBlock(is_outside ? own + 64 : own, (rank + 1) % cluster_blocks);
+  if (fault != ClusterFault::kNoBarrierAfter) kernels::ClusterBarrier();
 }
 
 template <bool kBarrier>
@@ -270,6 +284,13 @@ cudaError_t LaunchSum(cudaStream_t stream, int blocks, int threads, const float*
                       float* sums, bool barrier) {
   return Launch(barrier ? Sum<true> : Sum<false>, dim3(blocks), dim3(threads),
                 static_cast<size_t>(threads / 32) * sizeof(float), stream, x, n, sums);
+}
+
+cudaError_t LaunchCluster(cudaStream_t stream, unsigned blocks, unsigned cluster_blocks,
+                          ClusterFault fault, float* results) {
+  return kernels::LaunchClusters(cluster_blocks, /*starts_early=*/false, Cluster, dim3(blocks),
+                                 dim3(64), 64 * sizeof(float), stream, cluster_blocks, fault,
+                                 results);
 }
 
 cudaError_t LaunchReverse(cudaStream_t stream, const float* x, float* reversed, bool barrier) {

@@ -66,6 +66,18 @@ enum class WarpgroupFault : uint8_t {
 cudaError_t LaunchWarpgroupProduct(cudaStream_t stream, const uint16_t* a, const uint16_t* b,
                                    WarpgroupFault fault, float* c);
 
+// Makes thread t of each block of a cluster store what thread t of the next block has put into its
+// shared memory: 64 times the number of the cluster's block, plus t. There are 64 threads.
+enum class ClusterFault : uint8_t {
+  kNone,
+  kNoBarrierBefore,  // the reads
+  kNoBarrierAfter,
+  kReadsOutside,         // of all blocks' shared memory
+  kOneThreadEndsBefore,  // the first barrier
+};
+cudaError_t LaunchCluster(cudaStream_t stream, unsigned blocks, unsigned cluster_blocks,
+                          ClusterFault fault, float* results);
+
 // Mistakes of a block of 64 threads.
 enum class Mistake : uint8_t {
   kBarrierInOneBranch,       // half of the threads come to __syncthreads, the others do not
