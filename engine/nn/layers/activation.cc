@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/nn/fusion/tail_fusion.h"
 #include "engine/nn/parsing/parsed_layer.h"
-#include "engine/nn/tail_fusion.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/ops.h"
 

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/fusion/norm_fusion.h"
+#include "engine/nn/fusion/sum_fusion.h"
 #include "engine/nn/last_axis.h"
-#include "engine/nn/norm_fusion.h"
 #include "engine/nn/parsing/parsed_layer.h"
-#include "engine/nn/sum_fusion.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/ops.h"
 

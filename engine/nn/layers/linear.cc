@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/fusion/norm_fusion.h"
+#include "engine/nn/fusion/tail_fusion.h"
 #include "engine/nn/last_axis.h"
 #include "engine/nn/layers/frozen_linear.h"
-#include "engine/nn/norm_fusion.h"
 #include "engine/nn/parsing/parsed_layer.h"
-#include "engine/nn/tail_fusion.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 

@@ -2,12 +2,12 @@
 #include <memory>
 #include <vector>
 
+#include "engine/nn/fusion/norm_fusion.h"
+#include "engine/nn/fusion/tail_fusion.h"
 #include "engine/nn/layers/composite/residual.h"
 #include "engine/nn/layers/layer_norm.h"
 #include "engine/nn/layers/linear.h"
-#include "engine/nn/norm_fusion.h"
 #include "engine/nn/sequential.h"
-#include "engine/nn/tail_fusion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/nn/chain_on_device.h"

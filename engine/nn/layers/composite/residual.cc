@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/nn/fusion/sum_fusion.h"
 #include "engine/nn/layers/composite/branch.h"
 #include "engine/nn/parsing/parsed_layer.h"
 #include "engine/nn/sequential.h"
-#include "engine/nn/sum_fusion.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/ops.h"
 

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/nn/fusion/sum_fusion.h"
 #include "engine/nn/layers/image/image.h"
 #include "engine/nn/parsing/parsed_layer.h"
-#include "engine/nn/sum_fusion.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/ops.h"
 

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/fusion/tail_fusion.h"
 #include "engine/nn/layers/image/image.h"
 #include "engine/nn/parsing/parsed_layer.h"
-#include "engine/nn/tail_fusion.h"
 #include "kernels/ops/image_norm.h"
 #include "kernels/ops/ops.h"
 

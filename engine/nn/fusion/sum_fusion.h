@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_NN_SUM_FUSION_H_
-#define STAGECOACH_ENGINE_NN_SUM_FUSION_H_
+#ifndef STAGECOACH_ENGINE_NN_FUSION_SUM_FUSION_H_
+#define STAGECOACH_ENGINE_NN_FUSION_SUM_FUSION_H_
 
 #include "absl/status/status.h"
 #include "engine/nn/layer.h"
@@ -39,4 +39,4 @@ class SumFusion {
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_NN_SUM_FUSION_H_
+#endif  // STAGECOACH_ENGINE_NN_FUSION_SUM_FUSION_H_

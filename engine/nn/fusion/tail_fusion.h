@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_NN_TAIL_FUSION_H_
-#define STAGECOACH_ENGINE_NN_TAIL_FUSION_H_
+#ifndef STAGECOACH_ENGINE_NN_FUSION_TAIL_FUSION_H_
+#define STAGECOACH_ENGINE_NN_FUSION_TAIL_FUSION_H_
 
 #include "absl/status/status.h"
 #include "engine/nn/layer.h"
@@ -48,4 +48,4 @@ class PlainActivation {
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_NN_TAIL_FUSION_H_
+#endif  // STAGECOACH_ENGINE_NN_FUSION_TAIL_FUSION_H_

@@ -1,10 +1,10 @@
-#ifndef STAGECOACH_ENGINE_NN_NORM_FUSION_H_
-#define STAGECOACH_ENGINE_NN_NORM_FUSION_H_
+#ifndef STAGECOACH_ENGINE_NN_FUSION_NORM_FUSION_H_
+#define STAGECOACH_ENGINE_NN_FUSION_NORM_FUSION_H_
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "engine/nn/fusion/tail_fusion.h"
 #include "engine/nn/layer.h"
-#include "engine/nn/tail_fusion.h"
 #include "kernels/ops/layer_norm.h"
 
 namespace stagecoach::engine {
@@ -36,4 +36,4 @@ class PlainNorm {
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_NN_NORM_FUSION_H_
+#endif  // STAGECOACH_ENGINE_NN_FUSION_NORM_FUSION_H_
