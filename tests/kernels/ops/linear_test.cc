@@ -5,12 +5,14 @@
 #include <limits>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/quantized_matrix.h"
 #include "tests/kernels/ops/linear_fixture.h"
 #include "tests/kernels/ops/op_harness.h"
+#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::kernels::linear_test {
 namespace {
@@ -23,6 +25,7 @@ using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::OpValues;
 using ::stagecoach::testing::ProductBackends;
 using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::StatusIs;
 
 using Linear = LinearTest;
 
@@ -69,6 +72,21 @@ std::vector<LinearShape> Cases() {
   return cases;
 }
 INSTANTIATE_OP_TEST_ON(ProductBackends(), Linear, NameOfLinear, ::testing::ValuesIn(Cases()));
+
+// Without a tuning file no device has kernels that do.
+TEST_P(Linear, TakesNoNeighbors) {
+  if (shape().rows > 8) return;
+  OpBench bench(backend().variants.front());
+  LinearShape forward = shape();
+  forward.forward_only = true;
+  LinearOp& op = bench.Create(forward);
+  EXPECT_FALSE(op.takes_neighbors());
+  bench.Run([&](Stream& stream) {
+    EXPECT_THAT(op.ForwardWithNeighbors(stream, {}, {}, {}, {}, {}, {}, nullptr),
+                StatusIs(absl::StatusCode::kUnimplemented));
+    return absl::OkStatus();
+  });
+}
 
 using LinearForward = LinearTest;
 

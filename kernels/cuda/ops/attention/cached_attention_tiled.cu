@@ -460,10 +460,28 @@ class TileBlock {
   float sums_[Own::kStrips][4][4] = {};  // of weighted values
 };
 
+// Prefetches the earlier keys and values of the block's part, by sectors of 32 bytes, while the
+// kernel ahead computes the new ones. An earlier pass may still be writing some of them, and the
+// position: wrong ones are of no consequence here.
+__device__ void BringPartToCache(const CachedAttentionArguments& a, int part_positions) {
+  const int64_t position = min(max(*a.first_position, int64_t{0}), a.positions);
+  const int64_t begin = FirstSeenBy(a, position) + blockIdx.x * int64_t{part_positions};
+  const int64_t end = min(begin + part_positions, position), D = a.head_size;
+  const auto* const keys =
+      static_cast<const __nv_bfloat16*>(a.cache) + blockIdx.y * a.positions * D;
+  constexpr int kSector = 16;  // numbers
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kSector;
+  for (int64_t i = begin * D + threadIdx.x * kSector; i < end * D; i += step) {
+    BringToCache(keys + i);
+    BringToCache(keys + a.kv_heads * a.positions * D + i);
+  }
+}
+
 template <int kChunks, bool kRestricted>
 __global__ void __launch_bounds__(Tiles<kChunks>::kThreads)
     CachedAttentionTilesKernel(const CachedAttentionArguments a, int part_positions) {
   LetNextKernelStart();
+  if (a.starts_early) BringPartToCache(a, part_positions);
   WaitForEarlierKernels();
   TileBlock<kChunks, kRestricted> block(a, part_positions);
   if (block.has_positions()) block.Run();

@@ -77,7 +77,10 @@ class CudaLinear final : public LinearOp {
   absl::Status ForwardWithNeighbors(Stream& stream, const LinearNeighbors& neighbors,
                                     const Tensor& x, const Tensor& w, const Tensor& b,
                                     const Tensor& z, const Tensor& y,
-                                    std::byte* /*workspace*/) override {
+                                    std::byte* workspace) override {
+    if (!takes_neighbors_) {
+      return LinearOp::ForwardWithNeighbors(stream, neighbors, x, w, b, z, y, workspace);
+    }
     FewRowsArguments arguments = ForwardArguments(x, w, b, z, y);
     if (const auto& norm = neighbors.norm; norm.has_value()) {
       arguments.norm = {.gamma = norm->gamma.data,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -23,6 +24,7 @@ __device__ bool IsInVocabulary(int id, int64_t vocabulary) { return id >= 0 && i
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     EmbeddingForwardKernel(const EmbeddingForwardArguments a, int64_t row_vectors) {
+  LetNextKernelStart();
   const int64_t vector = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t n = vector / row_vectors;
   if (n >= a.ids_count) return;

@@ -25,6 +25,7 @@
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
 #include "kernels/cuda/runtime/status.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -62,9 +63,10 @@ int64_t RowsOfTile(const HeadShape& shape, int64_t row_bytes) {
 // Names of extents are those of kernels/ops/head.h; m is the number of rows in a tile.
 class CudaHead final : public HeadOp {
  public:
-  CudaHead(const HeadShape& shape, DType type)
+  CudaHead(const HeadShape& shape, DType type, bool starts_early)
       : shape_(shape),
         type_(type),
+        starts_early_(starts_early),
         leading_(RoundUp(shape.classes, kClassGranule)),
         M_(RowsOfTile(shape, leading_ * SizeOf(type))),
         filled_(RoundUp(shape.classes, kVectorBytes / SizeOf(type))) {
@@ -114,6 +116,14 @@ class CudaHead final : public HeadOp {
                       std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
     const Scratch scratch = ScratchAt(workspace);
+    const HeadRowArguments row = {.features = shape_.features,
+                                  .x = x.data,
+                                  .w = w.data,
+                                  .candidates = scratch.logits,  // which take more room
+                                  .starts_early = starts_early_};
+    if (shape_.logit_cap == 0.0F && FitsHeadRow(ElementTypeOf(type_), row)) {
+      return CudaStatus(LaunchHeadRow(compute, row, choice), "LaunchHeadRow");
+    }
     RETURN_IF_ERROR(Logits(compute, {0, M_, whole_}, x, w, scratch));
     return CudaStatus(LaunchHeadChoice(compute, ElementTypeOf(type_), scratch.logits, choice),
                       "LaunchHeadChoice");
@@ -339,9 +349,10 @@ class CudaHead final : public HeadOp {
 
   const HeadShape shape_;
   const DType type_;
-  const int64_t leading_;  // elements from one row of logits to the next
-  const int64_t M_;        // rows of the largest tile
-  const int64_t filled_;   // classes, rounded up to whole vectors
+  const bool starts_early_;  // kernels for one row
+  const int64_t leading_;    // elements from one row of logits to the next
+  const int64_t M_;          // rows of the largest tile
+  const int64_t filled_;     // classes, rounded up to whole vectors
   std::vector<Part> parts_;
   Products whole_, last_;  // `last_` is for the last tile of rows, if it has fewer
   int64_t product_bytes_ = 0;
@@ -354,7 +365,8 @@ absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCuda(const HeadShape& shape, Dev
   if (shape.independent_rows) {
     return absl::UnimplementedError("head has no CUDA kernel for rows of several sequences");
   }
-  auto op = std::make_unique<CudaHead>(shape, device.activation_type());
+  auto op = std::make_unique<CudaHead>(shape, device.activation_type(),
+                                       TunerOf(device).starts_kernels_early());
   RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
                                  absl::StrCat("head, ", shape.rows, " rows, ", shape.features,
                                               " features, ", shape.classes, " classes")));

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cfloat>
 #include <cstdint>
 
 #include "kernels/cuda/device/launch.cuh"
@@ -9,6 +8,7 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/team_rows.cuh"
 #include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/tokens/head_choice.cuh"
 #include "kernels/cuda/ops/tokens/head_choice_kernels.h"
 
 namespace stagecoach::kernels {
@@ -16,32 +16,21 @@ namespace {
 
 constexpr int64_t kChoiceThreads = 1024;
 
-// There is one block: the row is a few hundred kilobytes, and has just been written. A logit that
-// is NaN or infinite counts as larger than all others.
+// There is one block: the row is a few hundred kilobytes, and has just been written.
 template <typename T, int N>
 __global__ void __launch_bounds__(kChoiceThreads)
     HeadChoiceKernel(const T* logits, const HeadChoice choice) {
-  Located largest{-INFINITY, 0x7FFFFFFF};
+  Located largest = NoneFound();
   const TwiceReadRow<T, N, false> row(choice.classes, logits, nullptr);
   row.First([&](int c, float(&values)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      if (c + i >= choice.classes) continue;
-      if (!(fabsf(values[i]) <= FLT_MAX)) {
-        largest = {INFINITY, kNoClass};
-      } else if (values[i] > largest.value) {  // strictly, so that the first of equals wins
-        largest = {values[i], c + i};
-      }
+      if (c + i < choice.classes) Consider(values[i], c + i, largest);
     }
   });
   largest = TeamReduce(
       largest, [](Located a, Located b) { return FirstLargest(a, b); }, SharedMemory<Located>());
-  if (threadIdx.x > 0) return;
-  const int64_t position = *choice.position;
-  *choice.position = position + 1;
-  if (choice.next != nullptr) *choice.next = largest.index == kNoClass ? 0 : largest.index;
-  __stwt(choice.chosen + position, largest.index);  // written through, for the host
-  __threadfence_system();
+  if (threadIdx.x == 0) StoreChoice(largest, choice);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 #include "kernels/cuda/device/element_type.h"
 #include "kernels/head_choice.h"
 
@@ -12,6 +14,22 @@ namespace stagecoach::kernels {
 // 16 bytes and can be read up to one.
 cudaError_t LaunchHeadChoice(cudaStream_t stream, ElementType type, const void* logits,
                              const HeadChoice& choice);
+
+// Does the same from x and w, without storing logits, which are rounded all the same. A part of w
+// is read before earlier work has ended: none of it may write w.
+struct HeadRowArguments {
+  int64_t features = 1;        // F
+  const void* x = nullptr;     // (F)
+  const void* w = nullptr;     // (C, F)
+  void* candidates = nullptr;  // scratch: a byte for each class and 8 more, at a multiple of 8
+  bool starts_early = false;   // see LaunchEarly
+};
+inline bool FitsHeadRow(ElementType type, const HeadRowArguments& a) {
+  const auto addresses = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.w);
+  return type == ElementType::kBfloat16 && a.features % 8 == 0 && addresses % 16 == 0;
+}
+cudaError_t LaunchHeadRow(cudaStream_t stream, const HeadRowArguments& arguments,
+                          const HeadChoice& choice);
 
 }  // namespace stagecoach::kernels
 

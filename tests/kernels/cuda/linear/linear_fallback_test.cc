@@ -14,11 +14,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/ops.h"
 #include "tests/kernels/ops/linear_fixture.h"
 #include "tests/kernels/ops/op_harness.h"
 #include "tests/testing/cuda/cublas_lt/faults.h"
@@ -30,12 +34,14 @@ namespace stagecoach::kernels::linear_fallback_test {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
+using ::stagecoach::testing::HasTheBitsOf;
 using ::stagecoach::testing::LinearTest;
 using ::stagecoach::testing::NameOfLinear;
 using ::stagecoach::testing::OpBackend;
 using ::stagecoach::testing::OpBench;
 using ::stagecoach::testing::OpVariant;
 using ::stagecoach::testing::ProductBackends;
+using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -120,6 +126,45 @@ class LinearOfFewRows : public LinearTest {
 
 TEST_P(LinearOfFewRows, ForwardMatchesReference) { ExpectForward(); }
 
+TEST_P(LinearOfFewRows, ComputesTheNormBeforeItAndTheSumAfterItWithTheirBits) {
+  LinearShape forward = shape();
+  forward.forward_only = true;
+  const auto y_of = [&](bool at_once) {
+    return Results([&](OpBench& bench) {
+      LinearOp& op = bench.Create(forward);
+      EXPECT_TRUE(op.takes_neighbors());
+      LayerNormOp& norm =
+          bench.Create(LayerNormShape{.rows = shape().rows, .features = shape().inputs});
+      const auto random = [&](const Shape& of, uint32_t seed) {
+        return bench.Operand(of, Rounded(RandomNormal(of.elements(), seed)));
+      };
+      const Shape features = {shape().inputs};
+      const Tensor x = random(inputs(), 1), w = random(weights(), 2), b = random(bias(), 3);
+      const Tensor gamma = random(features, 4), beta = random(features, 5);
+      const Tensor addend = random(outputs(), 6), z = bench.Result(outputs());
+      const Tensor y = bench.Result(outputs()), narrow = bench.Result(inputs());
+      const Tensor statistics = bench.ResultOf(DType::kFloat32, {shape().rows, 2});
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        if (at_once) {
+          return op.ForwardWithNeighbors(stream, {.norm = InputNorm{gamma, beta}, .addend = addend},
+                                         x, w, b, z, y, workspace);
+        }
+        RETURN_IF_ERROR(norm.Forward(stream, x, gamma, beta, {}, statistics, narrow));
+        RETURN_IF_ERROR(op.Forward(stream, narrow, w, b, z, y, workspace));
+        return bench.ops().elementwise().Add(stream, y, addend, y);
+      });
+      return y;
+    });
+  };
+  EXPECT_THAT(y_of(true), HasTheBitsOf(y_of(false)));
+}
+
+TEST_P(LinearOfFewRows, TakesNoNeighborsIfThereIsABackwardPass) {
+  OpBench bench(backend().variants.front());
+  EXPECT_FALSE(bench.Create(shape()).takes_neighbors());
+}
+
 TEST_P(LinearOfFewRows, IsMeasuredOnceAndTold) {
   std::vector<std::string> first;
   for (const bool is_slow : {true, false}) {
@@ -130,7 +175,7 @@ TEST_P(LinearOfFewRows, IsMeasuredOnceAndTold) {
     for (const std::string& text : bench.device().choices()) {
       if (absl::StartsWith(text, "few rows bf16 ")) told.push_back(text);
     }
-    EXPECT_THAT(told, ::testing::ElementsAre(HasSubstr(": columns ")));
+    EXPECT_THAT(told, ::testing::ElementsAre(HasSubstr(": blocks ")));
     if (first.empty()) first = told;
     EXPECT_EQ(told, first);
   }
