@@ -25,7 +25,12 @@ class GeneratingBlocks {
       : settings_(settings), timer_(timer) {
     kernels::Ops& ops = timer.device().ops();
     const auto linear = [&](int64_t inputs, int64_t outputs, kernels::Activation activation) {
-      return Value(ops.Create(kernels::LinearShape{kRows, inputs, outputs, activation}));
+      return Value(ops.Create(kernels::LinearShape{.rows = kRows,
+                                                   .inputs = inputs,
+                                                   .outputs = outputs,
+                                                   .activation = activation,
+                                                   .forward_only = true,
+                                                   .weight_is_constant = true}));
     };
     norm_ = Value(ops.Create(kernels::LayerNormShape{.rows = kRows, .features = width_}));
     attention_ = Value(ops.Create(kernels::CachedAttentionShape{.rows = kRows,
@@ -58,6 +63,11 @@ class GeneratingBlocks {
     for (size_t i = 0; i < products_.size(); ++i) {
       Time(absl::StrCat("product_", i), products_[i].name,
            [&](Stream& stream, int block) { return Multiply(stream, i, block); });
+      if (!products_[i].op->takes_neighbors()) continue;
+      const bool has_norm = i % 2 == 0;
+      Time(absl::StrCat("product_", i, has_norm ? "_of_norm" : "_and_sum"),
+           absl::StrCat(products_[i].name, has_norm ? ", of a norm" : ", and a sum"),
+           [&](Stream& stream, int block) { return MultiplyInBlock(stream, i, block); });
     }
     for (const int64_t position : settings_.sizes.generated_positions) {
       const kernels::CachedRow row{.position = position};
@@ -70,13 +80,12 @@ class GeneratingBlocks {
       Time(absl::StrCat("attention_", position), absl::StrCat("attention ", at), attend);
       Time(absl::StrCat("block_", position), absl::StrCat("a whole block ", at),
            [&](Stream& stream, int block) -> absl::Status {
-             RETURN_IF_ERROR(Norm(stream));
-             RETURN_IF_ERROR(Multiply(stream, 0, block));
+             RETURN_IF_ERROR(MultiplyInBlock(stream, 0, block));
              RETURN_IF_ERROR(attend(stream, block));
-             RETURN_IF_ERROR(Multiply(stream, 1, block));
-             RETURN_IF_ERROR(Norm(stream));
-             RETURN_IF_ERROR(Multiply(stream, 2, block));
-             return Multiply(stream, 3, block);
+             for (size_t i = 1; i < products_.size(); ++i) {
+               RETURN_IF_ERROR(MultiplyInBlock(stream, i, block));
+             }
+             return absl::OkStatus();
            });
     }
   }
@@ -101,13 +110,33 @@ class GeneratingBlocks {
   }
   absl::Status Multiply(Stream& stream, size_t i, int block) {
     const Product& product = products_[i];
-    return product.op->Forward(stream, product.inputs == width_ ? narrow_ : hidden_,
-                               product.w[static_cast<size_t>(block)], product.bias, z_,
-                               i == 0   ? qkv_
-                               : i == 2 ? hidden_
-                                        : x_,
-                               workspace_);
+    return product.op->Forward(stream, InputOf(product), product.w[static_cast<size_t>(block)],
+                               product.bias, z_, OutputOf(i), workspace_);
   }
+
+  // Computes the norm before the first product of each half of a block, and the sum after the
+  // second, in the product if that can.
+  absl::Status MultiplyInBlock(Stream& stream, size_t i, int block) {
+    const Product& product = products_[i];
+    const bool has_norm = i % 2 == 0;
+    if (!product.op->takes_neighbors()) {
+      if (has_norm) RETURN_IF_ERROR(Norm(stream));
+      return Multiply(stream, i, block);
+    }
+    kernels::LinearNeighbors neighbors;
+    if (has_norm) {
+      neighbors.norm = {.gamma = gamma_, .beta = gamma_};
+    } else {
+      neighbors.addend = addend_;
+    }
+    return product.op->ForwardWithNeighbors(stream, neighbors, InputOf(product),
+                                            product.w[static_cast<size_t>(block)], product.bias, z_,
+                                            OutputOf(i), workspace_);
+  }
+  const Tensor& InputOf(const Product& product) const {
+    return product.inputs == width_ ? narrow_ : hidden_;
+  }
+  const Tensor& OutputOf(size_t i) const { return i == 0 ? qkv_ : i == 2 ? hidden_ : x_; }
 
   // Measures the time of one block, with all blocks running one after another.
   void Time(const std::string& id, const std::string& name,

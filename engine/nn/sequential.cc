@@ -148,6 +148,12 @@ void Sequential::JoinNorms() {
   }
 }
 
+bool Sequential::IsLeftToNext(int i, const LayerArgs& args, const Tensor& x_addend) const {
+  const auto index = static_cast<size_t>(i);
+  return layers_[index].joins_next && x_addend.empty() && watch_ == nullptr &&
+         layers_[index + 1].norm_fusion->takes_norm_in(args);
+}
+
 bool Sequential::StartsSkip(int i) const {
   return absl::c_any_of(layers_[static_cast<size_t>(i)].skips,
                         [](const auto& skip) { return !skip.before.has_value(); });
@@ -281,7 +287,7 @@ absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
       own_tail.has_relu = true;
       own.y = ArgsOf(i + 1, args, false).y;
     }
-    const bool is_left = IsLeftToNext(i, addend);
+    const bool is_left = IsLeftToNext(i, own, addend);
     const bool is_plain = addend.empty() && !chained.defers_sum;
     const bool is_done = is_left || (i > 0 && HasRelu(i - 1));
     if (norm.has_value()) own.x = XOf(i - 1, args);

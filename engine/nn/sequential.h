@@ -108,10 +108,8 @@ class Sequential {
   // Returns whether layer i also does the next one, a ReLU, as its tail: unless someone else sees
   // what is between them.
   bool HasRelu(int i) const;
-  // Returns whether layer i, a norm, is left to the next one now.
-  bool IsLeftToNext(int i, const Tensor& x_addend) const {
-    return layers_[static_cast<size_t>(i)].joins_next && x_addend.empty() && watch_ == nullptr;
-  }
+  // Returns whether layer i, a norm, is left to the next one in this call.
+  bool IsLeftToNext(int i, const LayerArgs& args, const Tensor& x_addend) const;
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
   Tensor XOf(int i, const LayerArgs& args) const;
   // Returns an error of layer i with its name.

@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "kernels/head_choice.h"
 #include "kernels/loss_terms.h"
+#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
@@ -69,6 +70,16 @@ class HeadOp : public Operation {
   // a logit of the classes to choose from is NaN or infinite.
   virtual absl::Status Choose(Stream& stream, const Tensor& x, const Tensor& w,
                               const HeadChoice& choice, std::byte* workspace) = 0;
+
+  // Returns whether ChooseOfNorm may be called. No plan of memory may depend on it.
+  virtual bool chooses_of_norm() const { return false; }
+  // Chooses as Choose does for the norm of x. No operation that is issued along with either writes
+  // w, gamma or beta.
+  virtual absl::Status ChooseOfNorm(Stream& /*stream*/, const InputNorm& /*norm*/,
+                                    const Tensor& /*x*/, const Tensor& /*w*/,
+                                    const HeadChoice& /*choice*/, std::byte* /*workspace*/) {
+    return absl::UnimplementedError("head: does not compute the norm of its input");
+  }
 
   // An empty `dx` is not computed, here and in Backward.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w,

@@ -21,6 +21,8 @@ class NormFusion {
 
   // Asked once the layer is prepared.
   virtual bool takes_norm() const = 0;
+  // Returns whether it does so in this call, if takes_norm().
+  virtual bool takes_norm_in(const LayerArgs& /*args*/) const { return true; }
   // Runs Layer::Forward on the norm of x; y does not overlap x. `tail`: empty unless the layer
   // takes one (TailFusion).
   virtual absl::Status ForwardWithNorm(const LayerArgs& args, const kernels::InputNorm& norm,

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/fusion/norm_fusion.h"
 #include "engine/nn/last_axis.h"
 #include "engine/nn/parsing/parsed_layer.h"
 #include "kernels/ops/head.h"
@@ -12,7 +13,7 @@
 namespace stagecoach::engine {
 namespace {
 
-class HeadLayer final : public Layer {
+class HeadLayer final : public Layer, public NormFusion {
  public:
   explicit HeadLayer(const HeadOptions& options)
       : classes_(options.classes), deviation_(options.deviation), cap_(options.logit_cap) {}
@@ -32,6 +33,7 @@ class HeadLayer final : public Layer {
                                                  .positions = axis.rows / context.rows,
                                                  .independent_rows = context.rows_are_sequences,
                                                  .logit_cap = cap_}));
+    generates_ = context.cached_positions > 0;
     LayerSpec spec;
     spec.description = absl::StrCat("head ", features, " -> ", classes_);
     if (cap_ != 0.0F) absl::StrAppend(&spec.description, ", cap ", cap_);
@@ -49,6 +51,19 @@ class HeadLayer final : public Layer {
     spec.backward_input = {2.0 * product.flops, 2.0 * product.bytes};
     spec.backward_weight = {2.0 * product.flops, 3.0 * product.bytes};
     return spec;
+  }
+
+  // With positions whose logits nobody wants, there is nothing to do.
+  bool takes_norm() const override { return generates_ && op_->chooses_of_norm(); }
+  bool takes_norm_in(const LayerArgs& args) const override {
+    return args.loss == nullptr || args.loss->choice != nullptr;
+  }
+
+  absl::Status ForwardWithNorm(const LayerArgs& args, const kernels::InputNorm& norm,
+                               const Tail& /*tail*/) override {
+    if (args.loss == nullptr) return absl::OkStatus();
+    return op_->ChooseOfNorm(args.stream, norm, args.x, args.parameters[0], *args.loss->choice,
+                             args.workspace);
   }
 
   absl::Status Forward(const LayerArgs& args) override {
@@ -81,6 +96,7 @@ class HeadLayer final : public Layer {
  private:
   const int64_t classes_;
   const float deviation_, cap_;
+  bool generates_ = false;
   std::unique_ptr<kernels::HeadOp> op_;
 };
 

@@ -150,7 +150,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   };
   float* const of_warps = SharedMemory<float>();
   float* const of_block = of_warps + threads / kWarp * kRows * kColumns;
-  BlockInputNorm norm(a, kBlocks > 1 ? of_block + kRows * kColumns : of_block);
+  BlockInputNorm norm(a.norm, a.x, static_cast<int>(a.rows), static_cast<int>(a.inputs),
+                      kBlocks > 1 ? of_block + kRows * kColumns : of_block);
   LetNextKernelStart();
   if (a.loads_weights_early) {
     load_weights(begin);

@@ -11,9 +11,17 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/ops/linear/few_rows_kernels.h"
 #include "kernels/cuda/tuning/tuner.h"
+#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 
 namespace stagecoach::kernels {
+
+inline InputNormArguments ArgumentsOf(const InputNorm& norm) {
+  return {.gamma = norm.gamma.data,
+          .beta = norm.centers ? norm.beta.data : nullptr,
+          .epsilon = norm.epsilon,
+          .centers = norm.centers};
+}
 
 // Runs the library's products for the same result, with that much workspace.
 struct LibraryForward {

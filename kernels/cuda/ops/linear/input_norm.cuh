@@ -30,19 +30,21 @@ class BlockInputNorm {
   }
 
   // `memory` is SharedBytes of shared memory, at a multiple of 16.
-  __device__ BlockInputNorm(const FewRowsArguments& a, float* memory)
-      : a_(a),
-        rows_(static_cast<int>(a.rows)),
-        inputs_(static_cast<int>(a.inputs)),
+  __device__ BlockInputNorm(const InputNormArguments& norm, const void* x, int rows, int inputs,
+                            float* memory)
+      : norm_(norm),
+        x_(x),
+        rows_(rows),
+        inputs_(inputs),
         sums_(memory),
         gamma_(reinterpret_cast<__nv_bfloat16*>(memory + 2 * kMaxSums)) {}
 
   // Starts to copy gamma and beta, or x. Copies arrive in Prepare.
   __device__ void AskForWeights() const {
-    Copy(a_.norm.gamma, inputs_, gamma_);
-    if (a_.norm.centers) Copy(a_.norm.beta, inputs_, gamma_ + inputs_);
+    Copy(norm_.gamma, inputs_, gamma_);
+    if (norm_.centers) Copy(norm_.beta, inputs_, gamma_ + inputs_);
   }
-  __device__ void AskForRows() const { Copy(a_.x, rows_ * inputs_, gamma_ + 2 * inputs_); }
+  __device__ void AskForRows() const { Copy(x_, rows_ * inputs_, gamma_ + 2 * inputs_); }
 
   // Computes the statistics. Called by all threads of the block; the calling one is going to need
   // those of row `row`, if there is such a row.
@@ -50,7 +52,7 @@ class BlockInputNorm {
     CommitCopies();
     WaitForCopies<0>();
     __syncthreads();
-    if (a_.norm.centers) {
+    if (norm_.centers) {
       AddUp<false>(sums_);
       __syncthreads();
     }
@@ -58,8 +60,7 @@ class BlockInputNorm {
     __syncthreads();
     if (row >= rows_) return;
     mean_ = MeanOf(row);
-    rstd_ =
-        NormRstd(TeamTotal(sums_ + kMaxSums, row), static_cast<float>(inputs_), a_.norm.epsilon);
+    rstd_ = NormRstd(TeamTotal(sums_ + kMaxSums, row), static_cast<float>(inputs_), norm_.epsilon);
   }
 
   // Returns the 8 normalized values from a column on, of the row that was passed to Prepare.
@@ -67,7 +68,7 @@ class BlockInputNorm {
     float values[kWidth], gamma[kWidth], beta[kWidth] = {};
     Load(RowAt(row) + column, values);
     Load(gamma_ + column, gamma);
-    if (a_.norm.centers) Load(gamma_ + inputs_ + column, beta);
+    if (norm_.centers) Load(gamma_ + inputs_ + column, beta);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       values[i] = Normalized(values[i], mean_, rstd_, gamma[i], beta[i]);
@@ -94,7 +95,7 @@ class BlockInputNorm {
     return total;
   }
   __device__ float MeanOf(int row) const {
-    return a_.norm.centers ? TeamTotal(sums_, row) / static_cast<float>(inputs_) : 0.0F;
+    return norm_.centers ? TeamTotal(sums_, row) / static_cast<float>(inputs_) : 0.0F;
   }
 
   // Adds up the values of each warp of each row's team, or the squares of their differences from
@@ -121,7 +122,8 @@ class BlockInputNorm {
     }
   }
 
-  const FewRowsArguments& a_;
+  const InputNormArguments& norm_;
+  const void* const x_;
   const int rows_, inputs_;
   float* const sums_;           // (rows, warps of a team), then those of squares
   __nv_bfloat16* const gamma_;  // then beta, then the rows

@@ -82,12 +82,7 @@ class CudaLinear final : public LinearOp {
       return LinearOp::ForwardWithNeighbors(stream, neighbors, x, w, b, z, y, workspace);
     }
     FewRowsArguments arguments = ForwardArguments(x, w, b, z, y);
-    if (const auto& norm = neighbors.norm; norm.has_value()) {
-      arguments.norm = {.gamma = norm->gamma.data,
-                        .beta = norm->centers ? norm->beta.data : nullptr,
-                        .epsilon = norm->epsilon,
-                        .centers = norm->centers};
-    }
+    if (neighbors.norm.has_value()) arguments.norm = ArgumentsOf(*neighbors.norm);
     arguments.addend = neighbors.addend.data;
     arguments.has_relu = neighbors.has_relu;
     return LaunchFewRows(AsCuda(stream).compute(), arguments);

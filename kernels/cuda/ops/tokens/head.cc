@@ -18,6 +18,7 @@
 #include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/linear/few_rows.h"
 #include "kernels/cuda/ops/tokens/head_cap_kernels.h"
 #include "kernels/cuda/ops/tokens/head_choice_kernels.h"
 #include "kernels/cuda/ops/tokens/loss_kernels.h"
@@ -63,10 +64,11 @@ int64_t RowsOfTile(const HeadShape& shape, int64_t row_bytes) {
 // Names of extents are those of kernels/ops/head.h; m is the number of rows in a tile.
 class CudaHead final : public HeadOp {
  public:
-  CudaHead(const HeadShape& shape, DType type, bool starts_early)
+  CudaHead(const HeadShape& shape, DType type, const Tuner& tuner)
       : shape_(shape),
         type_(type),
-        starts_early_(starts_early),
+        starts_early_(tuner.starts_kernels_early()),
+        block_shared_bytes_(tuner.block_shared_bytes()),
         leading_(RoundUp(shape.classes, kClassGranule)),
         M_(RowsOfTile(shape, leading_ * SizeOf(type))),
         filled_(RoundUp(shape.classes, kVectorBytes / SizeOf(type))) {
@@ -116,17 +118,23 @@ class CudaHead final : public HeadOp {
                       std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
     const Scratch scratch = ScratchAt(workspace);
-    const HeadRowArguments row = {.features = shape_.features,
-                                  .x = x.data,
-                                  .w = w.data,
-                                  .candidates = scratch.logits,  // which take more room
-                                  .starts_early = starts_early_};
-    if (shape_.logit_cap == 0.0F && FitsHeadRow(ElementTypeOf(type_), row)) {
-      return CudaStatus(LaunchHeadRow(compute, row, choice), "LaunchHeadRow");
-    }
+    const HeadRowArguments row = RowArguments(x, w, scratch);
+    if (TakesRow(row)) return CudaStatus(LaunchHeadRow(compute, row, choice), "LaunchHeadRow");
     RETURN_IF_ERROR(Logits(compute, {0, M_, whole_}, x, w, scratch));
     return CudaStatus(LaunchHeadChoice(compute, ElementTypeOf(type_), scratch.logits, choice),
                       "LaunchHeadChoice");
+  }
+
+  bool chooses_of_norm() const override { return TakesRow({.features = shape_.features}); }
+
+  absl::Status ChooseOfNorm(Stream& stream, const InputNorm& norm, const Tensor& x, const Tensor& w,
+                            const HeadChoice& choice, std::byte* workspace) override {
+    HeadRowArguments row = RowArguments(x, w, ScratchAt(workspace));
+    row.norm = ArgumentsOf(norm);
+    if (!TakesRow(row)) {
+      return absl::InvalidArgumentError("head: addresses must be multiples of 16");
+    }
+    return CudaStatus(LaunchHeadRow(AsCuda(stream).compute(), row, choice), "LaunchHeadRow");
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,
@@ -208,6 +216,19 @@ class CudaHead final : public HeadOp {
   };
 
   enum class Gradient : uint8_t { kNone, kInPlace };
+
+  HeadRowArguments RowArguments(const Tensor& x, const Tensor& w, const Scratch& scratch) const {
+    return {.features = shape_.features,
+            .x = x.data,
+            .w = w.data,
+            .candidates = scratch.logits,  // which take more room
+            .starts_early = starts_early_};
+  }
+  // Returns whether the kernel for one row chooses, with or without a norm.
+  bool TakesRow(const HeadRowArguments& row) const {
+    return shape_.logit_cap == 0.0F && FitsHeadRow(ElementTypeOf(type_), row) &&
+           HeadRowSharedBytes(shape_.features, true) <= block_shared_bytes_;
+  }
 
   absl::Status Plan(BlasLt& blas, int64_t m, Products& products) {
     const int64_t F = shape_.features;
@@ -350,9 +371,10 @@ class CudaHead final : public HeadOp {
   const HeadShape shape_;
   const DType type_;
   const bool starts_early_;  // kernels for one row
-  const int64_t leading_;    // elements from one row of logits to the next
-  const int64_t M_;          // rows of the largest tile
-  const int64_t filled_;     // classes, rounded up to whole vectors
+  const int64_t block_shared_bytes_;
+  const int64_t leading_;  // elements from one row of logits to the next
+  const int64_t M_;        // rows of the largest tile
+  const int64_t filled_;   // classes, rounded up to whole vectors
   std::vector<Part> parts_;
   Products whole_, last_;  // `last_` is for the last tile of rows, if it has fewer
   int64_t product_bytes_ = 0;
@@ -365,8 +387,7 @@ absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCuda(const HeadShape& shape, Dev
   if (shape.independent_rows) {
     return absl::UnimplementedError("head has no CUDA kernel for rows of several sequences");
   }
-  auto op = std::make_unique<CudaHead>(shape, device.activation_type(),
-                                       TunerOf(device).starts_kernels_early());
+  auto op = std::make_unique<CudaHead>(shape, device.activation_type(), TunerOf(device));
   RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
                                  absl::StrCat("head, ", shape.rows, " rows, ", shape.features,
                                               " features, ", shape.classes, " classes")));

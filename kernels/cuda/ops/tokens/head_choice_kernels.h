@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/element_type.h"
+#include "kernels/cuda/ops/linear/few_rows_kernels.h"
 #include "kernels/head_choice.h"
 
 namespace stagecoach::kernels {
@@ -15,19 +16,25 @@ namespace stagecoach::kernels {
 cudaError_t LaunchHeadChoice(cudaStream_t stream, ElementType type, const void* logits,
                              const HeadChoice& choice);
 
-// Does the same from x and w, without storing logits, which are rounded all the same. A part of w
-// is read before earlier work has ended: none of it may write w.
+// Does the same from x and w, without storing logits, which are rounded all the same. A part of w,
+// and the norm's gamma and beta, are read before earlier work has ended: none of it may write them.
 struct HeadRowArguments {
-  int64_t features = 1;        // F
-  const void* x = nullptr;     // (F)
-  const void* w = nullptr;     // (C, F)
+  int64_t features = 1;     // F
+  const void* x = nullptr;  // (F), or the input of a norm
+  const void* w = nullptr;  // (C, F)
+  InputNormArguments norm;
   void* candidates = nullptr;  // scratch: a byte for each class and 8 more, at a multiple of 8
   bool starts_early = false;   // see LaunchEarly
 };
 inline bool FitsHeadRow(ElementType type, const HeadRowArguments& a) {
-  const auto addresses = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.w);
+  uintptr_t addresses = 0;
+  for (const void* const address : {a.x, a.w, a.norm.gamma, a.norm.beta}) {
+    addresses |= reinterpret_cast<uintptr_t>(address);
+  }
   return type == ElementType::kBfloat16 && a.features % 8 == 0 && addresses % 16 == 0;
 }
+// Returns the shared memory of a block: a GPU may have too little for long rows.
+int64_t HeadRowSharedBytes(int64_t features, bool has_norm);
 cudaError_t LaunchHeadRow(cudaStream_t stream, const HeadRowArguments& arguments,
                           const HeadChoice& choice);
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/linear/input_norm.cuh"
 #include "kernels/cuda/ops/tokens/head_choice.cuh"
 #include "kernels/cuda/ops/tokens/head_choice_kernels.h"
 
@@ -35,6 +36,7 @@ struct Step {
 };
 using Words = uint4[kClasses][kVectors];
 
+template <bool kHasNorm>
 __global__ void __launch_bounds__(kThreads, kBlocksEach)
     HeadRowKernel(const HeadRowArguments a, int classes) {
   LetNextKernelStart();
@@ -57,10 +59,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   Step step = {(static_cast<int>(blockIdx.x) * kWarps + warp) * kClasses, 0};
   Words words;
   load(step, words);
-  WaitForEarlierKernels();
   T* const x = SharedMemory<T>();
+  auto* const scratch = reinterpret_cast<Located*>(x + vectors * N);
+  BlockInputNorm norm(a.norm, a.x, 1, vectors * N, reinterpret_cast<float*>(scratch + kMaxWarps));
+  if constexpr (kHasNorm) norm.AskForWeights();
+  WaitForEarlierKernels();
+  if constexpr (kHasNorm) {
+    norm.AskForRows();
+    norm.Prepare(0);
+  }
   for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
-    *reinterpret_cast<uint4*>(x + i * N) = LoadPacked<T, N>(static_cast<const T*>(a.x) + i * N);
+    *reinterpret_cast<uint4*>(x + i * N) =
+        kHasNorm ? norm.Values(0, i * N) : LoadPacked<T, N>(static_cast<const T*>(a.x) + i * N);
   }
   __syncthreads();
   Located best = NoneFound();
@@ -98,7 +108,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
     }
     step = next;
   }
-  auto* const scratch = reinterpret_cast<Located*>(x + vectors * N);
   best = TeamReduce(
       best, [](Located p, Located q) { return FirstLargest(p, q); }, scratch);
   if (threadIdx.x == 0) static_cast<Located*>(a.candidates)[blockIdx.x] = best;
@@ -120,13 +129,19 @@ int64_t BlocksFor(int64_t classes) {
 
 }  // namespace
 
+int64_t HeadRowSharedBytes(int64_t features, bool has_norm) {
+  return features * static_cast<int64_t>(sizeof(T)) + kMaxWarps * sizeof(Located) +
+         (has_norm ? BlockInputNorm::SharedBytes(1, features) : 0);
+}
+
 cudaError_t LaunchHeadRow(cudaStream_t stream, const HeadRowArguments& a,
                           const HeadChoice& choice) {
   const auto blocks = static_cast<unsigned>(BlocksFor(choice.classes));
-  const size_t row_bytes = static_cast<size_t>(a.features) * sizeof(T);
-  const cudaError_t error = LaunchEarly(a.starts_early, HeadRowKernel, dim3(blocks), dim3(kThreads),
-                                        row_bytes + kMaxWarps * sizeof(Located), stream, a,
-                                        static_cast<int>(choice.classes));
+  const bool has_norm = a.norm.gamma != nullptr;
+  const cudaError_t error = LaunchEarly(
+      a.starts_early, has_norm ? HeadRowKernel<true> : HeadRowKernel<false>, dim3(blocks),
+      dim3(kThreads), static_cast<size_t>(HeadRowSharedBytes(a.features, has_norm)), stream, a,
+      static_cast<int>(choice.classes));
   if (error != cudaSuccess) return error;
   const unsigned warps = (blocks + kWarp - 1) / kWarp;
   return LaunchEarly(a.starts_early, HeadCandidatesKernel, dim3(1), dim3(warps * kWarp),
