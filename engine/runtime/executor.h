@@ -85,6 +85,9 @@ class Executor {
     // From RankGroup, if there are replicas: for REDUCE.
     kernels::Device* beside = nullptr;
     Transport* replicas = nullptr;
+    // From RankGroup, if several devices perform the rank's list together.
+    TensorPart part;
+    Transport* parts = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters, and of what layers draw
     bool draws_parameters = true;                // otherwise all but adapters are initially 0

@@ -13,6 +13,7 @@
 #include "engine/comm/gloo.h"
 #include "engine/comm/host_address.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/runtime/part_sums.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/reduction.h"
 #include "kernels/communicator.h"
@@ -55,7 +56,9 @@ std::string NameOf(const Mesh& mesh, const Schedule& lowered, int device) {
       stages, ", ",
       [](std::string* text, schedule::StageId stage) { absl::StrAppend(text, stage.value()); });
   return absl::StrCat("rank ", device, " (stage", stages.size() == 1 ? " " : "s ", numbers,
-                      ", replica ", mesh.replica_of(device), ")");
+                      ", replica ", mesh.replica_of(device),
+                      mesh.num_parts() > 1 ? absl::StrCat(", part ", mesh.part_of(device)) : "",
+                      ")");
 }
 
 absl::StatusOr<std::string> NewCommunicatorId() {
@@ -75,6 +78,10 @@ absl::Status CheckRankGroup(const RankGroupOptions& options) {
   }
   if (options.exchange == Exchange::kNccl && device.kind != DeviceKind::kCuda) {
     return absl::InvalidArgumentError("NCCL connects CUDA devices only");
+  }
+  if (options.tensor_parts > 1 && UsesNccl(options)) {
+    return absl::UnimplementedError(
+        "parts of layers are not exchanged by NCCL yet: train on one GPU, or on CPU devices");
   }
   if (options.replication.reduction == partition::ReductionKind::kRing &&
       options.rendezvous == nullptr && !UsesNccl(options)) {
@@ -142,36 +149,77 @@ absl::Status RankGroup::MakeDevices() {
   return absl::OkStatus();
 }
 
-absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
+std::vector<int> RankGroup::ColumnOf(int device) const {
+  std::vector<int> devices;
+  for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
+    devices.push_back(mesh_.device_of(rank, mesh_.replica_of(device), mesh_.part_of(device)));
+  }
+  return devices;
+}
+
+std::vector<int> RankGroup::ReplicasOf(int device) const {
+  std::vector<int> devices;
   for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
+    devices.push_back(mesh_.device_of(mesh_.rank_of(device), replica, mesh_.part_of(device)));
+  }
+  return devices;
+}
+
+std::vector<int> RankGroup::PartsOf(int device) const {
+  std::vector<int> devices;
+  for (int part = 0; part < mesh_.num_parts(); ++part) {
+    devices.push_back(mesh_.device_of(mesh_.rank_of(device), mesh_.replica_of(device), part));
+  }
+  return devices;
+}
+
+absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
+  for (int column = 0; column < mesh_.num_columns(); ++column) {
     InProcessOptions in_process;
     // More than a rank ever sends to one other: both kinds of messages of all its stages, and parts
     // of ties.
     in_process.max_outstanding =
         2 * lowered.num_micro_batches * lowered.num_stages() + options_.ties * partition::kTieParts;
-    for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-      in_process.devices.push_back(&device(mesh_.device_of(rank, replica)));
-      in_process.peers.push_back(PeersOf(lowered, rank));
+    const std::vector<int> devices = ColumnOf(column);  // the first rank's, of that number
+    for (const int index : devices) {
+      in_process.devices.push_back(&device(index));
+      in_process.peers.push_back(PeersOf(lowered, mesh_.rank_of(index)));
     }
     ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
                      CreateInProcessTransports(in_process));
-    for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-      members_[Index(mesh_.device_of(rank, replica))].transport =
-          std::move(transports[Index(rank.value())]);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      members_[Index(devices[i])].transport = std::move(transports[i]);
     }
   }
-  if (mesh_.num_replicas() == 1) return absl::OkStatus();
-  for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-    InProcessOptions in_process{.max_outstanding =
-                                    Reduction::MostOutstanding(options_.replication)};
-    for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
-      in_process.devices.push_back(beside(mesh_.device_of(rank, replica)));
-    }
+  if (mesh_.num_parts() > 1) RETURN_IF_ERROR(ConnectPartsByCopies());
+  return mesh_.num_replicas() > 1 ? ConnectReplicasByCopies() : absl::OkStatus();
+}
+
+absl::Status RankGroup::ConnectPartsByCopies() {
+  for (int first = 0; first < mesh_.num_devices(); first += mesh_.num_parts()) {
+    InProcessOptions in_process{.max_outstanding = TransportPartSums::kMostOutstanding};
+    const std::vector<int> devices = PartsOf(first);
+    for (const int index : devices) in_process.devices.push_back(&device(index));
     ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
                      CreateInProcessTransports(in_process));
-    for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
-      members_[Index(mesh_.device_of(rank, replica))].replicas =
-          std::move(transports[Index(replica)]);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      members_[Index(devices[i])].parts = std::move(transports[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankGroup::ConnectReplicasByCopies() {
+  for (int first = 0; first < mesh_.num_devices(); ++first) {
+    if (mesh_.replica_of(first) > 0) continue;
+    InProcessOptions in_process{.max_outstanding =
+                                    Reduction::MostOutstanding(options_.replication)};
+    const std::vector<int> devices = ReplicasOf(first);
+    for (const int index : devices) in_process.devices.push_back(beside(index));
+    ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
+                     CreateInProcessTransports(in_process));
+    for (size_t i = 0; i < devices.size(); ++i) {
+      members_[Index(devices[i])].replicas = std::move(transports[i]);
     }
   }
   return absl::OkStatus();
@@ -195,15 +243,7 @@ absl::Status RankGroup::ConnectByGloo() {
   ASSIGN_OR_RETURN(const std::string address,
                    AgreeOnAddress(options_.rendezvous->own_address(), gather));
   const int index = local_devices_.front();
-  const int replica = mesh_.replica_of(index);
-  const schedule::Rank rank = mesh_.rank_of(index);
-  std::vector<int> of_replica, of_rank;  // the processes of the others, one per device
-  for (schedule::Rank other(0); other.value() < mesh_.num_ranks(); ++other) {
-    of_replica.push_back(mesh_.device_of(other, replica));
-  }
-  for (int other = 0; other < mesh_.num_replicas(); ++other) {
-    of_rank.push_back(mesh_.device_of(rank, other));
-  }
+  const std::vector<int> of_rank = ReplicasOf(index);  // the processes of the others
   std::vector<int> all(Index(mesh_.num_devices()));
   std::iota(all.begin(), all.end(), 0);
   // Gloo's collectives involve all processes of a mesh.
@@ -219,9 +259,14 @@ absl::Status RankGroup::ConnectByGloo() {
                                      .deadline = options_.deadline}));
     }
     Member& member = members_[Index(index)];
-    member.transport = meshes_.front()->Join(rank, of_replica, /*channel=*/0);
+    GlooMesh& mesh = *meshes_.front();
+    member.transport = mesh.Join(mesh_.rank_of(index), ColumnOf(index), /*channel=*/0);
+    if (mesh_.num_parts() > 1) {
+      member.parts = mesh.Join(schedule::Rank(mesh_.part_of(index)), PartsOf(index), /*channel=*/2);
+    }
     if (mesh_.num_replicas() > 1) {
-      member.replicas = meshes_.back()->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
+      const schedule::Rank replica(mesh_.replica_of(index));
+      member.replicas = meshes_.back()->Join(replica, of_rank, /*channel=*/1);
     }
     return absl::OkStatus();
   });

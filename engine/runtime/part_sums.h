@@ -1,0 +1,40 @@
+#ifndef STAGECOACH_ENGINE_RUNTIME_PART_SUMS_H_
+#define STAGECOACH_ENGINE_RUNTIME_PART_SUMS_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/comm/transport.h"
+#include "engine/nn/layer.h"
+#include "kernels/device.h"
+
+namespace stagecoach::engine {
+
+// Adds up tensors of the devices that perform a stage together, by messages between them: a
+// reduce-scatter by recursive halving and an all-gather by recursive doubling (Thakur et al. 2005).
+// In the first round neighbors add what they have, in the next those two apart, ...: the balanced
+// binary tree. Each sends 2 (parts - 1) / parts of the tensor's bytes.
+class TransportPartSums final : public PartSums {
+ public:
+  // Minimum of what the transport must allow (InProcessOptions::max_outstanding).
+  static constexpr int kMostOutstanding = 4;
+
+  // `transport` connects the parts of a stage, in their order: a power of two. Both outlive it.
+  TransportPartSums(kernels::Device& device, Transport& transport, absl::Duration deadline)
+      : device_(device), transport_(transport), deadline_(deadline) {}
+
+  absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) override;
+
+ private:
+  // Sends to another part, and receives from it, what is not empty.
+  absl::Status Exchange(int partner, int round, const Tensor& sent, const Tensor& received);
+
+  kernels::Device& device_;
+  Transport& transport_;
+  const absl::Duration deadline_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_RUNTIME_PART_SUMS_H_
