@@ -130,8 +130,10 @@ struct LayerSpec {
   // For the analytic cost model; the optimizer's part is added by the engine. `backward_shared` is
   // work that both backward operations do, and that Layer::Backward does once.
   partition::Work forward, backward_input, backward_weight, backward_shared;
-  // Bytes that a part sends to others within F, and within B (PartSums).
+  // Bytes that a part sends to others within F, and within B, and in how many sums at most
+  // (PartSums).
   int64_t forward_exchange_bytes = 0, backward_exchange_bytes = 0;
+  int part_sums = 0;
 };
 
 // Adds up what the parts of a group of devices have computed.

@@ -133,6 +133,12 @@ class Executor {
   // Performs the updates that the run has not reached, unless kNone.
   absl::Status CompleteUpdates();
 
+  // To be called before something of this rank is flushed beside its own transport: Reduction's
+  // AwaitFlushes.
+  absl::Status AwaitFlushes() {
+    return reduction_ == nullptr ? absl::OkStatus() : reduction_->AwaitFlushes(*options_.transport);
+  }
+
   // Between runs, if parameters have averages (Optimizer::has_ema): sets these to the values, on
   // this device alone; exchanges both, so that layers read the averages, or again the values. All
   // replicas call that at the same time.

@@ -1,5 +1,6 @@
 #include "engine/runtime/part_sums.h"
 
+#include <bit>
 #include <cstddef>
 
 #include "absl/container/inlined_vector.h"
@@ -17,6 +18,11 @@ Tensor ElementsOf(const Tensor& whole, const ElementRange& range) {
 }
 
 }  // namespace
+
+int TransportPartSums::MostGroups(int parts, int sums) {
+  const int rounds = std::countr_zero(static_cast<unsigned>(parts));
+  return 2 * rounds * sums + 1;
+}
 
 absl::Status TransportPartSums::AddUp(kernels::Stream& stream, const Tensor& tensor,
                                       std::byte* scratch) {
@@ -51,6 +57,7 @@ absl::Status TransportPartSums::Exchange(int partner, int round, const Tensor& s
     ASSIGN_OR_RETURN(in, transport_.PostReceive(Rank(partner), message, received));
   }
   if (!sent.empty()) ASSIGN_OR_RETURN(out, transport_.PostSend(Rank(partner), message, sent));
+  if (before_flush_) RETURN_IF_ERROR(before_flush_());
   RETURN_IF_ERROR(transport_.Flush());
   const base::Deadline deadline = base::Deadline::After(deadline_);
   RETURN_IF_ERROR(transport_.Wait(in, deadline));

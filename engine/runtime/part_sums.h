@@ -2,6 +2,8 @@
 #define STAGECOACH_ENGINE_RUNTIME_PART_SUMS_H_
 
 #include <cstddef>
+#include <functional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -19,10 +21,17 @@ class TransportPartSums final : public PartSums {
  public:
   // Minimum of what the transport must allow (InProcessOptions::max_outstanding).
   static constexpr int kMostOutstanding = 4;
+  // Returns the same of CommunicatorOptions::max_groups, for so many sums between two calls of
+  // Restart and one exchange of norms.
+  static int MostGroups(int parts, int sums);
 
   // `transport` connects the parts of a stage, in their order: a power of two. Both outlive it.
   TransportPartSums(kernels::Device& device, Transport& transport, absl::Duration deadline)
       : device_(device), transport_(transport), deadline_(deadline) {}
+
+  // Sets what is called before each Flush: for another transport of the same GPU
+  // (Transport::occupies_gpu).
+  void BeforeFlush(std::function<absl::Status()> function) { before_flush_ = std::move(function); }
 
   absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) override;
 
@@ -33,6 +42,7 @@ class TransportPartSums final : public PartSums {
   kernels::Device& device_;
   Transport& transport_;
   const absl::Duration deadline_;
+  std::function<absl::Status()> before_flush_;
 };
 
 }  // namespace stagecoach::engine

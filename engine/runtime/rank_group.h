@@ -42,6 +42,7 @@ struct RankGroupOptions {
   int ranks = 1;                       // of the schedule
   partition::Replication replication;  // of each rank: every replica is on devices of its own
   int tensor_parts = 1;                // devices of a replica of a rank
+  int part_sums = 0;                   // that they compute in a step, at most
   int ties = 0;                        // pairs of tied parameters (TiedGradients)
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
@@ -170,10 +171,18 @@ class RankGroup {
   // `options.rank`, by `on`, the device or the one beside it.
   absl::StatusOr<std::unique_ptr<Transport>> JoinCommunicator(kernels::Device& on,
                                                               kernels::CommunicatorOptions options);
+  // Does so for a device of this process and the others of `devices`, where it is one of.
+  absl::StatusOr<std::unique_ptr<Transport>> JoinOthers(kernels::Device& on, int index,
+                                                        const std::vector<int>& devices,
+                                                        const std::string& id, int max_groups);
+  // Returns the number of groups of replicas.
+  int NumReplicaGroups() const {
+    return mesh_.num_replicas() > 1 ? mesh_.num_ranks() * mesh_.num_parts() : 0;
+  }
   // Returns FailedPrecondition if the processes do not train the same.
   absl::Status CompareFingerprints();
-  // Returns names for the groups of devices that communicate: those of each replica, then those of
-  // each rank.
+  // Returns names for the groups of devices that communicate: those of each column, then those of
+  // replicas, then those of parts.
   absl::StatusOr<std::vector<std::string>> AgreeOnIds();
   // Waits for what ForEachLocalDevice has submitted, and watches the other processes meanwhile.
   void Await(Job& job);

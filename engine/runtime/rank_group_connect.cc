@@ -79,10 +79,6 @@ absl::Status CheckRankGroup(const RankGroupOptions& options) {
   if (options.exchange == Exchange::kNccl && device.kind != DeviceKind::kCuda) {
     return absl::InvalidArgumentError("NCCL connects CUDA devices only");
   }
-  if (options.tensor_parts > 1 && UsesNccl(options)) {
-    return absl::UnimplementedError(
-        "parts of layers are not exchanged by NCCL yet: train on one GPU, or on CPU devices");
-  }
   if (options.replication.reduction == partition::ReductionKind::kRing &&
       options.rendezvous == nullptr && !UsesNccl(options)) {
     return absl::InvalidArgumentError(
@@ -279,7 +275,8 @@ absl::Status RankGroup::ConnectByGloo() {
 // Device 0 names the groups.
 absl::StatusOr<std::vector<std::string>> RankGroup::AgreeOnIds() {
   RETURN_IF_ERROR(CompareFingerprints());
-  const int groups = mesh_.num_replicas() == 1 ? 1 : mesh_.num_replicas() + mesh_.num_ranks();
+  const int groups = mesh_.num_columns() + NumReplicaGroups() +
+                     (mesh_.num_parts() > 1 ? mesh_.num_ranks() * mesh_.num_replicas() : 0);
   std::vector<std::string> ids;
   for (int i = 0; i < groups; ++i) {
     ASSIGN_OR_RETURN(const std::vector<std::string> all,
@@ -300,14 +297,31 @@ absl::StatusOr<std::unique_ptr<Transport>> RankGroup::JoinCommunicator(
   return failure;
 }
 
+absl::StatusOr<std::unique_ptr<Transport>> RankGroup::JoinOthers(kernels::Device& on, int index,
+                                                                 const std::vector<int>& devices,
+                                                                 const std::string& id,
+                                                                 int max_groups) {
+  const auto own = std::find(devices.begin(), devices.end(), index) - devices.begin();
+  std::vector<int> peers;
+  for (int other = 0; other < std::ssize(devices); ++other) {
+    if (other != own) peers.push_back(other);
+  }
+  return JoinCommunicator(on, {.id = id,
+                               .ranks = static_cast<int>(devices.size()),
+                               .rank = static_cast<int>(own),
+                               .peers = peers,
+                               .max_groups = max_groups});
+}
+
 absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
   ASSIGN_OR_RETURN(const std::vector<std::string> ids, AgreeOnIds());
+  const int columns = mesh_.num_columns(), parts = mesh_.num_parts();
   absl::Status any = ForEachLocalDevice([&](int index) -> absl::Status {
     const schedule::Rank rank = mesh_.rank_of(index);
     ASSIGN_OR_RETURN(
         members_[Index(index)].transport,
         JoinCommunicator(device(index),
-                         {.id = ids[Index(mesh_.replica_of(index))],
+                         {.id = ids[Index(mesh_.column_of(index))],
                           .ranks = mesh_.num_ranks(),
                           .rank = rank.value(),
                           .peers = PeersOf(lowered, rank),
@@ -317,23 +331,26 @@ absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
                                         options_.ties * partition::kTieParts}));
     return absl::OkStatus();
   });
+  if (any.ok() && parts > 1) {
+    any = ForEachLocalDevice([&](int index) -> absl::Status {
+      const int group =
+          mesh_.rank_of(index).value() * mesh_.num_replicas() + mesh_.replica_of(index);
+      ASSIGN_OR_RETURN(members_[Index(index)].parts,
+                       JoinOthers(device(index), index, PartsOf(index),
+                                  ids[Index(columns + NumReplicaGroups() + group)],
+                                  TransportPartSums::MostGroups(parts, options_.part_sums)));
+      return absl::OkStatus();
+    });
+  }
   if (any.ok() && mesh_.num_replicas() > 1) {
     any = ForEachLocalDevice([&](int index) -> absl::Status {
       Member& member = members_[Index(index)];
-      const int own = mesh_.replica_of(index);
-      std::vector<int> peers;
-      for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
-        if (replica != own) peers.push_back(replica);
-      }
-      const int rank = mesh_.rank_of(index).value();
+      const int group = mesh_.rank_of(index).value() * parts + mesh_.part_of(index);
       absl::Status status;
       member.beside->stream().Run([&] {
         absl::StatusOr<std::unique_ptr<Transport>> joined =
-            JoinCommunicator(*member.beside, {.id = ids[Index(mesh_.num_replicas() + rank)],
-                                              .ranks = mesh_.num_replicas(),
-                                              .rank = own,
-                                              .peers = peers,
-                                              .max_groups = Reduction::kMostGroups});
+            JoinOthers(*member.beside, index, ReplicasOf(index), ids[Index(columns + group)],
+                       Reduction::kMostGroups);
         status = joined.status();
         if (joined.ok()) member.replicas = *std::move(joined);
       });

@@ -26,6 +26,8 @@ absl::Status PipelineTrainer::Initialize() {
 
   RankGroupOptions group = GroupOptionsOf(run_.plan(), options_);
   group.ties = run_.profile.parameters.ties();
+  // F, which may be repeated, and B; a GPU is warmed up by doing each twice, and F of evaluation.
+  group.part_sums = 8 * plan().schedule.num_micro_batches * run_.profile.part_sums;
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.compiled.lowered->training));
   RETURN_IF_ERROR(CreateRings());
@@ -158,6 +160,12 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                                      memory.training},
                         .evaluation = {&run_.compiled.lowered->evaluation, memory.evaluation}},
                        std::move(stages)));
+  if (part_sums_[static_cast<size_t>(device)] != nullptr) {
+    part_sums_[static_cast<size_t>(device)]->BeforeFlush(
+        [executor = executors_[static_cast<size_t>(device)].get()] {
+          return executor->AwaitFlushes();
+        });
+  }
   return absl::OkStatus();
 }
 

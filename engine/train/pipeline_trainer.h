@@ -137,7 +137,7 @@ class PipelineTrainer final : public Trainer {
   std::unique_ptr<RankGroup> group_;
   std::unique_ptr<FlightRecorders> recorders_;
   // Index: device; null if it is elsewhere, or a stage has one part.
-  std::vector<std::unique_ptr<PartSums>> part_sums_;
+  std::vector<std::unique_ptr<TransportPartSums>> part_sums_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null if it is elsewhere
   std::vector<int64_t> evaluation_rows_;
   bool has_prepared_outputs_ = false;

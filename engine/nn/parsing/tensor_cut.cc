@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string TypeAt(const json& list, size_t i) {
+std::string SingleTypeAt(const json& list, size_t i) {
   if (i >= list.size() || !list[i].is_object()) return "";
   const auto type = list[i].find("type");
   const bool is_single = list[i].value("repeat", json(1)) == 1;
@@ -22,11 +22,11 @@ std::string TypeAt(const json& list, size_t i) {
 
 // Returns how many layers from position i on are cut together; 0: none.
 size_t CutsFrom(const json& list, size_t i) {
-  if (TypeAt(list, i) != "linear") return 0;
-  const std::string next = TypeAt(list, i + 1);
+  if (SingleTypeAt(list, i) != "linear") return 0;
+  const std::string next = SingleTypeAt(list, i + 1);
   if (next == "linear") return 2;
   const bool is_middle = next == "attention" || next == "swiglu" || next == "geglu";
-  return is_middle && TypeAt(list, i + 2) == "linear" ? 3 : 0;
+  return is_middle && SingleTypeAt(list, i + 2) == "linear" ? 3 : 0;
 }
 
 // Divides a number, which is there and positive.
@@ -52,7 +52,7 @@ absl::Status CutList(json& list, int64_t blocks, int& cuts) {
   for (size_t i = 0; i < list.size();) {
     const size_t count = CutsFrom(list, i);
     if (count == 0) {
-      if (TypeAt(list, i) == "attention") {
+      if (SingleTypeAt(list, i) == "attention") {
         return absl::InvalidArgumentError(
             "attention can be cut into blocks between two linear layers alone, without norms of "
             "queries and keys");
@@ -101,7 +101,7 @@ absl::StatusOr<TensorCut> CutOf(const json& list, int64_t blocks) {
   TensorCut cut = {.first_block = list, .shares = {1}};
   json& first = cut.first_block.front();
   json& middle = cut.first_block[1];
-  const std::string type = TypeAt(list, 1);
+  const std::string type = SingleTypeAt(list, 1);
   first.erase("parts");
   if (type == "attention") {
     const json heads = middle.value("heads", json());

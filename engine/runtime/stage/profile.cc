@@ -91,6 +91,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                    .step = options.optimizer.StepWork(HeldParameters(*spec, options.tensor_parts))},
                   partition::DeviceSpeed{}, cost);
     profile.parameters.Add(index, spec->parameters);
+    profile.part_sums += spec->part_sums;
     if (spec->has_attention) profile.attention_layers.push_back(index);
     profile.layers.push_back(std::move(cost));
     profile.inputs.push_back(input);

@@ -71,6 +71,7 @@ absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, Laye
     AddWork(inner.backward_shared, spec.backward_shared);
     spec.forward_exchange_bytes += inner.forward_exchange_bytes;
     spec.backward_exchange_bytes += inner.backward_exchange_bytes;
+    spec.part_sums += inner.part_sums;
     branch.listed += inner.stands_for;
   }
   return branch;

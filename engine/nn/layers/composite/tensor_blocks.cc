@@ -53,6 +53,7 @@ class TensorBlocksLayer final : public Layer {
     spec.description =
         absl::StrCat("tensor blocks ", blocks, " x (", DescriptionOfBlock(spec), ")");
     RETURN_IF_ERROR(MergeParameters(blocks, inner, spec));
+    if (!context.device.memory_is_host()) RETURN_IF_ERROR(CheckAligned(context.device, spec));
     if (part_.parts > 1) {
       const kernels::DType type = context.device.activation_type();
       const Tensor x{nullptr, type, context.input.Batched(context.rows)};
@@ -61,6 +62,7 @@ class TensorBlocksLayer final : public Layer {
           {spec.memory.workspace_bytes, PartSums::ScratchBytes(x), PartSums::ScratchBytes(y)});
       spec.forward_exchange_bytes = PartSums::SentBytes(y, part_);
       spec.backward_exchange_bytes = PartSums::SentBytes(x, part_);
+      spec.part_sums = 1;
     }
     return spec;
   }
@@ -155,6 +157,18 @@ class TensorBlocksLayer final : public Layer {
     values_.resize(views_.size());
     gradients_.resize(views_.size());
     spec.parameters = std::move(whole);
+    return absl::OkStatus();
+  }
+
+  // Kernels read words of 16 bytes.
+  absl::Status CheckAligned(const kernels::Device& device, const LayerSpec& spec) const {
+    const int64_t values = 16 / SizeOf(device.activation_type());
+    for (const View& view : views_) {
+      if (view.first % values == 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor blocks: a block of \"", spec.parameters[view.whole].name, "\" has ",
+          view.shape.elements(), " numbers, and on GPUs needs a multiple of ", values));
+    }
     return absl::OkStatus();
   }
 

@@ -140,6 +140,10 @@ Model BlockedLlamaModel() {
       TensorTableOf(4));
 }
 
+Model UnalignedModel() {
+  return NamedModel("gpt2:blocks=1,width=8,heads=4,context=5,vocabulary=37", TensorTableOf(4));
+}
+
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {
   if (model.vocabulary == 0) return SmallData(rows);
   const int64_t context = model.input.dim(0);

@@ -58,6 +58,8 @@ Model QuantizedModel();
 // Returns a GPT-2 and a Llama whose layers are cut into four blocks.
 Model BlockedGpt2Model();
 Model BlockedLlamaModel();
+// Returns one whose blocks have biases of 6 numbers.
+Model UnalignedModel();
 
 // Returns samples for one of these models; the same in every call.
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);

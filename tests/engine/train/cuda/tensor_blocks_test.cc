@@ -45,12 +45,24 @@ TEST(CudaTensorBlocks, HaveTheSameBitsOnAnyNumberOfDevices) {
   }
 }
 
-TEST(CudaTensorBlocks, AreNotExchangedByNccl) {
-  if (NumGpus() < 2) GTEST_SKIP() << "needs 2 GPUs, and there are " << NumGpus();
+TEST(CudaTensorBlocks, AreExchangedByNccl) {
+  if (NumGpus() < 4) GTEST_SKIP() << "needs 4 GPUs, and there are " << NumGpus();
+  const Model model = BlockedLlamaModel();
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
+  for (TinyRun run : {RunOn(model, 1, 4, "gpipe"), RunOn(model, 2, 2, "1f1b"),
+                      RunOn(model, 1, 2, "gpipe", {2, 2})}) {
+    SCOPED_TRACE(run.devices * 10 + run.tensor_parts);
+    run.options.device.gpus.clear();
+    EXPECT_EQ(AnswerOf(run).value(), expected);
+  }
+}
+
+TEST(CudaTensorBlocks, RefuseBlocksThatAreNotAligned) {
+  if (NumGpus() == 0) GTEST_SKIP() << "needs a GPU";
   TinyRun run = RunOn(BlockedGpt2Model(), 1, 2, "gpipe");
-  run.options.device.gpus = {0, 1};
-  EXPECT_THAT(TinyTrainer(run),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("not exchanged by NCCL")));
+  run.model = UnalignedModel();
+  EXPECT_THAT(TinyTrainer(run), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("on GPUs needs a multiple of")));
 }
 
 }  // namespace
