@@ -5,11 +5,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/catch_exceptions.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/nn/boundary_tensors.h"
-#include "engine/nn/catch_exceptions.h"
 #include "engine/nn/parameter_rules.h"
 #include "engine/nn/partly_frozen_layer.h"
 #include "engine/nn/reordered_layer.h"
@@ -107,7 +107,7 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
 
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
   std::unique_ptr<Layer> layer;
-  RETURN_IF_ERROR(CatchExceptions("its factory", [&] {
+  RETURN_IF_ERROR(base::CatchExceptions("its factory", [&] {
     layer = factory();
     return absl::OkStatus();
   }));
@@ -121,7 +121,7 @@ absl::StatusOr<PreparedLayer> CallPrepare(std::unique_ptr<Layer> layer,
   LayerContext own = context;
   own.is_frozen = context.is_frozen && !layer->is_trained_whole();
   absl::StatusOr<LayerSpec> spec;
-  RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
+  RETURN_IF_ERROR(base::CatchExceptions("Prepare", [&] {
     spec = layer->Prepare(own);
     return absl::OkStatus();
   }));

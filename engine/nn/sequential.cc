@@ -5,9 +5,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "base/catch_exceptions.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/nn/catch_exceptions.h"
 #include "engine/nn/parameter_table.h"
 #include "kernels/ops/ops.h"
 
@@ -237,7 +237,7 @@ absl::Status Sequential::Named(int i, const absl::Status& status) const {
 absl::Status Sequential::Call(int i, absl::string_view operation,
                               absl::FunctionRef<absl::Status(Layer&)> call) const {
   Layer& layer = *layers_[static_cast<size_t>(i)].layer;
-  return Named(i, CatchExceptions(operation, [&] { return call(layer); }));
+  return Named(i, base::CatchExceptions(operation, [&] { return call(layer); }));
 }
 
 absl::Status Sequential::CallBackward(
@@ -245,7 +245,7 @@ absl::Status Sequential::CallBackward(
     absl::FunctionRef<absl::Status(Layer&, const LayerArgs&)> call) const {
   Layer& layer = *layers_[static_cast<size_t>(i)].layer;
   const auto caught = [&](const LayerArgs& args) {
-    return CatchExceptions(operation, [&] { return call(layer, args); });
+    return base::CatchExceptions(operation, [&] { return call(layer, args); });
   };
   return Named(
       i, use_check_ == nullptr ? caught(own) : use_check_->Call(i, operation, use, own, caught));

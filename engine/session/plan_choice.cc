@@ -338,8 +338,8 @@ void LimitDevices(const RunConfig& options, const Model& model, PlanOptions& pla
   if (!options.cluster.has_value()) return;
   options.notices.Tell(
       absl::StrCat("the model has ", partition::Counted(model.num_layers(), "layer"),
-                   ": only the first ", plan.all_devices(), " of the ",
-                   options.cluster->size(), " devices of ", NameOfCluster(options), " are used"));
+                   ": only the first ", plan.all_devices(), " of the ", options.cluster->size(),
+                   " devices of ", NameOfCluster(options), " are used"));
 }
 
 // Reads the cluster, if there is one, so that it is in the configuration from then on.

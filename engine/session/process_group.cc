@@ -149,7 +149,8 @@ absl::StatusOr<RunConfig> OptionsOfRank(const Launch& launch, RunConfig options)
   if (options.cluster.has_value() && !options.stages.has_value() && options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(launch, options.cluster->size(), NameOfCluster(options)));
   }
-  if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / OfEachStage(options));
+  if (!options.stages.has_value())
+    options.stages = std::max(1, launch.ranks / OfEachStage(options));
   const int devices = *options.stages * OfEachStage(options);
   const bool has_own_plan =
       !options.plan_file.empty() || schedule::IsScheduleFile(options.schedule);
@@ -165,10 +166,10 @@ absl::StatusOr<RunConfig> OptionsOfRank(const Launch& launch, RunConfig options)
   } else if (options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(
         launch, devices,
-        absl::StrCat("--stages ", *options.stages,
-                     options.replicas > 1 ? absl::StrCat(", --replicas ", options.replicas) : "",
-                     options.tensor_parts > 1 ? absl::StrCat(", --tensor ", options.tensor_parts)
-                                              : "")));
+        absl::StrCat(
+            "--stages ", *options.stages,
+            options.replicas > 1 ? absl::StrCat(", --replicas ", options.replicas) : "",
+            options.tensor_parts > 1 ? absl::StrCat(", --tensor ", options.tensor_parts) : "")));
   }
   if (is_cuda) options.device.exchange = "nccl";
   options.rank = launch.rank;

@@ -216,8 +216,7 @@ absl::StatusOr<RestoredCheckpoint> PipelineTrainer::Restore(const std::string& p
 
 bool PipelineTrainer::can_lose_processes() const {
   return options_.rendezvous != nullptr && plan().replicas() > 1 && plan().trains() &&
-         plan().tensor_parts == 1 &&
-         own_executor().waits_before_steps();
+         plan().tensor_parts == 1 && own_executor().waits_before_steps();
 }
 
 bool PipelineTrainer::may_complete_step() const {

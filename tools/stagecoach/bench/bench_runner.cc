@@ -70,7 +70,9 @@ absl::StatusOr<const Value*> MeasuredOnce(std::map<Key, Value>& known,
   return &known.emplace(key, std::move(value)).first->second;
 }
 
-int64_t BytesOf(const partition::SentBytes& sent) { return sent.to_ranks + sent.to_replicas + sent.to_parts; }
+int64_t BytesOf(const partition::SentBytes& sent) {
+  return sent.to_ranks + sent.to_replicas + sent.to_parts;
+}
 
 }  // namespace
 

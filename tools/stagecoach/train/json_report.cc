@@ -16,9 +16,8 @@ namespace {
 using nlohmann::ordered_json;
 
 ordered_json SentToJson(const partition::SentBytes& sent) {
-  return {{"to_ranks", sent.to_ranks},
-          {"to_replicas", sent.to_replicas},
-          {"to_parts", sent.to_parts}};
+  return {
+      {"to_ranks", sent.to_ranks}, {"to_replicas", sent.to_replicas}, {"to_parts", sent.to_parts}};
 }
 
 // Returns the plan in the event "plan" of a run. In an entry of its "stages", stash, buffers and
@@ -58,17 +57,18 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
       gradients += memory.gradient_bytes;
       optimizer += memory.optimizer_bytes;
     }
-    devices.push_back({{"device", device},
-                       {"replica", device / prepared.plan().tensor_parts % prepared.plan().replicas()},
-                       {"part", device % prepared.plan().tensor_parts},
-                       {"stages", std::move(own)},
-                       {"predicted_peak_bytes", report.peak_bytes()},
-                       {"memory_bytes",
-                        {{"parameters", weights},
-                         {"gradients", gradients},
-                         {"optimizer", optimizer},
-                         {"stash", report.training.peak_stash_bytes},
-                         {"buffers", BufferBytes(predicted, rank)}}}});
+    devices.push_back(
+        {{"device", device},
+         {"replica", device / prepared.plan().tensor_parts % prepared.plan().replicas()},
+         {"part", device % prepared.plan().tensor_parts},
+         {"stages", std::move(own)},
+         {"predicted_peak_bytes", report.peak_bytes()},
+         {"memory_bytes",
+          {{"parameters", weights},
+           {"gradients", gradients},
+           {"optimizer", optimizer},
+           {"stash", report.training.peak_stash_bytes},
+           {"buffers", BufferBytes(predicted, rank)}}}});
   }
   return {{"schedule", prepared.plan().schedule.name},
           {"micro_batches", prepared.plan().micro_batches()},
