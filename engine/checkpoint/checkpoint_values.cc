@@ -69,7 +69,7 @@ absl::Status CheckpointValues::Read(const ModelParameter& parameter,
     std::memcpy(values.data, bytes.data(), bytes.size());
     return absl::OkStatus();
   }
-  FillFromFloats(parameter, values, [&](absl::Span<float> to) {
+  FillFromFloats(parameter, {}, values, [&](absl::Span<float> to) {
     if (tensor.quantized.has_value()) {
       Dequantize(*tensor.quantized, bytes, to);
     } else {

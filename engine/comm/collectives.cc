@@ -40,7 +40,10 @@ absl::Status AllGather(Transport& transport, absl::Span<const Rank> ranks, kerne
                        base::Deadline deadline) {
   const Message message = {.kind = kind};
   const size_t own = IndexOf(transport.rank(), ranks);
-  RETURN_IF_ERROR(stream.Copy(PartOf(all, mine, own).data, mine.data, mine.bytes()));
+  const Tensor place = PartOf(all, mine, own);
+  if (place.data != mine.data) {
+    RETURN_IF_ERROR(stream.Copy(place.data, mine.data, mine.bytes()));
+  }
   Tickets tickets;
   // Each rank meets the others in the order of their distance: pairs of one distance are disjoint.
   for (size_t distance = 1; distance < ranks.size(); ++distance) {

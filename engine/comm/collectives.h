@@ -16,7 +16,7 @@ namespace stagecoach::engine {
 // Collectives run in the stream's order, as do all transfers. `deadline` is that of all waits.
 
 // Gathers what every rank contributes: `mine` are all of the same shape and kind of message; `all`
-// gets them in order of rank, with one more, outermost dimension.
+// gets them in order of rank, with one more, outermost dimension; `mine` may be in its place there.
 absl::Status AllGather(Transport& transport, absl::Span<const Rank> ranks, kernels::Stream& stream,
                        Message::Kind kind, const kernels::Tensor& mine, const kernels::Tensor& all,
                        base::Deadline deadline);

@@ -24,6 +24,8 @@ std::string ToString(const Message& message) {
       return absl::StrCat("piece ", number, " of what is trained");
     case Message::Kind::kTied:
       return absl::StrCat("tied gradients of stage ", stage, ", part ", number);
+    case Message::Kind::kPartSums:
+      return absl::StrCat("a part's share of a layer, round ", stage);
   }
   return "?";
 }

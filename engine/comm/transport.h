@@ -34,10 +34,11 @@ struct Message {
     kSums,
     kState,
     kTied,
+    kPartSums,
   };
   Kind kind = Kind::kActivation;
   // For an activation or gradient, the earlier of the two neighboring stages; for addends, sums and
-  // tied gradients, the stage whose gradients they are.
+  // tied gradients, the stage whose gradients they are; for sums of parts, the round.
   StageId stage;
   // For addends, sums and tied gradients, the part of the gradients; for trained state, the piece.
   MicroBatch micro_batch;

@@ -1,6 +1,7 @@
 #include "engine/models/model_file.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "engine/models/named_outputs.h"
 #include "engine/nn/layers/layers.h"
 #include "engine/nn/parsing/parsed_layer.h"
+#include "engine/nn/parsing/tensor_cut.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -156,6 +158,18 @@ absl::StatusOr<std::optional<kernels::Quantization>> ReadQuantization(ObjectRead
   return *quantization;
 }
 
+absl::StatusOr<int64_t> ReadTensorBlocks(ObjectReader& reader) {
+  ASSIGN_OR_RETURN(auto table, reader.OptionalObject("tensor"));
+  if (!table.has_value()) return 1;
+  ASSIGN_OR_RETURN(const int64_t blocks,
+                   table->RequiredInt64("blocks", {.min = 1, .max = kMostTensorBlocks}));
+  if (!std::has_single_bit(static_cast<uint64_t>(blocks))) {
+    return table->Error("blocks", absl::StrCat("is ", blocks, ", expected a power of two"));
+  }
+  RETURN_IF_ERROR(table->Finish());
+  return blocks;
+}
+
 absl::Status MisplacedTie(const std::string& path) {
   return absl::InvalidArgumentError(
       absl::StrCat(path, ".tied: the head is not the last layer of the model"));
@@ -229,9 +243,16 @@ class ModelParser {
       }
       model.is_frozen = true;
     }
+    ASSIGN_OR_RETURN(const int64_t blocks, ReadTensorBlocks(reader));
     RETURN_IF_ERROR(reader.Finish());
 
-    const json& entries = document["layer"];
+    json cut;
+    if (blocks > 1) {
+      absl::StatusOr<json> layers = WithTensorBlocks(document["layer"], blocks);
+      if (!layers.ok()) return reader.Error("tensor", layers.status().message());
+      cut = *std::move(layers);
+    }
+    const json& entries = blocks > 1 ? cut : document["layer"];
     LayerList list;
     NamedOutputs named;
     Shape shape = model.input;
@@ -290,7 +311,12 @@ class ModelParser {
         .parse_lists_inside =
             [&](const char* key, std::vector<ParsedLayer>& lists) {
               return ParseListsInside(entry, key, reader, lists);
-            }};
+            },
+        .parse_list = [&](const json& made, ParsedLayer& outer) -> absl::Status {
+          ASSIGN_OR_RETURN(const base::ArrayReader entries,
+                           base::ArrayReader::Create(made, absl::StrCat(path, ".layers")));
+          return ParseList(made, entries, outer);
+        }};
     RETURN_IF_ERROR((*types)[choice]->parse(own, layer));
     if (lora_.has_value() && lora_->trains(WholeLayerOf(name))) TrainWhole(layer);
     if (reader.Has("name")) {
@@ -379,6 +405,18 @@ Shape ParseModelInput(absl::string_view toml) {
     extents.push_back(extent);
   }
   return Shape(extents);
+}
+
+absl::StatusOr<int64_t> TensorBlocksOf(absl::string_view toml) {
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  const absl::StatusOr<int64_t> blocks = ReadTensorBlocks(reader);
+  if (!blocks.ok()) return base::WithTomlPlace(blocks.status(), toml);
+  return blocks;
+}
+
+std::string TensorTableOf(int64_t blocks) {
+  return absl::StrCat("[tensor]\nblocks = ", blocks, "\n");
 }
 
 absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora) {

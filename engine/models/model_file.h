@@ -62,6 +62,11 @@ namespace stagecoach::engine {
 //   type = "nf4"                        # weights of linear layers are stored so: "nf4",
 //                                       # "nf4-single" or "int8" (kernels/quantized_matrix.h)
 //
+//
+//   [tensor]                            # the linear layers inside residual ones are cut into as
+//   blocks = 4                          # many blocks, which devices can share
+//                                       # (engine/nn/layers/composite/tensor_blocks.h)
+//
 // engine/nn/layers/layers.h has all types with their keys and defaults.
 
 // Limits, on the layers of a file after repetition, including those inside residual layers.
@@ -115,6 +120,11 @@ absl::StatusOr<std::optional<LoraOptions>> LoraOf(absl::string_view toml);
 absl::StatusOr<std::optional<kernels::Quantization>> QuantizationOf(absl::string_view toml);
 // Returns that table, with its heading.
 std::string QuantizationTableOf(kernels::Quantization quantization);
+// Returns the blocks of a table [tensor]; 1 if there is none. Errors: those of ParseModel in that
+// table.
+absl::StatusOr<int64_t> TensorBlocksOf(absl::string_view toml);
+// Returns that table, with its heading.
+std::string TensorTableOf(int64_t blocks);
 // Returns whether the model of `toml` can have these adapters. InvalidArgument: it is of images, or
 // CheckLoraLayers. Errors of base::ParseToml.
 absl::Status CheckCanAdapt(absl::string_view toml, const LoraOptions& lora);

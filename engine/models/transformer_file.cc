@@ -365,6 +365,7 @@ std::string ModelFileOf(const Transformer& model) {
 absl::StatusOr<Transformer> TransformerOf(absl::string_view model_file) {
   ASSIGN_OR_RETURN(json document, base::ParseToml(model_file));
   document.erase("lora");
+  document.erase("tensor");
   ASSIGN_OR_RETURN(const auto quantization, QuantizationOf(model_file));
   document.erase("quantization");
   std::optional<Transformer> model = ExtentsOf(document);

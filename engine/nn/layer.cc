@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/catch_exceptions.h"
+#include "base/check.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/nn/boundary_tensors.h"
-#include "engine/nn/catch_exceptions.h"
 #include "engine/nn/parameter_rules.h"
 #include "engine/nn/partly_frozen_layer.h"
 #include "engine/nn/reordered_layer.h"
@@ -26,9 +28,12 @@ void Freeze(LayerSpec& spec) {
   }
 }
 
-const ParameterRule* RuleOf(const LayerContext& context, const ParameterSpec& parameter) {
+const ParameterRule* RuleOf(const LayerContext& context, const LayerSpec& spec,
+                            const ParameterSpec& parameter) {
   if (context.rules == nullptr) return nullptr;
-  return context.rules->Find(absl::StrCat(context.parameter_prefix, parameter.name));
+  const int number = context.number_in_list;
+  const std::string name = number < 0 ? parameter.name : NameInList(number, spec, parameter.name);
+  return context.rules->Find(absl::StrCat(context.parameter_prefix, name));
 }
 
 // Returns whether rules freeze all parameters of a layer, and it does not know that yet.
@@ -36,7 +41,7 @@ bool BecomesFrozen(const LayerContext& context, const LayerSpec& spec) {
   if (context.is_frozen || spec.is_frozen()) return false;
   return !spec.parameters.empty() &&
          std::all_of(spec.parameters.begin(), spec.parameters.end(), [&](const auto& parameter) {
-           const ParameterRule* const rule = RuleOf(context, parameter);
+           const ParameterRule* const rule = RuleOf(context, spec, parameter);
            return parameter.update.is_frozen() || (rule != nullptr && rule->is_frozen);
          });
 }
@@ -47,7 +52,7 @@ std::vector<size_t> ApplyRules(const LayerContext& context, LayerSpec& spec) {
   std::vector<size_t> frozen;
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     ParameterSpec& parameter = spec.parameters[i];
-    const ParameterRule* const rule = RuleOf(context, parameter);
+    const ParameterRule* const rule = RuleOf(context, spec, parameter);
     if (rule == nullptr || parameter.update.is_frozen()) continue;
     if (rule->is_frozen) {
       parameter.update = UpdateRule::Frozen();
@@ -75,16 +80,16 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   const DType type = context.device.activation_type();
   partition::LayerMemory& memory = spec.memory;
   for (const ParameterSpec& parameter : spec.parameters) {
+    const Shape held{HeldElements(parameter.shape, parameter.blocks, context.part)};
     if (parameter.update.is_frozen()) {
-      memory.frozen_bytes +=
-          AlignTensor(StoredForm(parameter.shape, parameter.quantized, type).bytes());
+      memory.frozen_bytes += AlignTensor(StoredForm(held, parameter.quantized, type).bytes());
       continue;
     }
-    const int64_t bytes = AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
+    const int64_t bytes = AlignTensor(kernels::Float32(nullptr, held).bytes());
     memory.parameter_bytes += bytes;
     if (parameter.update.is_average()) memory.averaged_bytes += bytes;
     if (type == DType::kFloat32 || parameter.update.is_average()) continue;
-    memory.working_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+    memory.working_bytes += AlignTensor(Tensor{nullptr, type, held}.bytes());
   }
   memory.other_resident_bytes += memory.working_bytes + memory.frozen_bytes;
   memory.optimizer_bytes =
@@ -102,7 +107,7 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
 
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
   std::unique_ptr<Layer> layer;
-  RETURN_IF_ERROR(CatchExceptions("its factory", [&] {
+  RETURN_IF_ERROR(base::CatchExceptions("its factory", [&] {
     layer = factory();
     return absl::OkStatus();
   }));
@@ -116,7 +121,7 @@ absl::StatusOr<PreparedLayer> CallPrepare(std::unique_ptr<Layer> layer,
   LayerContext own = context;
   own.is_frozen = context.is_frozen && !layer->is_trained_whole();
   absl::StatusOr<LayerSpec> spec;
-  RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
+  RETURN_IF_ERROR(base::CatchExceptions("Prepare", [&] {
     spec = layer->Prepare(own);
     return absl::OkStatus();
   }));
@@ -154,6 +159,39 @@ Tensor StoredForm(const Shape& shape, const std::optional<kernels::QuantizedMatr
                   DType type) {
   if (quantized.has_value()) return {nullptr, DType::kUint8, Shape{quantized->bytes()}};
   return {nullptr, type, shape};
+}
+
+RangeHalves HalveFor(int part, int round, const ElementRange& range) {
+  constexpr int64_t kAlignment = PartSums::kAlignment;
+  const int64_t half = (range.count() + 1) / 2;
+  const int64_t middle =
+      std::min(range.end, range.begin + (half + kAlignment - 1) / kAlignment * kAlignment);
+  const ElementRange lower{range.begin, middle}, upper{middle, range.end};
+  return (part >> round & 1) == 0 ? RangeHalves{lower, upper} : RangeHalves{upper, lower};
+}
+
+int64_t PartSums::SentBytes(const Tensor& tensor, TensorPart part) {
+  int64_t sent = 0;
+  ElementRange range{0, tensor.elements()};
+  for (int round = 0; 1 << round < part.parts; ++round) {
+    const RangeHalves halves = HalveFor(part.index, round, range);
+    sent += halves.other.count() + halves.own.count();  // the first time, and back
+    range = halves.own;
+  }
+  return sent * SizeOf(tensor.dtype);
+}
+
+int64_t HeldElements(const Shape& shape, const std::optional<BlockOrder>& blocks, TensorPart part) {
+  return shape.elements() / (blocks.has_value() && blocks->is_cut() ? part.parts : 1);
+}
+
+std::string NameInList(int number, const LayerSpec& layer, const std::string& name) {
+  if (layer.stands_for == 1) return absl::StrCat(number, ".", name);
+  const size_t dot = name.find('.');
+  int inner = 0;
+  STAGECOACH_CHECK(absl::SimpleAtoi(absl::string_view(name).substr(0, dot), &inner),
+                   "a layer that stands for several numbers its parameters");
+  return absl::StrCat(number + inner, absl::string_view(name).substr(dot));
 }
 
 bool LayerSpec::is_frozen() const {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/nn/block_order.h"
 #include "engine/nn/call_context.h"
 #include "kernels/device.h"
 #include "kernels/head_choice.h"
@@ -86,7 +87,14 @@ struct ParameterSpec {
   bool is_trained_base = false;
   // How a matrix is stored that is frozen: the layer reads it as uint8.
   std::optional<kernels::QuantizedMatrix> quantized = std::nullopt;
+  // Set in a layer that is cut into blocks; otherwise elements are in the order of the shape. Not
+  // of a quantized matrix.
+  std::optional<BlockOrder> blocks = std::nullopt;
 };
+
+// Returns the elements that a part holds of what is stored of a parameter of that shape and order:
+// an equal share of its blocks, or all.
+int64_t HeldElements(const Shape& shape, const std::optional<BlockOrder>& blocks, TensorPart part);
 
 // Returns the form in which a parameter is stored, without data: as values of `type`, or quantized.
 Tensor StoredForm(const Shape& shape, const std::optional<kernels::QuantizedMatrix>& quantized,
@@ -103,6 +111,9 @@ struct LayerSpec {
   // stored nowhere, and there is no dy.
   bool computes_loss = false;
   std::vector<ParameterSpec> parameters;
+  // Above 1: the layer stands for as many layers of the list that it is in, and its parameters have
+  // their names inside it: "2.weight" is one of the third.
+  int stands_for = 1;
 
   // The memory that the layer needs besides its parameters, its input and its output; bytes are per
   // micro-batch. The layer sets its areas (stash_bytes, weight_stash_bytes, gradient_stash_bytes,
@@ -119,7 +130,40 @@ struct LayerSpec {
   // For the analytic cost model; the optimizer's part is added by the engine. `backward_shared` is
   // work that both backward operations do, and that Layer::Backward does once.
   partition::Work forward, backward_input, backward_weight, backward_shared;
+  // Bytes that a part sends to others within F, and within B, and in how many sums at most
+  // (PartSums).
+  int64_t forward_exchange_bytes = 0, backward_exchange_bytes = 0;
+  int part_sums = 0;
 };
+
+// Adds up what the parts of a group of devices have computed.
+class PartSums {
+ public:
+  virtual ~PartSums() = default;
+
+  // Adds up the tensors of all parts, in place: all get the sum, by the balanced binary tree over
+  // the parts, each addition rounded to the tensors' type. All parts call it at the same places,
+  // with tensors of the same shape. `scratch`: ScratchBytes.
+  virtual absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) = 0;
+  static int64_t ScratchBytes(const Tensor& tensor) { return tensor.bytes(); }
+  // Returns the bytes that a part sends for it: 2 (parts - 1) / parts of the tensor's, or little
+  // more or less, since parts send whole numbers of kAlignment elements.
+  static int64_t SentBytes(const Tensor& tensor, TensorPart part);
+  static constexpr int64_t kAlignment = 64;
+};
+
+// A part of a tensor's elements.
+struct ElementRange {
+  int64_t begin = 0, end = 0;
+
+  int64_t count() const { return end - begin; }
+};
+// The halves of a range that two parts keep when they exchange the others; `round`: they differ in
+// that bit of their indices.
+struct RangeHalves {
+  ElementRange own, other;
+};
+RangeHalves HalveFor(int part, int round, const ElementRange& range);
 
 // Describes where a layer will run, and on what.
 struct LayerContext {
@@ -160,10 +204,17 @@ struct LayerContext {
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
-  // Rules for parameters by their names in the model, which begin with this prefix; null: none.
-  // PrepareLayer applies them.
+  // Rules for parameters by their names in the model; null: none. PrepareLayer applies them.
   const ParameterRules* rules = nullptr;
+  // Names of parameters begin with this, followed, for a layer that is inside another, by its
+  // number in the list of layers there; -1: it is not.
   std::string parameter_prefix = {};
+  int number_in_list = -1;
+  // Which of the blocks of a layer that is cut are to be computed here (TensorBlocks), and what
+  // adds up the results of all parts: null if only the costs of the layer are wanted, or there is
+  // one part.
+  TensorPart part = {};
+  PartSums* part_sums = nullptr;
 
   bool is_fed_ids() const { return vocabulary > 0; }
   // Returns the bytes of one value of an activation, or of a parameter as layers read it.
@@ -269,6 +320,9 @@ class Layer {
  private:
   bool is_trained_whole_ = false;
 };
+
+// Returns the name in a list of layers of a parameter of the layer with that number: "3.weight".
+std::string NameInList(int number, const LayerSpec& layer, const std::string& name);
 
 // Returns the type of x on a device.
 kernels::DType InputType(const kernels::Device& device, bool is_fed_ids);

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catch_exceptions.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "engine/nn/catch_exceptions.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -154,7 +154,7 @@ absl::Status LayerHarness::Perform(const char* operation, MicroBatch& own, const
       before.emplace_back(&area, area.Bytes());
     }
   });
-  RETURN_IF_ERROR(CatchExceptions(operation, [&] { return ((*layer_).*call)(args); }));
+  RETURN_IF_ERROR(base::CatchExceptions(operation, [&] { return ((*layer_).*call)(args); }));
   for (const auto& [area, bytes] : before) {
     if (area->Bytes() != bytes) {
       return absl::FailedPreconditionError(

@@ -46,7 +46,9 @@ void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
                            .update = spec.update,
                            .is_adapter = spec.is_adapter,
                            .is_trained_base = spec.is_trained_base,
-                           .quantized = spec.quantized});
+                           .quantized = spec.quantized,
+                           .blocks = spec.blocks,
+                           .first_piece = pieces()});
   }
 }
 
@@ -64,6 +66,7 @@ absl::Status ParameterTable::Tie(const ParameterTie& tie) {
   if (first.quantized.has_value() || second.quantized.has_value()) {
     return refuse("one of them is quantized");
   }
+  if (first.blocks != second.blocks) return refuse("they are not cut into the same blocks");
   if (first.update != second.update) return refuse("they are not updated alike");
   if (first.decays != second.decays) return refuse("weight decay applies to one of them alone");
   if (first.shape != second.shape) {

@@ -39,7 +39,13 @@ struct ModelParameter {
   bool is_adapter = false;   // as in ParameterSpec, like the next one
   bool is_trained_base = false;
   std::optional<kernels::QuantizedMatrix> quantized = {};  // as in ParameterSpec
+  std::optional<BlockOrder> blocks = {};                   // likewise
+  // Its first piece among those of all parameters: each of its blocks, or the parameter, is one.
+  // What is computed of gradients and values by itself, such as norms and hashes, is of pieces, so
+  // that it is the same whichever devices have the blocks.
+  int first_piece = 0;
 
+  int pieces() const { return blocks.has_value() && blocks->is_cut() ? blocks->blocks : 1; }
   bool is_tied() const { return tied_to.valid(); }
   bool is_copy() const { return is_tied() && tied_to < id; }
   // Whether the gradients of both sides of a tie are added up.
@@ -82,6 +88,10 @@ class ParameterTable {
   absl::Status Tie(const ParameterTie& tie);
 
   int size() const { return static_cast<int>(parameters_.size()); }
+  // Returns the number of pieces of all parameters.
+  int pieces() const {
+    return parameters_.empty() ? 0 : parameters_.back().first_piece + parameters_.back().pieces();
+  }
   // Pre-condition: in [0, size()).
   const ModelParameter& operator[](ParameterId id) const {
     return parameters_[static_cast<size_t>(id.value())];

@@ -5,9 +5,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "base/catch_exceptions.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/nn/catch_exceptions.h"
 #include "engine/nn/parameter_table.h"
 #include "kernels/ops/ops.h"
 
@@ -52,16 +52,20 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
   chain.first_parameter_.push_back(0);
   LayerContext next = context;
   bool is_untrained = true, has_frozen = false;  // the layers so far
+  const bool is_inside = !context.parameter_prefix.empty();
+  int number = 0;  // of the layer in the list
   for (const LayerFactory& factory : factories) {
     const bool is_last = &factory == &factories.back();
     next.feeds_cross_entropy = context.feeds_cross_entropy && is_last;
     next.output_order = is_last ? context.output_order : std::nullopt;
-    const int index = first_index + static_cast<int>(chain.layers_.size());
+    const int index = first_index + number;
     next.skip = skips.ReadBy(index);
     next.random_stream = StreamOfLayer(context.random_stream, index);
-    next.parameter_prefix = context.parameter_prefix.empty()
-                                ? NameOf({index, ""})
-                                : absl::StrCat(context.parameter_prefix, index - first_index, ".");
+    if (is_inside) {
+      next.number_in_list = number;
+    } else {
+      next.parameter_prefix = NameOf({index, ""});
+    }
     ChainedLayer chained{.input = next.input};
     const auto prepare = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, next));
@@ -96,6 +100,7 @@ absl::StatusOr<Sequential> Sequential::Prepare(absl::Span<const LayerFactory> fa
     if (is_untrained && has_frozen) chain.frozen_layers_ = index - first_index + 1;
     next.input = chained.spec.output;
     next.vocabulary = 0;
+    number += is_inside ? chained.spec.stands_for : 1;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +
                                      static_cast<int>(chained.spec.parameters.size()));
     chain.layers_.push_back(std::move(chained));
@@ -258,7 +263,7 @@ absl::Status Sequential::Named(int i, const absl::Status& status) const {
 absl::Status Sequential::Call(int i, absl::string_view operation,
                               absl::FunctionRef<absl::Status(Layer&)> call) const {
   Layer& layer = *layers_[static_cast<size_t>(i)].layer;
-  return Named(i, CatchExceptions(operation, [&] { return call(layer); }));
+  return Named(i, base::CatchExceptions(operation, [&] { return call(layer); }));
 }
 
 absl::Status Sequential::CallBackward(
@@ -266,7 +271,7 @@ absl::Status Sequential::CallBackward(
     absl::FunctionRef<absl::Status(Layer&, const LayerArgs&)> call) const {
   Layer& layer = *layers_[static_cast<size_t>(i)].layer;
   const auto caught = [&](const LayerArgs& args) {
-    return CatchExceptions(operation, [&] { return call(layer, args); });
+    return base::CatchExceptions(operation, [&] { return call(layer, args); });
   };
   return Named(
       i, use_check_ == nullptr ? caught(own) : use_check_->Call(i, operation, use, own, caught));

@@ -35,13 +35,16 @@ absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule
                                                          : absl::MakeSpan(trace->actions[rank])}));
   updates_ = Updates::kNone;
   const partition::SentBytes after = SentSoFar();
-  counters_.sent = {after.to_ranks - before.to_ranks, after.to_replicas - before.to_replicas};
+  counters_.sent = {.to_ranks = after.to_ranks - before.to_ranks,
+                    .to_replicas = after.to_replicas - before.to_replicas,
+                    .to_parts = after.to_parts - before.to_parts};
   return absl::OkStatus();
 }
 
 partition::SentBytes Executor::SentSoFar() const {
   return {.to_ranks = options_.transport->sent_bytes(),
-          .to_replicas = options_.replicas == nullptr ? 0 : options_.replicas->sent_bytes()};
+          .to_replicas = options_.replicas == nullptr ? 0 : options_.replicas->sent_bytes(),
+          .to_parts = options_.parts == nullptr ? 0 : options_.parts->sent_bytes()};
 }
 
 absl::Status Executor::Evaluate(const Batch& batch, bool is_measured) {
@@ -60,6 +63,7 @@ absl::Status Executor::RunSchedule(const Run& run) {
 
 absl::Status Executor::Begin(const Run& run) {
   options_.transport->Restart();
+  if (options_.parts != nullptr) options_.parts->Restart();
   run.bound.blocks.Restart();
   run.bound.issued_before = options_.device->stream().issued();
   stashed_ = 0;
@@ -428,6 +432,10 @@ absl::Status Executor::ExchangeNorms(const Run& run, int position) {
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kOwnPartDone));
   RETURN_IF_ERROR(norm_->Exchange(*options_.transport, instruction.ranks,
                                   base::Deadline::After(options_.deadline)));
+  if (options_.parts != nullptr) {
+    RETURN_IF_ERROR(
+        norm_->ExchangeParts(*options_.parts, base::Deadline::After(options_.deadline)));
+  }
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kAllPartsThere));
   RETURN_IF_ERROR(norm_->Combine());
   return EndWork(run, position);

@@ -85,6 +85,9 @@ class Executor {
     // From RankGroup, if there are replicas: for REDUCE.
     kernels::Device* beside = nullptr;
     Transport* replicas = nullptr;
+    // From RankGroup, if several devices perform the rank's list together.
+    TensorPart part;
+    Transport* parts = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters, and of what layers draw
     bool draws_parameters = true;                // otherwise all but adapters are initially 0
@@ -129,6 +132,12 @@ class Executor {
   Updates updates() const { return updates_; }
   // Performs the updates that the run has not reached, unless kNone.
   absl::Status CompleteUpdates();
+
+  // To be called before something of this rank is flushed beside its own transport: Reduction's
+  // AwaitFlushes.
+  absl::Status AwaitFlushes() {
+    return reduction_ == nullptr ? absl::OkStatus() : reduction_->AwaitFlushes(*options_.transport);
+  }
 
   // Between runs, if parameters have averages (Optimizer::has_ema): sets these to the values, on
   // this device alone; exchanges both, so that layers read the averages, or again the values. All

@@ -166,8 +166,9 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
   const schedule::Schedule& schedule = *options_.evaluation.schedule;
   kernels::Device& device = *options_.device;
   if (memory.norm_bytes > 0) {
-    ASSIGN_OR_RETURN(norm_, GradientNorm::Create(device, resident, schedule.num_ranks(),
-                                                 *options_.parameters, options_.clip_norm));
+    ASSIGN_OR_RETURN(norm_,
+                     GradientNorm::Create(device, resident, schedule.num_ranks(), options_.part,
+                                          *options_.parameters, options_.clip_norm));
     resident += schedule::NormTableBytes(memory, schedule);
   }
   if (memory.result_bytes > 0) {
@@ -235,15 +236,15 @@ absl::Status Executor::CreateReduction(std::byte* received) {
     std::unique_ptr<OptimizerShard>& shard =
         shards_[static_cast<size_t>(stage.options().id.value())];
     if (shards && shard == nullptr) {
-      ASSIGN_OR_RETURN(shard,
-                       OptimizerShard::Create({.device = options_.beside,
-                                               .optimizer = stage.options().optimizer,
-                                               .parameters = stage.parameters(),
-                                               .tensors = stage.tensors(),
-                                               .gradients = stage.all_gradients(),
-                                               .states = stage.shard_states(),
-                                               .replication = stage.options().replication,
-                                               .replica = options_.replicas->rank().value()}));
+      ASSIGN_OR_RETURN(shard, OptimizerShard::Create({.device = options_.beside,
+                                                      .optimizer = stage.options().optimizer,
+                                                      .parameters = stage.parameters(),
+                                                      .tensors = stage.tensors(),
+                                                      .gradients = stage.all_gradients(),
+                                                      .states = stage.shard_states(),
+                                                      .replication = stage.options().replication,
+                                                      .replica = options_.replicas->rank().value(),
+                                                      .part = options_.part}));
     }
     Reduction::Task task = {.op = op, .stage = stage.options().id};
     const bool updates = shards && options_.collectives.precede_updates() == (op == Op::kStep);

@@ -24,18 +24,23 @@ namespace stagecoach::engine {
 class GradientNorm {
  public:
   // `parameters`: those of the whole model. `table`: memory of the device that is 0 and has the
-  // size of schedule::NormTableBytes. `clip_norm`: 0 clips nothing.
+  // size of schedule::NormTableBytes. `part`: the device's, in a stage. `clip_norm`: 0 clips
+  // nothing.
   static absl::StatusOr<GradientNorm> Create(kernels::Device& device, std::byte* table, int ranks,
-                                             const ParameterTable& parameters, float clip_norm);
+                                             TensorPart part, const ParameterTable& parameters,
+                                             float clip_norm);
 
-  // Returns the place for the squared norms of a stage's parameters: (own.size()) float64. Those of
-  // other ranks' parameters stay 0.
+  // Returns the place for the squared norms of the pieces of a stage's parameters: float64. Those
+  // of other ranks' parameters stay 0.
   kernels::Tensor Squares(absl::Span<const ModelParameter> own) const;
 
   // Sends this rank's squares to the other `ranks`, and receives theirs. A job of the device's
-  // stream, as is Combine.
+  // stream, as are those below.
   absl::Status Exchange(Transport& transport, absl::Span<const Rank> ranks,
                         base::Deadline deadline);
+  // Then does the same with the other parts of this rank's stages, of which each has what its ranks
+  // have sent: `transport` connects them.
+  absl::Status ExchangeParts(Transport& transport, base::Deadline deadline);
   // Computes norm and scale, and copies the norm to the host.
   absl::Status Combine();
   // The factor for all gradients: (1) float32 in the device's memory.
@@ -51,7 +56,8 @@ class GradientNorm {
   kernels::Device* device_;
   float clip_norm_;
   kernels::HostBuffer host_norm_;
-  kernels::Tensor own_squares_, all_squares_;  // (parameters), (ranks, parameters) float64
+  // (pieces), (ranks, pieces), (parts ranks, pieces) float64; the second is in the third.
+  kernels::Tensor own_squares_, column_squares_, all_squares_;
   kernels::Tensor norm_, scale_;
 };
 

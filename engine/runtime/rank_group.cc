@@ -37,6 +37,7 @@ void RankGroup::Disconnect() {
   static_cast<void>(ForEachLocalDevice([this](int index) {
     Member& member = members_[Index(index)];
     member.transport.reset();
+    member.parts.reset();
     if (member.beside != nullptr) {
       member.beside->stream().Run([&member] { member.replicas.reset(); });
     }
@@ -147,6 +148,7 @@ void RankGroup::AbortAll(const absl::Status& reason) {
   for (const int index : local_devices_) {
     const Member& member = members_[Index(index)];
     if (member.transport != nullptr) member.transport->Abort(reason);
+    if (member.parts != nullptr) member.parts->Abort(reason);
     if (member.replicas != nullptr) member.replicas->Abort(reason);
   }
 }
@@ -225,6 +227,7 @@ absl::Status RankGroup::RunCollective(absl::FunctionRef<absl::Status(int)> funct
       // failed.
       status = Fail(status);
       transport(index).Abort(status);
+      if (parts(index) != nullptr) parts(index)->Abort(status);
       if (replicas(index) != nullptr) replicas(index)->Abort(status);
       EndTransfers(index);
     }
@@ -235,6 +238,7 @@ absl::Status RankGroup::RunCollective(absl::FunctionRef<absl::Status(int)> funct
 
 void RankGroup::EndTransfers(int index) {
   static_cast<void>(transport(index).Poll());
+  if (parts(index) != nullptr) static_cast<void>(parts(index)->Poll());
   if (replicas(index) == nullptr) return;
   beside(index)->stream().Run([this, index] { static_cast<void>(replicas(index)->Poll()); });
 }

@@ -40,7 +40,9 @@ enum class Exchange : uint8_t {
 
 struct RankGroupOptions {
   int ranks = 1;                       // of the schedule
-  partition::Replication replication;  // of each rank: every replica is on a device of its own
+  partition::Replication replication;  // of each rank: every replica is on devices of its own
+  int tensor_parts = 1;                // devices of a replica of a rank
+  int part_sums = 0;                   // that they compute in a step, at most
   int ties = 0;                        // pairs of tied parameters (TiedGradients)
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
@@ -51,7 +53,7 @@ struct RankGroupOptions {
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // for any wait of one rank for another
 
-  int devices() const { return ranks * replication.replicas; }
+  int devices() const { return ranks * replication.replicas * tensor_parts; }
 };
 
 // Checks the options. InvalidArgument: devices that cannot exchange tensors or sum in that way, a
@@ -92,8 +94,10 @@ class RankGroup {
   // The devices of this process, by their numbers in the mesh, ascending.
   const std::vector<int>& local_devices() const { return local_devices_; }
   kernels::Device& device(int index) const { return *members_[Index(index)].device; }
-  // Connects a device with those of the other ranks of its replica.
+  // Connects a device with those of the other ranks of its replica and part.
   Transport& transport(int device) const { return *members_[Index(device)].transport; }
+  // Connects it with those of its rank and replica that have the other parts. Null if it has none.
+  Transport* parts(int device) const { return members_[Index(device)].parts.get(); }
   // Connects it with those of the other replicas of its rank, for work next to that of the device:
   // on a second device of the same place. Null if there is one replica.
   Transport* replicas(int device) const { return members_[Index(device)].replicas.get(); }
@@ -143,26 +147,42 @@ class RankGroup {
   };
   struct Member {
     std::unique_ptr<kernels::Device> device, beside;
-    std::unique_ptr<Transport> transport, replicas;
+    std::unique_ptr<Transport> transport, replicas, parts;
     std::unique_ptr<Job> job;
   };
 
   explicit RankGroup(const RankGroupOptions& options)
-      : options_(options), mesh_(options.ranks, options.replication.replicas) {}
+      : options_(options),
+        mesh_(options.ranks, options.replication.replicas, options.tensor_parts) {}
   static size_t Index(int device) { return static_cast<size_t>(device); }
   base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
   absl::Status MakeDevices();
   absl::Status ConnectByCopies(const schedule::Schedule& lowered);
+  absl::Status ConnectPartsByCopies();
+  absl::Status ConnectReplicasByCopies();
+  // Returns the devices of a column by rank, and those of the other replicas or parts of a device,
+  // itself included.
+  std::vector<int> ColumnOf(int device) const;
+  std::vector<int> ReplicasOf(int device) const;
+  std::vector<int> PartsOf(int device) const;
   absl::Status ConnectByGloo();
   absl::Status ConnectByNccl(const schedule::Schedule& lowered);
   // Connects a device of this process with the other ranks of a communicator, in which it is
   // `options.rank`, by `on`, the device or the one beside it.
   absl::StatusOr<std::unique_ptr<Transport>> JoinCommunicator(kernels::Device& on,
                                                               kernels::CommunicatorOptions options);
+  // Does so for a device of this process and the others of `devices`, where it is one of.
+  absl::StatusOr<std::unique_ptr<Transport>> JoinOthers(kernels::Device& on, int index,
+                                                        const std::vector<int>& devices,
+                                                        const std::string& id, int max_groups);
+  // Returns the number of groups of replicas.
+  int NumReplicaGroups() const {
+    return mesh_.num_replicas() > 1 ? mesh_.num_ranks() * mesh_.num_parts() : 0;
+  }
   // Returns FailedPrecondition if the processes do not train the same.
   absl::Status CompareFingerprints();
-  // Returns names for the groups of devices that communicate: those of each replica, then those of
-  // each rank.
+  // Returns names for the groups of devices that communicate: those of each column, then those of
+  // replicas, then those of parts.
   absl::StatusOr<std::vector<std::string>> AgreeOnIds();
   // Waits for what ForEachLocalDevice has submitted, and watches the other processes meanwhile.
   void Await(Job& job);

@@ -13,6 +13,7 @@
 #include "engine/comm/gloo.h"
 #include "engine/comm/host_address.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/runtime/part_sums.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/reduction.h"
 #include "kernels/communicator.h"
@@ -55,7 +56,9 @@ std::string NameOf(const Mesh& mesh, const Schedule& lowered, int device) {
       stages, ", ",
       [](std::string* text, schedule::StageId stage) { absl::StrAppend(text, stage.value()); });
   return absl::StrCat("rank ", device, " (stage", stages.size() == 1 ? " " : "s ", numbers,
-                      ", replica ", mesh.replica_of(device), ")");
+                      ", replica ", mesh.replica_of(device),
+                      mesh.num_parts() > 1 ? absl::StrCat(", part ", mesh.part_of(device)) : "",
+                      ")");
 }
 
 absl::StatusOr<std::string> NewCommunicatorId() {
@@ -142,36 +145,77 @@ absl::Status RankGroup::MakeDevices() {
   return absl::OkStatus();
 }
 
-absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
+std::vector<int> RankGroup::ColumnOf(int device) const {
+  std::vector<int> devices;
+  for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
+    devices.push_back(mesh_.device_of(rank, mesh_.replica_of(device), mesh_.part_of(device)));
+  }
+  return devices;
+}
+
+std::vector<int> RankGroup::ReplicasOf(int device) const {
+  std::vector<int> devices;
   for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
+    devices.push_back(mesh_.device_of(mesh_.rank_of(device), replica, mesh_.part_of(device)));
+  }
+  return devices;
+}
+
+std::vector<int> RankGroup::PartsOf(int device) const {
+  std::vector<int> devices;
+  for (int part = 0; part < mesh_.num_parts(); ++part) {
+    devices.push_back(mesh_.device_of(mesh_.rank_of(device), mesh_.replica_of(device), part));
+  }
+  return devices;
+}
+
+absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
+  for (int column = 0; column < mesh_.num_columns(); ++column) {
     InProcessOptions in_process;
     // More than a rank ever sends to one other: both kinds of messages of all its stages, and parts
     // of ties.
     in_process.max_outstanding =
         2 * lowered.num_micro_batches * lowered.num_stages() + options_.ties * partition::kTieParts;
-    for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-      in_process.devices.push_back(&device(mesh_.device_of(rank, replica)));
-      in_process.peers.push_back(PeersOf(lowered, rank));
+    const std::vector<int> devices = ColumnOf(column);  // the first rank's, of that number
+    for (const int index : devices) {
+      in_process.devices.push_back(&device(index));
+      in_process.peers.push_back(PeersOf(lowered, mesh_.rank_of(index)));
     }
     ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
                      CreateInProcessTransports(in_process));
-    for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-      members_[Index(mesh_.device_of(rank, replica))].transport =
-          std::move(transports[Index(rank.value())]);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      members_[Index(devices[i])].transport = std::move(transports[i]);
     }
   }
-  if (mesh_.num_replicas() == 1) return absl::OkStatus();
-  for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
-    InProcessOptions in_process{.max_outstanding =
-                                    Reduction::MostOutstanding(options_.replication)};
-    for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
-      in_process.devices.push_back(beside(mesh_.device_of(rank, replica)));
-    }
+  if (mesh_.num_parts() > 1) RETURN_IF_ERROR(ConnectPartsByCopies());
+  return mesh_.num_replicas() > 1 ? ConnectReplicasByCopies() : absl::OkStatus();
+}
+
+absl::Status RankGroup::ConnectPartsByCopies() {
+  for (int first = 0; first < mesh_.num_devices(); first += mesh_.num_parts()) {
+    InProcessOptions in_process{.max_outstanding = TransportPartSums::kMostOutstanding};
+    const std::vector<int> devices = PartsOf(first);
+    for (const int index : devices) in_process.devices.push_back(&device(index));
     ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
                      CreateInProcessTransports(in_process));
-    for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
-      members_[Index(mesh_.device_of(rank, replica))].replicas =
-          std::move(transports[Index(replica)]);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      members_[Index(devices[i])].parts = std::move(transports[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankGroup::ConnectReplicasByCopies() {
+  for (int first = 0; first < mesh_.num_devices(); ++first) {
+    if (mesh_.replica_of(first) > 0) continue;
+    InProcessOptions in_process{.max_outstanding =
+                                    Reduction::MostOutstanding(options_.replication)};
+    const std::vector<int> devices = ReplicasOf(first);
+    for (const int index : devices) in_process.devices.push_back(beside(index));
+    ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
+                     CreateInProcessTransports(in_process));
+    for (size_t i = 0; i < devices.size(); ++i) {
+      members_[Index(devices[i])].replicas = std::move(transports[i]);
     }
   }
   return absl::OkStatus();
@@ -195,15 +239,7 @@ absl::Status RankGroup::ConnectByGloo() {
   ASSIGN_OR_RETURN(const std::string address,
                    AgreeOnAddress(options_.rendezvous->own_address(), gather));
   const int index = local_devices_.front();
-  const int replica = mesh_.replica_of(index);
-  const schedule::Rank rank = mesh_.rank_of(index);
-  std::vector<int> of_replica, of_rank;  // the processes of the others, one per device
-  for (schedule::Rank other(0); other.value() < mesh_.num_ranks(); ++other) {
-    of_replica.push_back(mesh_.device_of(other, replica));
-  }
-  for (int other = 0; other < mesh_.num_replicas(); ++other) {
-    of_rank.push_back(mesh_.device_of(rank, other));
-  }
+  const std::vector<int> of_rank = ReplicasOf(index);  // the processes of the others
   std::vector<int> all(Index(mesh_.num_devices()));
   std::iota(all.begin(), all.end(), 0);
   // Gloo's collectives involve all processes of a mesh.
@@ -219,9 +255,14 @@ absl::Status RankGroup::ConnectByGloo() {
                                      .deadline = options_.deadline}));
     }
     Member& member = members_[Index(index)];
-    member.transport = meshes_.front()->Join(rank, of_replica, /*channel=*/0);
+    GlooMesh& mesh = *meshes_.front();
+    member.transport = mesh.Join(mesh_.rank_of(index), ColumnOf(index), /*channel=*/0);
+    if (mesh_.num_parts() > 1) {
+      member.parts = mesh.Join(schedule::Rank(mesh_.part_of(index)), PartsOf(index), /*channel=*/2);
+    }
     if (mesh_.num_replicas() > 1) {
-      member.replicas = meshes_.back()->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
+      const schedule::Rank replica(mesh_.replica_of(index));
+      member.replicas = meshes_.back()->Join(replica, of_rank, /*channel=*/1);
     }
     return absl::OkStatus();
   });
@@ -234,7 +275,8 @@ absl::Status RankGroup::ConnectByGloo() {
 // Device 0 names the groups.
 absl::StatusOr<std::vector<std::string>> RankGroup::AgreeOnIds() {
   RETURN_IF_ERROR(CompareFingerprints());
-  const int groups = mesh_.num_replicas() == 1 ? 1 : mesh_.num_replicas() + mesh_.num_ranks();
+  const int groups = mesh_.num_columns() + NumReplicaGroups() +
+                     (mesh_.num_parts() > 1 ? mesh_.num_ranks() * mesh_.num_replicas() : 0);
   std::vector<std::string> ids;
   for (int i = 0; i < groups; ++i) {
     ASSIGN_OR_RETURN(const std::vector<std::string> all,
@@ -255,14 +297,31 @@ absl::StatusOr<std::unique_ptr<Transport>> RankGroup::JoinCommunicator(
   return failure;
 }
 
+absl::StatusOr<std::unique_ptr<Transport>> RankGroup::JoinOthers(kernels::Device& on, int index,
+                                                                 const std::vector<int>& devices,
+                                                                 const std::string& id,
+                                                                 int max_groups) {
+  const auto own = std::find(devices.begin(), devices.end(), index) - devices.begin();
+  std::vector<int> peers;
+  for (int other = 0; other < std::ssize(devices); ++other) {
+    if (other != own) peers.push_back(other);
+  }
+  return JoinCommunicator(on, {.id = id,
+                               .ranks = static_cast<int>(devices.size()),
+                               .rank = static_cast<int>(own),
+                               .peers = peers,
+                               .max_groups = max_groups});
+}
+
 absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
   ASSIGN_OR_RETURN(const std::vector<std::string> ids, AgreeOnIds());
+  const int columns = mesh_.num_columns(), parts = mesh_.num_parts();
   absl::Status any = ForEachLocalDevice([&](int index) -> absl::Status {
     const schedule::Rank rank = mesh_.rank_of(index);
     ASSIGN_OR_RETURN(
         members_[Index(index)].transport,
         JoinCommunicator(device(index),
-                         {.id = ids[Index(mesh_.replica_of(index))],
+                         {.id = ids[Index(mesh_.column_of(index))],
                           .ranks = mesh_.num_ranks(),
                           .rank = rank.value(),
                           .peers = PeersOf(lowered, rank),
@@ -272,23 +331,26 @@ absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
                                         options_.ties * partition::kTieParts}));
     return absl::OkStatus();
   });
+  if (any.ok() && parts > 1) {
+    any = ForEachLocalDevice([&](int index) -> absl::Status {
+      const int group =
+          mesh_.rank_of(index).value() * mesh_.num_replicas() + mesh_.replica_of(index);
+      ASSIGN_OR_RETURN(members_[Index(index)].parts,
+                       JoinOthers(device(index), index, PartsOf(index),
+                                  ids[Index(columns + NumReplicaGroups() + group)],
+                                  TransportPartSums::MostGroups(parts, options_.part_sums)));
+      return absl::OkStatus();
+    });
+  }
   if (any.ok() && mesh_.num_replicas() > 1) {
     any = ForEachLocalDevice([&](int index) -> absl::Status {
       Member& member = members_[Index(index)];
-      const int own = mesh_.replica_of(index);
-      std::vector<int> peers;
-      for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
-        if (replica != own) peers.push_back(replica);
-      }
-      const int rank = mesh_.rank_of(index).value();
+      const int group = mesh_.rank_of(index).value() * parts + mesh_.part_of(index);
       absl::Status status;
       member.beside->stream().Run([&] {
         absl::StatusOr<std::unique_ptr<Transport>> joined =
-            JoinCommunicator(*member.beside, {.id = ids[Index(mesh_.num_replicas() + rank)],
-                                              .ranks = mesh_.num_replicas(),
-                                              .rank = own,
-                                              .peers = peers,
-                                              .max_groups = Reduction::kMostGroups});
+            JoinOthers(*member.beside, index, ReplicasOf(index), ids[Index(columns + group)],
+                       Reduction::kMostGroups);
         status = joined.status();
         if (joined.ok()) member.replicas = *std::move(joined);
       });

@@ -25,9 +25,9 @@ using Executors = absl::Span<const std::unique_ptr<Executor>>;
 absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors,
                                            const ParameterTable& parameters);
 
-// Returns a copy of a parameter, which is on the device `owner`.
+// Returns a copy of a parameter, which is on the devices of a rank.
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
-                                                 const ModelParameter& parameter, int owner);
+                                                 const ModelParameter& parameter, Rank rank);
 
 // Sets the values of a parameter on all devices that have it. InvalidArgument: the number of values
 // is wrong.

@@ -33,7 +33,8 @@ absl::StatusOr<int> DevicesOf(const RunConfig& options) {
   if (options.stages.has_value()) return *options.stages;
   if (!options.cluster.has_value()) return kDefaultStages;
   const int devices = options.cluster->size();
-  if (devices % options.replicas == 0) return devices / options.replicas;
+  const int of_each = options.replicas * options.tensor_parts;
+  if (devices % of_each == 0) return devices / of_each;
   return absl::InvalidArgumentError(absl::StrCat(
       "the ", devices, " devices of ", NameOfCluster(options), " cannot be divided among ",
       options.replicas, " replicas: say with --devices how many each takes"));
@@ -49,6 +50,7 @@ absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
   ASSIGN_OR_RETURN(const int devices, DevicesOf(options));
   PlanOptions plan = {
       .devices = devices,
+      .tensor_parts = options.tensor_parts,
       .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
       .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
       .chunks = options.chunks,
@@ -147,7 +149,9 @@ absl::StatusOr<double> PredictedStepNs(const PreparedRun& run, const PlanOptions
   ASSIGN_OR_RETURN(
       const partition::PlanEvaluation evaluation,
       EvaluatePlan(run.plan(), JoinProfiles("", {run.profile}), run.device.ClusterOf(devices)));
-  return StepNsOnCores(evaluation, options.cores > 0 ? options.cores : devices);
+  // What is evaluated has groups of devices in place of devices.
+  const double cores = options.cores > 0 ? options.cores : devices;
+  return StepNsOnCores(evaluation, cores / run.plan().tensor_parts);
 }
 
 bool LimitsMemory(const DeviceSpec& device) {
@@ -193,7 +197,7 @@ absl::StatusOr<PreparedRun> ChooseRun(const RunConfig& options, const Model& mod
   if (gain < kLeastGain) return usual;
   fastest->choice = absl::StrFormat("%s, predicted to be %.0f %% faster than %s",
                                     NameOfSchedule(*fastest), 100 * gain, kUsualSchedule);
-  const int devices = plan.devices * plan.replication.replicas;
+  const int devices = plan.all_devices();
   if (plan.cores > 0 && plan.cores < devices) {
     absl::StrAppendFormat(&fastest->choice, " where %d devices share %.3g cores", devices,
                           plan.cores);
@@ -226,11 +230,11 @@ absl::StatusOr<PreparedRun> CutOverDevicesLeft(const RunConfig& options,
   double best_ns = 0.0;
   absl::Status refusal;
   for (int replicas = 1; replicas <= devices; ++replicas) {
-    if (devices % replicas != 0) continue;
+    if (devices % (replicas * options.tensor_parts) != 0) continue;
     RunConfig shape = options;
     shape.gradient_blocks = options.gradient_blocks.value_or(options.replicas);
     shape.replicas = replicas;
-    shape.stages = devices / replicas;
+    shape.stages = devices / replicas / options.tensor_parts;
     if (replicas == 1) {
       shape.shards_optimizer = false;
       shape.reduction = partition::ReductionKind::kTree;
@@ -279,6 +283,7 @@ RunConfig InPlaceOf(const partition::Plan& plan, RunConfig options) {
   options.schedule = schedule::FindGenerator(plan.schedule.name).ok() ? plan.schedule.name : "1f1b";
   options.chunks = 0;
   options.replicas = plan.replicas();
+  options.tensor_parts = plan.tensor_parts;
   options.gradient_blocks = plan.replication.gradient_blocks;
   options.shards_optimizer = plan.replication.shards_optimizer;
   options.reduction = plan.replication.reduction;
@@ -333,8 +338,8 @@ void LimitDevices(const RunConfig& options, const Model& model, PlanOptions& pla
   if (!options.cluster.has_value()) return;
   options.notices.Tell(
       absl::StrCat("the model has ", partition::Counted(model.num_layers(), "layer"),
-                   ": only the first ", most * plan.replication.replicas, " of the ",
-                   options.cluster->size(), " devices of ", NameOfCluster(options), " are used"));
+                   ": only the first ", plan.all_devices(), " of the ", options.cluster->size(),
+                   " devices of ", NameOfCluster(options), " are used"));
 }
 
 // Reads the cluster, if there is one, so that it is in the configuration from then on.
@@ -362,14 +367,14 @@ absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model
     RunConfig other = options;
     other.stages.reset();
     ASSIGN_OR_RETURN(const PlanOptions plan, PlanOptionsOf(other));
-    if (plan.devices * plan.replication.replicas != *options.devices_left) {
+    if (plan.all_devices() != *options.devices_left) {
       other.schedule = "1f1b";
       other.micro_batches = plan.micro_batches;
       return ChooseForDevicesLeft(other, model);
     }
   }
   ASSIGN_OR_RETURN(PlanOptions plan, PlanOptionsOf(options));
-  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
+  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.all_devices()));
   plan.exchange = ExchangeOf(options.device, plan.device);
   // Among processes, all must choose alike, wherever they are.
   if (!options.is_process()) plan.cores = CoresFor(plan.device);

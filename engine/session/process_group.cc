@@ -22,6 +22,9 @@
 namespace stagecoach::engine {
 namespace {
 
+// Returns the devices of each stage's layers.
+int OfEachStage(const RunConfig& options) { return options.replicas * options.tensor_parts; }
+
 // When a process is replaced: until the launcher says so, and until all meet again. That does not
 // take long, since it is the first that a new process does; and one that is lost meanwhile is
 // replaced as well, in a further group.
@@ -146,8 +149,9 @@ absl::StatusOr<RunConfig> OptionsOfRank(const Launch& launch, RunConfig options)
   if (options.cluster.has_value() && !options.stages.has_value() && options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(launch, options.cluster->size(), NameOfCluster(options)));
   }
-  if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / options.replicas);
-  const int devices = *options.stages * options.replicas;
+  if (!options.stages.has_value())
+    options.stages = std::max(1, launch.ranks / OfEachStage(options));
+  const int devices = *options.stages * OfEachStage(options);
   const bool has_own_plan =
       !options.plan_file.empty() || schedule::IsScheduleFile(options.schedule);
   if (launch.restarts > 0 && (devices != launch.ranks || has_own_plan)) {
@@ -162,9 +166,10 @@ absl::StatusOr<RunConfig> OptionsOfRank(const Launch& launch, RunConfig options)
   } else if (options.plan_file.empty()) {
     RETURN_IF_ERROR(CheckProcesses(
         launch, devices,
-        options.replicas > 1
-            ? absl::StrCat("--stages ", *options.stages, ", --replicas ", options.replicas)
-            : absl::StrCat("--stages ", *options.stages)));
+        absl::StrCat(
+            "--stages ", *options.stages,
+            options.replicas > 1 ? absl::StrCat(", --replicas ", options.replicas) : "",
+            options.tensor_parts > 1 ? absl::StrCat(", --tensor ", options.tensor_parts) : "")));
   }
   if (is_cuda) options.device.exchange = "nccl";
   options.rank = launch.rank;

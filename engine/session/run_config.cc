@@ -166,7 +166,7 @@ std::string NameOfCluster(const RunConfig& options) {
 absl::Status CheckGpusHaveRoom(const RunConfig& options, const PreparedRun& run) {
   std::vector<int64_t> bytes(static_cast<size_t>(run.plan().num_devices()));
   for (int device = 0; device < run.plan().num_devices(); ++device) {
-    const schedule::Rank rank(device / run.plan().replicas());
+    const schedule::Rank rank(device / run.plan().devices_of_rank());
     const bool is_here = !options.is_process() || *options.rank == device;
     if (is_here) bytes[static_cast<size_t>(device)] = run.compiled.of(rank).peak_bytes();
   }

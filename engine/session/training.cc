@@ -89,7 +89,7 @@ int64_t HostBytesOf(const PreparedRun& run) {
   if (run.device.kind != DeviceKind::kCpu) return 0;
   int64_t bytes = 0;
   for (const partition::RankReport& rank : run.compiled.ranks) {
-    bytes += run.plan().replicas() * rank.peak_bytes();
+    bytes += run.plan().devices_of_rank() * rank.peak_bytes();
   }
   return bytes;
 }
@@ -108,7 +108,7 @@ absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
   int64_t needed_bytes = HostBytesOf(run);
   // Values that are kept are copies of all that the stages have.
   if (use.saves) needed_bytes += SavedBytesOf(run);
-  if (use.keeps) needed_bytes += run.plan().replicas() * SavedBytesOf(run);
+  if (use.keeps) needed_bytes += run.plan().devices_of_rank() * SavedBytesOf(run);
   return CheckHasMemory(needed_bytes + use.output_bytes);
 }
 

@@ -441,10 +441,32 @@ absl::StatusOr<std::string> WithAdapters(const RunConfig& options, std::string t
   return refuse(NameOfModel(options), " has a table [lora] of its own");
 }
 
+absl::StatusOr<std::string> WithTensorBlocks(const RunConfig& options, std::string text) {
+  const int parts = options.tensor_parts;
+  const auto refuse = [&](const auto&... why) {
+    return base::UsageError(absl::StrCat(
+        options.tensor_blocks.has_value() ? "--tensor-blocks: " : "--tensor: ", why...));
+  };
+  const absl::StatusOr<int64_t> own = text.empty() ? 1 : TensorBlocksOf(text);
+  if (!own.ok()) return text;  // ParseModel tells errors
+  const int64_t blocks = options.tensor_blocks.value_or(*own > 1 ? *own : parts);
+  if (blocks % parts != 0) {
+    return refuse(parts, " devices cannot share ", blocks, " blocks of a layer equally");
+  }
+  if (blocks == *own) return text;
+  if (text.empty()) return refuse("is for models with residual layers, not for the default one");
+  if (*own > 1 || !options.model_text.empty()) {
+    return refuse(options.model_text.empty() ? NameOfModel(options) : "the saved run", " has ",
+                  *own == 1 ? "layers that are not cut" : absl::StrCat(*own, " blocks"));
+  }
+  return absl::StrCat(text, "\n", TensorTableOf(blocks));
+}
+
 absl::StatusOr<std::string> ModelTextOf(const RunConfig& options) {
   ASSIGN_OR_RETURN(std::string text, OwnModelText(options));
   ASSIGN_OR_RETURN(text, WithQuantization(options, std::move(text)));
   ASSIGN_OR_RETURN(text, WithAdapters(options, std::move(text)));
+  ASSIGN_OR_RETURN(text, WithTensorBlocks(options, std::move(text)));
   if (text.empty()) return text;
   const auto quantization = QuantizationOf(text);
   const auto lora = LoraOf(text);

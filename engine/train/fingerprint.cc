@@ -52,6 +52,7 @@ std::string HashOf(const ParameterTable& parameters) {
     if (parameter.update.is_average()) hasher.UpdateValue(parameter.update.momentum);
     if (parameter.update.is_frozen()) hasher.UpdateValue(parameter.update.kind);
     if (parameter.quantized.has_value()) Update(hasher, parameter.quantized->ToString());
+    if (parameter.blocks.has_value()) hasher.UpdateValue(parameter.blocks->blocks);
   }
   return hasher.HexDigest();
 }
@@ -73,6 +74,7 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
   lines.Add("first layers of stages", absl::StrJoin(plan.first_layer, " "));
   lines.Add("recomputed layers", absl::StrJoin(plan.recomputed, " "));
   lines.Add("replicas", plan.replication.replicas);
+  lines.Add("tensor parts", plan.tensor_parts);
   lines.Add("gradient blocks", plan.replication.gradient_blocks);
   lines.Add("sharding of the optimizer", static_cast<int>(plan.replication.shards_optimizer));
   lines.Add("reduction of gradients", partition::Name(plan.replication.reduction));

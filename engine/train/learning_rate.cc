@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/catch_exceptions.h"
 #include "base/status_macros.h"
-#include "engine/nn/catch_exceptions.h"
 
 namespace stagecoach::engine {
 
@@ -78,7 +78,7 @@ bool LearningRate::has_minimum() const {
 absl::StatusOr<float> LearningRate::At(int64_t step) const {
   if (kind == Kind::kFunction) {
     float rate = 0.0F;
-    RETURN_IF_ERROR(CatchExceptions(absl::StrCat("step ", step), [&] {
+    RETURN_IF_ERROR(base::CatchExceptions(absl::StrCat("step ", step), [&] {
       rate = function(step);
       return CheckRate(rate);
     }));

@@ -11,13 +11,30 @@
 
 namespace stagecoach::engine {
 
+namespace {
+
+// Fills the tensor of what a part holds of a parameter. `values_of` knows nothing of blocks.
+absl::Status FillPart(const ModelParameter& parameter, TensorPart part,
+                      const Trainer::ValuesOf& values_of, const kernels::Tensor& held) {
+  if (parameter.pieces() == 1) return values_of(parameter, held);
+  ModelParameter whole = parameter;
+  whole.blocks.reset();
+  absl::Status status;
+  FillFromFloats(parameter, part, held, [&](absl::Span<float> values) {
+    status = values_of(whole, {values.data(), kernels::DType::kFloat32, parameter.shape});
+  });
+  return status;
+}
+
+}  // namespace
+
 DeviceReport PipelineTrainer::ReportPlanned(int device) const {
   const partition::RankReport& predicted = run_.compiled.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
-          .predicted_sent = partition::SentBytesOf(run_.compiled, run_.profile.ties,
-                                                   group_->mesh().rank_of(device),
-                                                   group_->mesh().replica_of(device))};
+          .predicted_sent = partition::SentBytesOf(
+              run_.compiled, run_.profile.layers, run_.profile.ties, group_->mesh().rank_of(device),
+              group_->mesh().replica_of(device))};
 }
 
 void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
@@ -86,7 +103,7 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   const ModelParameter& parameter = run_.profile.parameters[id];
   const StageId stage(plan().stage_of(parameter.layer));
   return CopyParameter(*group_, executors_, parameter,
-                       group_->mesh().device_of(run_.compiled.lowered->training.rank_of(stage), 0));
+                       run_.compiled.lowered->training.rank_of(stage));
 }
 
 bool PipelineTrainer::has_averages() const {
@@ -156,7 +173,8 @@ absl::Status PipelineTrainer::SetThose(bool are_adapters, const ValuesOf& values
     }
     kernels::Device& on = group_->device(device);
     RETURN_IF_ERROR(FillTensors(on, tensors, [&](int i, const kernels::Tensor& values) {
-      return values_of(run_.profile.parameters[ids[static_cast<size_t>(i)]], values);
+      return FillPart(run_.profile.parameters[ids[static_cast<size_t>(i)]], PartOf(device),
+                      values_of, values);
     }));
     for (const std::unique_ptr<Stage>& stage : executor.stages()) {
       RETURN_IF_ERROR(stage->RoundParameters());
@@ -198,7 +216,7 @@ absl::StatusOr<RestoredCheckpoint> PipelineTrainer::Restore(const std::string& p
 
 bool PipelineTrainer::can_lose_processes() const {
   return options_.rendezvous != nullptr && plan().replicas() > 1 && plan().trains() &&
-         own_executor().waits_before_steps();
+         plan().tensor_parts == 1 && own_executor().waits_before_steps();
 }
 
 bool PipelineTrainer::may_complete_step() const {

@@ -26,10 +26,13 @@ absl::Status PipelineTrainer::Initialize() {
 
   RankGroupOptions group = GroupOptionsOf(run_.plan(), options_);
   group.ties = run_.profile.parameters.ties();
+  // F, which may be repeated, and B; a GPU is warmed up by doing each twice, and F of evaluation.
+  group.part_sums = 8 * plan().schedule.num_micro_batches * run_.profile.part_sums;
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.compiled.lowered->training));
   RETURN_IF_ERROR(CreateRings());
   executors_.resize(static_cast<size_t>(plan().num_devices()));
+  part_sums_.resize(executors_.size());
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(
       group_->Agree(group_->RunCollective([&](int device) { return CreateExecutor(device); })));
@@ -52,8 +55,8 @@ absl::Status PipelineTrainer::CreateRings() {
   for (const int device : group_->local_devices()) {
     owners.push_back({.device = device,
                       .devices = plan().num_devices(),
-                      .replica = group_->mesh().replica_of(device),
-                      .replicas = plan().replicas(),
+                      .replica = group_->mesh().column_of(device),
+                      .replicas = group_->mesh().num_columns(),
                       .name = group_->names()[static_cast<size_t>(device)]});
   }
   ASSIGN_OR_RETURN(recorders_, FlightRecorders::Create(options_.recorders, owners));
@@ -77,8 +80,16 @@ absl::Status PipelineTrainer::CheckChoices() {
   return CheckSameChoices(choices);
 }
 
+TensorPart PipelineTrainer::PartOf(int device) const {
+  return {.parts = group_->mesh().num_parts(), .index = group_->mesh().part_of(device)};
+}
+
 absl::Status PipelineTrainer::CreateExecutor(int device) {
   const schedule::Rank rank = group_->mesh().rank_of(device);
+  if (Transport* const parts = group_->parts(device); parts != nullptr) {
+    part_sums_[static_cast<size_t>(device)] =
+        std::make_unique<TransportPartSums>(group_->device(device), *parts, options_.deadline);
+  }
   std::vector<std::unique_ptr<Stage>> stages;
   for (StageId id : run_.compiled.lowered->training.StagesOf(rank)) {
     const int index = id.value();
@@ -96,6 +107,8 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .micro_batches = plan().schedule.num_micro_batches,
                          .replication = plan().replication,
                          .replica = group_->mesh().replica_of(device),
+                         .part = PartOf(device),
+                         .part_sums = part_sums_[static_cast<size_t>(device)].get(),
                          .optimizer = options_.optimizer,
                          .cached_positions = run_.model.cached_positions,
                          .output_rows = OutputRows(run_.model, plan().micro_batch_rows),
@@ -133,6 +146,8 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                         .recorder = &recorders_->of(device),
                         .beside = group_->beside(device),
                         .replicas = group_->replicas(device),
+                        .part = PartOf(device),
+                        .parts = group_->parts(device),
                         .deadline = options_.deadline,
                         .seed = options_.seed,
                         .draws_parameters = options_.draws_parameters,
@@ -145,6 +160,12 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                                      memory.training},
                         .evaluation = {&run_.compiled.lowered->evaluation, memory.evaluation}},
                        std::move(stages)));
+  if (part_sums_[static_cast<size_t>(device)] != nullptr) {
+    part_sums_[static_cast<size_t>(device)]->BeforeFlush(
+        [executor = executors_[static_cast<size_t>(device)].get()] {
+          return executor->AwaitFlushes();
+        });
+  }
   return absl::OkStatus();
 }
 
@@ -235,7 +256,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
     TrainStep own = step;
     own.is_measured = is_measured;
     own.next = OwnBatch(step.next, device);
-    const bool is_traced = group_->mesh().replica_of(device) == 0;
+    const bool is_traced = group_->mesh().column_of(device) == 0;
     return executors_[static_cast<size_t>(device)]->Train(OwnBatch(batch, device), own,
                                                           is_traced ? trace : nullptr);
   });

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "engine/diagnosis/flight_recorders.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/part_sums.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/train/measure/step_time_monitor.h"
 #include "engine/train/measure/step_traces.h"
@@ -68,6 +69,7 @@ class PipelineTrainer final : public Trainer {
  private:
   absl::Status SetThose(bool are_adapters, const ValuesOf& values_of);
   absl::Status CreateExecutor(int device);
+  TensorPart PartOf(int device) const;
   // Runs the schedule on all devices; `function(device, is_measured)`.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function);
   absl::Status CreateRings();
@@ -134,6 +136,8 @@ class PipelineTrainer final : public Trainer {
   const TrainerOptions options_;
   std::unique_ptr<RankGroup> group_;
   std::unique_ptr<FlightRecorders> recorders_;
+  // Index: device; null if it is elsewhere, or a stage has one part.
+  std::vector<std::unique_ptr<TransportPartSums>> part_sums_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null if it is elsewhere
   std::vector<int64_t> evaluation_rows_;
   bool has_prepared_outputs_ = false;

@@ -19,6 +19,7 @@ namespace {
 schedule::Transfers TransfersFor(const PlanOptions& options) {
   RankGroupOptions group = {.ranks = options.devices,
                             .replication = options.replication,
+                            .tensor_parts = options.tensor_parts,
                             .device = options.device,
                             .exchange = options.exchange};
   // Processes may name their GPUs alike: the same number does not mean the same GPU.
@@ -123,7 +124,11 @@ absl::StatusOr<partition::CompiledPlan> FastestPlan(const ModelProfile& profile,
 absl::StatusOr<partition::CompiledPlan> PlanWithStages(const ModelProfile& profile,
                                                        const PlanOptions& options) {
   RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
-  RETURN_IF_ERROR(CheckClusterOf(options.device, options.devices * options.replication.replicas));
+  RETURN_IF_ERROR(CheckClusterOf(options.device, options.all_devices()));
+  if (options.tensor_parts > 1 && !options.device.are_alike()) {
+    return absl::UnimplementedError(
+        "devices that differ do not share layers yet: give each the same memory and speed");
+  }
   const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
   return is_open && !options.predicts ? FastestPlan(profile, options)
                                       : PlanForSchedule(profile, options);
@@ -144,6 +149,7 @@ ProfileOptions ProfileOptionsOf(const PlanOptions& options) {
   return {.micro_batch_rows = options.micro_batch_rows,
           .optimizer = options.optimizer,
           .device = options.device,
+          .tensor_parts = options.tensor_parts,
           .results = options.results};
 }
 
@@ -164,6 +170,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
   }
   ASSIGN_OR_RETURN(partition::CompiledPlan plan, PlanWithStages(with_recomputed, options));
   if (!recomputed.empty()) plan.plan.recomputed = recomputed;
+  plan.plan.tensor_parts = options.tensor_parts;
   return PreparedRun{std::move(plan), model, options.optimizer, options.device, std::move(profile)};
 }
 
@@ -173,6 +180,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
                    AnalyzeModel(model, {.micro_batch_rows = given.plan.micro_batch_rows,
                                         .optimizer = given.optimizer,
                                         .device = given.device,
+                                        .tensor_parts = given.plan.tensor_parts,
                                         .results = given.results}));
   return PrepareRun(model, std::move(profile), std::move(given));
 }

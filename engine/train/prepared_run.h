@@ -61,7 +61,8 @@ struct GivenPlan {
 
 // Describes what to find a plan for.
 struct PlanOptions {
-  int devices = 1;  // per replica
+  int devices = 1;       // per replica and part
+  int tensor_parts = 1;  // Plan::tensor_parts
   partition::Replication replication = {};
   // No training: F alone, each device with one stage. Schedule, chunks, optimizer and recompute are
   // not read.
@@ -80,6 +81,8 @@ struct PlanOptions {
   Exchange exchange = Exchange::kAuto;
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
   Recompute recompute = Recompute::kPlanned;
+
+  int all_devices() const { return devices * tensor_parts * replication.replicas; }
 };
 
 // Returns the options of the profile that such a plan is made from.

@@ -178,12 +178,47 @@ void ExpandInPlace(std::byte* place, int64_t count) {
   }
 }
 
+// Returns the pieces in the order of their parameters' shapes, which is that of files: a whole
+// parameter's values are moved to their places, and a part of one becomes several pieces.
+std::vector<HostPiece> InOrderOfShapes(absl::Span<const HostPiece> stored,
+                                       const ParameterTable& parameters) {
+  std::vector<HostPiece> ordered;
+  std::vector<std::byte> space;
+  for (const HostPiece& piece : stored) {
+    const ModelParameter& parameter = parameters[piece.parameter];
+    if (parameter.pieces() == 1) {
+      ordered.push_back(piece);
+      continue;
+    }
+    const auto begin = [&](int64_t element) { return static_cast<size_t>(element * kFloatBytes); };
+    const int64_t count = std::ssize(piece.bytes) / kFloatBytes;
+    const bool is_whole = count == parameter.shape.elements();
+    if (is_whole) space.assign(piece.bytes.begin(), piece.bytes.end());
+    ForEachRun(parameter.shape, *parameter.blocks, piece.first, count, [&](const ElementRun& run) {
+      if (is_whole) {
+        // The copy is this save's own.
+        auto* const to = const_cast<std::byte*>(piece.bytes.data());
+        std::memcpy(to + begin(run.whole), space.data() + begin(run.stored), begin(run.count));
+        return;
+      }
+      ordered.push_back(
+          {.parameter = piece.parameter,
+           .state = piece.state,
+           .first = run.whole,
+           .bytes = piece.bytes.subspan(begin(run.stored - piece.first), begin(run.count))});
+    });
+    if (is_whole) ordered.push_back(piece);
+  }
+  return ordered;
+}
+
 // Hands a device its pieces of the tensors of a file.
 class FileToDevice final : public FileReceiver {
  public:
   // All arguments outlive it.
-  FileToDevice(const ShardFile& file, const PiecesOf& pieces, kernels::Uploader& uploader)
-      : file_(file), pieces_(pieces), uploader_(uploader) {}
+  FileToDevice(const ShardFile& file, const ParameterTable& parameters, const PiecesOf& pieces,
+               kernels::Uploader& uploader)
+      : file_(file), parameters_(parameters), pieces_(pieces), uploader_(uploader) {}
 
   absl::Status Begin(const std::string& path, const SafetensorsHeader& header) override {
     for (const ShardTensor& tensor : file_.tensors) {
@@ -191,12 +226,7 @@ class FileToDevice final : public FileReceiver {
                        FindTensor(path, header, tensor.name, tensor.stored()));
       const auto found = pieces_.find({tensor.parameter, tensor.state});
       if (found == pieces_.end()) continue;
-      for (const TrainedPiece& piece : found->second) {
-        places_.push_back({.begin = entry->begin + piece.first * kFloatBytes,
-                           .bytes = FileBytesOf(piece.tensor),
-                           .is_rounded = piece.tensor.dtype == kernels::DType::kBfloat16,
-                           .to = static_cast<std::byte*>(piece.tensor.data)});
-      }
+      for (const TrainedPiece& piece : found->second) AddPlaces(piece, entry->begin);
     }
     return absl::OkStatus();
   }
@@ -235,6 +265,28 @@ class FileToDevice final : public FileReceiver {
     std::byte* to;
   };
 
+  // Adds the places of a piece; `begin`: of the tensor in the file.
+  void AddPlaces(const TrainedPiece& piece, int64_t begin) {
+    const ModelParameter& parameter = parameters_[piece.parameter];
+    auto* const to = static_cast<std::byte*>(piece.tensor.data);
+    const bool is_rounded = piece.tensor.dtype == kernels::DType::kBfloat16;
+    if (parameter.pieces() == 1) {
+      places_.push_back({.begin = begin + piece.first * kFloatBytes,
+                         .bytes = FileBytesOf(piece.tensor),
+                         .is_rounded = is_rounded,
+                         .to = to});
+      return;
+    }
+    ForEachRun(
+        parameter.shape, *parameter.blocks, piece.first, piece.tensor.elements(),
+        [&](const ElementRun& run) {
+          places_.push_back({.begin = begin + run.whole * kFloatBytes,
+                             .bytes = run.count * kFloatBytes,
+                             .is_rounded = is_rounded,
+                             .to = to + (run.stored - piece.first) * SizeOf(piece.tensor.dtype)});
+        });
+  }
+
   // Rounds floats to as many bfloat16, one after the other from the same place on.
   static void RoundInPlace(std::byte* floats, int64_t bytes) {
     for (int64_t i = 0; i < bytes / kFloatBytes; ++i) {
@@ -246,6 +298,7 @@ class FileToDevice final : public FileReceiver {
   }
 
   const ShardFile& file_;
+  const ParameterTable& parameters_;
   const PiecesOf& pieces_;
   kernels::Uploader& uploader_;
   absl::Span<std::byte> space_;
@@ -271,8 +324,11 @@ int SavedState::OwnerOf(int layer) const {
 
 bool SavedState::Writes(int device, const TrainedPiece& piece) const {
   if (piece.is_copy) return false;
+  const ModelParameter& parameter = run_.profile.parameters[piece.parameter];
+  const int part = group_.mesh().part_of(device);
+  if (part > 0 && parameter.pieces() == 1) return false;  // all parts have it
   const bool is_shard = run_.plan().replication.shards_optimizer && piece.state != kTrainedValue;
-  return is_shard || OwnerOf(run_.profile.parameters[piece.parameter].layer) == device;
+  return is_shard || OwnerOf(parameter.layer) + part == device;
 }
 
 absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device, bool copies_frozen) {
@@ -311,7 +367,7 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device, bool copies_
     ExpandInPlace(static_cast<std::byte*>(downloads[i].to) + downloads[i].bytes - place_bytes,
                   pieces[i].tensor.elements());
   }
-  return copied;
+  return InOrderOfShapes(copied, run_.profile.parameters);
 }
 
 absl::Status SavedState::Begin(SaveTask task) {
@@ -462,12 +518,12 @@ absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint,
     bytes += checkpoint.manifest().FindFile(file.name)->bytes;
   }
   kernels::Device& to = group_.device(device);
-  RETURN_IF_ERROR(kernels::Upload(to, bytes, static_cast<int>(files.size()),
-                                  [&](int source, kernels::Uploader& uploader) {
-                                    const ShardFile& file = *files[static_cast<size_t>(source)];
-                                    FileToDevice receiver(file, pieces, uploader);
-                                    return checkpoint.LoadTo(file.name, receiver);
-                                  }));
+  RETURN_IF_ERROR(kernels::Upload(
+      to, bytes, static_cast<int>(files.size()), [&](int source, kernels::Uploader& uploader) {
+        const ShardFile& file = *files[static_cast<size_t>(source)];
+        FileToDevice receiver(file, run_.profile.parameters, pieces, uploader);
+        return checkpoint.LoadTo(file.name, receiver);
+      }));
   for (const std::unique_ptr<Stage>& stage : executor.stages()) {
     RETURN_IF_ERROR(stage->RoundParameters());
   }

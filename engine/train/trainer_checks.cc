@@ -21,6 +21,7 @@ absl::Status CheckSupported(const partition::Plan& plan) {
 RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options) {
   return {.ranks = plan.num_ranks(),
           .replication = plan.replication,
+          .tensor_parts = plan.tensor_parts,
           .device = options.device,
           .exchange = options.exchange,
           .rendezvous = options.rendezvous,

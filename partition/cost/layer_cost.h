@@ -82,6 +82,9 @@ struct LayerCost {
   double shared_backward_ns = 0;  // the part of both B and W that BW does once; at most either
   double step_ns = 0;             // the optimizer's update, once per batch
   double flops = 0;               // of F, B and W together; 0: unknown
+  // Bytes that a device sends, within F and within B, to those that perform the stage with it
+  // (Plan::tensor_parts); the times above include that.
+  int64_t forward_exchange_bytes = 0, backward_exchange_bytes = 0;
   LayerMemory memory = {};
   // The bytes kept from F until B instead of stash_bytes and weight_stash_bytes if the layer
   // repeated F within B. Absent: it cannot.

@@ -130,6 +130,14 @@ absl::StatusOr<PlanEvaluation> EvaluatePlan(const Plan& plan, const Profile& pro
   RETURN_IF_ERROR(CheckProfile(profile));
   RETURN_IF_ERROR(CheckCluster(cluster));
   RETURN_IF_ERROR(CheckAgainst(plan, profile, cluster));
+  if (plan.tensor_parts > 1) {
+    // The profile is that of one device of a group, which are all at the same.
+    ASSIGN_OR_RETURN(const GroupedCluster groups,
+                     GroupDevices(cluster, plan.tensor_parts, /*message_parts=*/1));
+    Plan of_groups = plan;
+    of_groups.tensor_parts = 1;
+    return EvaluatePlan(of_groups, profile, groups.cluster, objective);
+  }
   ASSIGN_OR_RETURN(
       const CutEvaluator pipeline,
       CutEvaluator::Create(plan,

@@ -261,6 +261,9 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   if (stages.size() == 0) return reader.Error("stages", "must have at least one stage");
   ASSIGN_OR_RETURN(const std::vector<Rank> ranks, ReadStages(stages, plan));
   RETURN_IF_ERROR(ReadReplication(reader, plan, micro_batches));
+  ASSIGN_OR_RETURN(const int64_t parts,
+                   reader.OptionalInt64("tensor_parallel", 1, {.min = 1, .max = kMaxDevices}));
+  plan.tensor_parts = static_cast<int>(parts);
   RETURN_IF_ERROR(ReadSchedule(reader, is_named, stages, ranks, plan, micro_batches));
 
   const auto read_if_there = [&](absl::string_view key,
@@ -347,6 +350,9 @@ std::string ToPlanJson(const PlanFile& file) {
   absl::StrAppend(&text, ",\n  \"stages\": ", StageLines(plan));
   const auto [replicas, blocks, shards_optimizer, reduction, part_bytes] = plan.replication;
   if (replicas > 1) absl::StrAppend(&text, ",\n  \"replicas\": ", replicas);
+  if (plan.tensor_parts > 1) {
+    absl::StrAppend(&text, ",\n  \"tensor_parallel\": ", plan.tensor_parts);
+  }
   if (blocks != replicas) absl::StrAppend(&text, ",\n  \"gradient_blocks\": ", blocks);
   if (shards_optimizer) absl::StrAppend(&text, ",\n  \"shard_optimizer\": true");
   if (reduction == ReductionKind::kRing) absl::StrAppend(&text, ",\n  \"reduction\": \"ring\"");

@@ -1,6 +1,7 @@
 #include "partition/plan/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,6 +155,10 @@ absl::Status CheckPlan(const Plan& plan) {
   RETURN_IF_ERROR(CheckSchedule(plan));
   RETURN_IF_ERROR(CheckRanks(plan.schedule));
   RETURN_IF_ERROR(CheckReplication(plan.replication, plan.micro_batches()));
+  if (plan.tensor_parts < 1 || !std::has_single_bit(static_cast<unsigned>(plan.tensor_parts))) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d tensor parts: expected a power of two", plan.tensor_parts));
+  }
   RETURN_IF_ERROR(CheckRecomputed(plan));
   return CheckOrder(plan);
 }

@@ -16,7 +16,8 @@ namespace stagecoach::partition {
 // How a model is spread over devices, and in which order they work: stage i has the layers first(i)
 // to last(i) and is on rank schedule.rank_of(i). A rank is a device; with replicas, it is a group
 // of devices, one per replica: they hold the same parameters, and each performs the rank's list
-// with its own micro-batches.
+// with its own micro-batches. With tensor parts, as many devices take the place of each, and
+// perform its list together: each holds and computes a part of the layers that are cut.
 struct Plan {
   std::vector<int> first_layer;  // of each stage; ascending, starts with 0
   int num_layers = 0;
@@ -25,6 +26,7 @@ struct Plan {
   // train.
   schedule::Schedule schedule;
   Replication replication = {};
+  int tensor_parts = 1;              // a power of two
   std::vector<int> recomputed = {};  // layers that repeat F within B; ascending
   // The order of the layers that is cut, if the profile is a graph; empty: as they are.
   std::vector<int> order = {};
@@ -32,9 +34,11 @@ struct Plan {
   int num_stages() const { return static_cast<int>(first_layer.size()); }
   int num_ranks() const { return schedule.num_ranks(); }
   int replicas() const { return replication.replicas; }
-  // Returns the first device: ranks take devices in turn, with the replicas of a rank in a row.
-  int first_device_of(schedule::Rank rank) const { return rank.value() * replicas(); }
-  int num_devices() const { return num_ranks() * replicas(); }
+  int devices_of_rank() const { return replicas() * tensor_parts; }
+  // Returns the first device: ranks take devices in turn, with the replicas of a rank in a row, and
+  // the parts of each.
+  int first_device_of(schedule::Rank rank) const { return rank.value() * devices_of_rank(); }
+  int num_devices() const { return num_ranks() * devices_of_rank(); }
   bool trains() const { return schedule.HasBackward(); }
   int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
   int last(int stage) const {
@@ -50,7 +54,8 @@ struct Plan {
 
 // Returns InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers,
 // the counts are positive, the schedule has that many stages, at least one on every rank, the
-// replicas can divide the micro-batches (CheckReplication), recomputed layers and order refer to
+// replicas can divide the micro-batches (CheckReplication), the tensor parts are a power of two,
+// recomputed layers and order refer to
 // that many layers, and none is recomputed without a backward pass.
 absl::Status CheckPlan(const Plan& plan);
 

@@ -56,7 +56,7 @@ absl::Status CheckFits(const CompiledPlan& compiled, const Cluster& cluster) {
   for (Rank rank(0); rank.value() < compiled.plan.num_ranks(); ++rank) {
     const int64_t peak_bytes = compiled.of(rank).peak_bytes();
     const int first = compiled.plan.first_device_of(rank);
-    for (int i = 0; i < compiled.plan.replicas(); ++i) {
+    for (int i = 0; i < compiled.plan.devices_of_rank(); ++i) {
       const ClusterDevice& device = cluster.devices[static_cast<size_t>(first + i)];
       const int64_t excess_bytes = peak_bytes - device.memory_bytes;
       if (device.memory_bytes == 0 || excess_bytes <= most_excess_bytes) continue;

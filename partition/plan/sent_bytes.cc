@@ -1,5 +1,7 @@
 #include "partition/plan/sent_bytes.h"
 
+#include <algorithm>
+
 #include "partition/cost/replication.h"
 #include "schedule/memory/memory_plan.h"
 
@@ -40,10 +42,25 @@ int64_t BytesSentFor(const Tie& tie, const CompiledPlan& plan, schedule::Rank ra
   return first != second && (rank == first || rank == second) ? tie.bytes : 0;
 }
 
+// Returns the bytes that a compute action exchanges with those that perform it together.
+int64_t ExchangedBytes(const Plan& plan, absl::Span<const LayerCost> layers, const Action& action) {
+  const int stage = action.stage.value();
+  int64_t bytes = 0;
+  for (int i = plan.first(stage); i <= plan.last(stage); ++i) {
+    const LayerCost& layer = layers[static_cast<size_t>(i)];
+    const bool again = std::binary_search(plan.recomputed.begin(), plan.recomputed.end(), i);
+    const bool is_backward = action.op == Op::kBackward || action.op == Op::kBackwardInput;
+    if (action.op == Op::kForward || (is_backward && again)) bytes += layer.forward_exchange_bytes;
+    // Nobody wants the gradient of the data.
+    if (is_backward && i > 0) bytes += layer.backward_exchange_bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
-SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
-                      int replica) {
+SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const LayerCost> layers,
+                      absl::Span<const Tie> ties, schedule::Rank rank, int replica) {
   const schedule::Schedule& training = plan.lowered->training;
   const schedule::CollectiveMemory& collectives = plan.lowered->collectives;
   const Replication& replication = plan.plan.replication;
@@ -55,6 +72,9 @@ SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const Tie> ties, sche
     const auto memory = [&]() -> const schedule::StageMemory& {
       return plan.of(action.stage).memory;
     };
+    if (plan.plan.tensor_parts > 1 && schedule::IsCompute(action.op)) {
+      sent.to_parts += ExchangedBytes(plan.plan, layers, action);
+    }
     switch (action.op) {
       case Op::kSendActivation:
         sent.to_ranks += memory().output_bytes;
@@ -82,6 +102,8 @@ SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const Tie> ties, sche
         break;
       case Op::kExchangeNorms:
         sent.to_ranks += others * collectives.norm_bytes;
+        sent.to_parts +=
+            (plan.plan.tensor_parts - 1) * training.num_ranks() * collectives.norm_bytes;
         break;
       case Op::kShareResults: {
         const int64_t bytes = training.num_micro_batches * collectives.result_bytes;

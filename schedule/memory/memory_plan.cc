@@ -63,7 +63,8 @@ int64_t ReductionAreaBytes(absl::Span<const StageMemory> stages, const Schedule&
 
 int64_t NormTableBytes(const CollectiveMemory& memory, const Schedule& schedule) {
   if (memory.norm_bytes == 0) return 0;
-  return AlignBlock((schedule.num_ranks() + 1) * memory.norm_bytes + kNormResultBytes);
+  return AlignBlock((schedule.num_ranks() * memory.tensor_parts + 1) * memory.norm_bytes +
+                    kNormResultBytes);
 }
 
 int64_t ResultTableBytes(const CollectiveMemory& memory, const Schedule& schedule, Rank rank) {

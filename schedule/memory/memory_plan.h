@@ -68,8 +68,9 @@ struct CollectiveMemory {
   // TIES: number of pairs of tied parameters. They take no memory except workspace.
   int ties = 0;
   // NORM: the bytes that each rank sends to the others. Every rank keeps its own, those of all
-  // ranks (in order of rank), and kNormResultBytes. 0: norms are not exchanged.
+  // ranks (in order of rank) of each part, and kNormResultBytes. 0: norms are not exchanged.
   int64_t norm_bytes = 0;
+  int tensor_parts = 1;  // devices that perform a rank's list together
   // RESULTS: bytes per micro-batch. Every rank keeps them except that of the last stage, which has
   // them anyway; with replicas, every rank also keeps those of all replicas. 0: results are not
   // shared.

@@ -23,11 +23,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "base/catch_exceptions.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
 #include "base/system/file.h"
 #include "base/text/nearest.h"
-#include "engine/nn/catch_exceptions.h"
 #include "tools/stagecoach/flags/add_flag.h"
 #include "tools/stagecoach/flags/commands.h"
 #include "tools/stagecoach/flags/run_flags.h"
@@ -51,7 +51,7 @@ void EndWithoutMeans() {
   try {
     if (std::current_exception() != nullptr) throw;
   } catch (const std::bad_alloc&) {
-    line = engine::kNoMemory;
+    line = base::kNoMemory;
   } catch (const std::system_error&) {
     line = kNoThread;
   } catch (...) {
@@ -300,7 +300,7 @@ int RunProgram(int argc, char** argv) {
   } catch (const std::system_error& error) {
     return fail(absl::ResourceExhaustedError(absl::StrCat(error.what(), ": ", kNoThread)));
   } catch (const std::bad_alloc&) {
-    return fail(absl::ResourceExhaustedError(engine::kNoMemory));
+    return fail(absl::ResourceExhaustedError(base::kNoMemory));
   } catch (const std::exception& error) {
     return fail(absl::InternalError(error.what()));
   }

@@ -6,6 +6,7 @@
 #include "engine/nn/layers/attention.h"
 #include "engine/nn/layers/composite/branches.h"
 #include "engine/nn/layers/composite/residual.h"
+#include "engine/nn/layers/composite/tensor_blocks.h"
 #include "engine/nn/layers/dropout.h"
 #include "engine/nn/layers/embedding.h"
 #include "engine/nn/layers/head.h"
@@ -43,6 +44,10 @@ inline constexpr const LayerType* kLayerTypes[] = {
     // { type = "branches", branches = [[...], [...]] }: the sum of the outputs of each list of
     // layers, all on the same input.
     &kBranchesType,
+    // { type = "tensor_blocks", blocks = 4, layers = [...] }: two linear layers, with attention,
+    // swiglu, geglu or nothing between them, in blocks that several devices can share. A table
+    // [tensor] of the file makes them.
+    &kTensorBlocksType,
     // { type = "sequence", layers = [...] }: these, one after the other, between which a cut may
     // fall: to be repeated.
     &kSequenceType,

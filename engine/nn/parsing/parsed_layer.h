@@ -57,6 +57,8 @@ struct LayerEntry {
   std::function<absl::Status(const char* key, ParsedLayer& layer)> parse_inside;
   // Does so for each of the arrays in the array at `key`, of which there is at least one.
   std::function<absl::Status(const char* key, std::vector<ParsedLayer>& lists)> parse_lists_inside;
+  // Parses an array of layers that the file does not have.
+  std::function<absl::Status(const nlohmann::json& list, ParsedLayer& layer)> parse_list;
 };
 
 // Returns a number, or the data's classes where the word "classes" stands for them.

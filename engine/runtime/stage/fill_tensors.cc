@@ -55,14 +55,28 @@ absl::Status FillTensors(kernels::Device& device, absl::Span<const Tensor> tenso
                          });
 }
 
-void FillFromFloats(const ModelParameter& parameter, const Tensor& tensor,
+void FillFromFloats(const ModelParameter& parameter, TensorPart part, const Tensor& tensor,
                     absl::FunctionRef<void(absl::Span<float> values)> fill) {
   const auto elements = static_cast<size_t>(parameter.shape.elements());
-  if (tensor.dtype == kernels::DType::kFloat32) {
+  const bool is_cut = parameter.pieces() > 1;
+  if (tensor.dtype == kernels::DType::kFloat32 && !is_cut) {
     return fill(absl::MakeSpan(tensor.f32(), elements));
   }
   const auto values = std::make_unique_for_overwrite<float[]>(elements);
   fill(absl::MakeSpan(values.get(), elements));
+  if (is_cut) {
+    const int64_t first = part.index * tensor.elements();
+    return ForEachRun(
+        parameter.shape, *parameter.blocks, first, tensor.elements(), [&](const ElementRun& run) {
+          const float* const from = values.get() + run.whole;
+          const int64_t to = run.stored - first;
+          if (tensor.dtype == kernels::DType::kFloat32) {
+            std::copy_n(from, run.count, tensor.f32() + to);
+          } else {
+            std::transform(from, from + run.count, tensor.bf16() + to, kernels::ToBfloat16);
+          }
+        });
+  }
   if (parameter.quantized.has_value()) {
     return Quantize(
         *parameter.quantized, absl::MakeConstSpan(values.get(), elements),

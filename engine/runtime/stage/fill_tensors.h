@@ -19,9 +19,10 @@ absl::Status FillTensors(
     kernels::Device& device, absl::Span<const kernels::Tensor> tensors,
     absl::FunctionRef<absl::Status(int, const kernels::Tensor& values)> values_of);
 
-// Fills the tensor of a parameter, which is in host memory, with the values that `fill` writes. If
-// they are to be rounded or quantized, host memory for all of them is taken meanwhile.
-void FillFromFloats(const ModelParameter& parameter, const kernels::Tensor& tensor,
+// Fills the tensor of what a part holds of a parameter, which is in host memory, with the values
+// that `fill` writes: all of the parameter's, in the order of its shape. Unless these are what is
+// stored, host memory for all of them is taken meanwhile.
+void FillFromFloats(const ModelParameter& parameter, TensorPart part, const kernels::Tensor& tensor,
                     absl::FunctionRef<void(absl::Span<float> values)> fill);
 
 }  // namespace stagecoach::engine

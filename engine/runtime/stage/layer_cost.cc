@@ -42,11 +42,13 @@ int64_t DocumentPositions(const Model& model) {
 
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
                                               const Optimizer& optimizer,
-                                              schedule::ResultsPlace results) {
+                                              schedule::ResultsPlace results, int tensor_parts) {
   using schedule::ResultsPlace;
   return {.ties = parameters.ties(),
-          .norm_bytes =
-              optimizer.waits_for_norm() ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
+          .norm_bytes = optimizer.waits_for_norm()
+                            ? parameters.pieces() * SizeOf(kernels::DType::kFloat64)
+                            : 0,
+          .tensor_parts = tensor_parts,
           .result_bytes = results == ResultsPlace::kNowhere ? 0 : kResultBytesPerMicroBatch,
           .results_before_steps = results == ResultsPlace::kBeforeSteps};
 }
@@ -81,13 +83,21 @@ int64_t BytesOfGradient(const ModelParameter& parameter) {
   return parameter.shape.elements() * SizeOf(DType::kFloat32);
 }
 
+int64_t HeldParameters(const LayerSpec& spec, int tensor_parts) {
+  int64_t parameters = 0;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    if (parameter.update.kind != UpdateRule::Kind::kOptimizer) continue;
+    parameters += HeldElements(parameter.shape, parameter.blocks, {.parts = tensor_parts});
+  }
+  return parameters;
+}
+
 partition::LayerCost CostOf(const LayerSpec& spec) {
   partition::LayerCost cost;
   cost.name = spec.description;
-  for (const ParameterSpec& parameter : spec.parameters) {
-    const bool is_updated = parameter.update.kind == UpdateRule::Kind::kOptimizer;
-    if (is_updated) cost.parameters += parameter.shape.elements();
-  }
+  cost.parameters = HeldParameters(spec, 1);
+  cost.forward_exchange_bytes = spec.forward_exchange_bytes;
+  cost.backward_exchange_bytes = spec.backward_exchange_bytes;
   cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
                spec.backward_shared.flops;
   cost.memory = spec.memory;

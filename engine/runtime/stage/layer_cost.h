@@ -33,11 +33,11 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const BoundaryTe
                                  int64_t micro_batch_rows, int micro_batches);
 
 // Returns the bytes of collectives: if updates wait for the norm (Optimizer::waits_for_norm), the
-// squared norm of each parameter, in double; if results are shared, what the loss keeps of each
-// micro-batch.
+// squared norm of each piece of the parameters, in double; if results are shared, what the loss
+// keeps of each micro-batch.
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
                                               const Optimizer& optimizer,
-                                              schedule::ResultsPlace results);
+                                              schedule::ResultsPlace results, int tensor_parts);
 
 // How micro-batches of a model pass through its layers.
 struct RowPass {
@@ -56,6 +56,10 @@ int64_t OutputRows(const Model& model, int64_t micro_batch_rows);
 
 // float32, not rounded up.
 int64_t BytesOfGradient(const ModelParameter& parameter);
+
+// Returns the number of parameters of a layer that a device updates, of those that perform its
+// stage together.
+int64_t HeldParameters(const LayerSpec& spec, int tensor_parts);
 
 // Returns everything about a prepared layer except its times. F can be recomputed within B if the
 // layer keeps anything that it could then do without, and reads nothing but its input.

@@ -18,6 +18,11 @@ Tensor ElementsOf(const Tensor& whole, int64_t first, int64_t count) {
           kernels::Shape{count}};
 }
 
+// Returns where in a parameter that begins of which a part holds a tensor.
+int64_t PlaceOfPart(const ModelParameter& parameter, const Tensor& held, TensorPart part) {
+  return parameter.pieces() > 1 ? part.index * held.elements() : 0;
+}
+
 // Returns the pieces of parameters that lie in the range of `gradients`. `states`: those of that
 // range, one after the other, `state_bytes` apart; they are added to `trained`.
 std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
@@ -53,7 +58,7 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
       trained.push_back({.parameter = parameter.original(),
                          .is_copy = parameter.is_copy(),
                          .state = state,
-                         .first = first,
+                         .first = PlaceOfPart(parameter, gradient, options.part) + first,
                          .tensor = tensor});
     }
   }

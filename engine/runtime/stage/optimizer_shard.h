@@ -35,6 +35,7 @@ class OptimizerShard {
     std::byte* states = nullptr;  // partition::OptimizerBytes for states, which are 0
     partition::Replication replication;
     int replica = 0;
+    TensorPart part;
   };
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(const Options& options);
 

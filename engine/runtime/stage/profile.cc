@@ -61,7 +61,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                               .is_frozen = model.is_frozen,
                               .has_documents = model.has_documents,
                               .rules = &rules,
-                              .parameter_prefix = NameOf({index, ""})};
+                              .parameter_prefix = NameOf({index, ""}),
+                              .part = {.parts = options.tensor_parts}};
       if (is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, context));
       return std::move(prepared.spec);
@@ -87,9 +88,10 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                    .backward_input = has_b ? spec->backward_input : partition::Work(),
                    .backward_weight = spec->backward_weight,
                    .backward_shared = has_b ? spec->backward_shared : partition::Work(),
-                   .step = options.optimizer.StepWork(cost.parameters)},
+                   .step = options.optimizer.StepWork(HeldParameters(*spec, options.tensor_parts))},
                   partition::DeviceSpeed{}, cost);
     profile.parameters.Add(index, spec->parameters);
+    profile.part_sums += spec->part_sums;
     if (spec->has_attention) profile.attention_layers.push_back(index);
     profile.layers.push_back(std::move(cost));
     profile.inputs.push_back(input);
@@ -112,7 +114,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.loss_bytes_per_micro_batch = BytesOfLoss(profile.loss_spec, options.micro_batch_rows);
   profile.stage_bytes_per_micro_batch =
       BytesOfDocuments(DocumentPositions(model), options.micro_batch_rows);
-  profile.collectives = BytesOfCollectives(profile.parameters, options.optimizer, options.results);
+  profile.collectives = BytesOfCollectives(profile.parameters, options.optimizer, options.results,
+                                           options.tensor_parts);
   return absl::OkStatus();
 }
 

@@ -28,13 +28,15 @@ struct ModelProfile : partition::SizedLayers {
   Shape output;                            // of one sample
   ParameterTable parameters;
   Skips skips;
+  int part_sums = 0;                  // of all layers (LayerSpec::part_sums)
   std::vector<int> attention_layers;  // those with LayerSpec::has_attention, ascending
 };
 
 struct ProfileOptions {
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;
-  DeviceSpec device;  // determines sizes: scratch memory, the type of activations
+  DeviceSpec device;     // determines sizes: scratch memory, the type of activations
+  int tensor_parts = 1;  // devices that perform a stage together (TensorPart); costs are of one
   // Not kNowhere if every rank is a process, and needs the results of the loss.
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;
 };

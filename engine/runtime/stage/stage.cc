@@ -32,6 +32,20 @@ bool Declares(const Sequential& chain, absl::Span<const ModelParameter> paramete
   return next == parameters.size();
 }
 
+// Returns consecutive elements of a parameter, for the norm of their gradients.
+kernels::ParameterTensors PieceOf(const kernels::ParameterTensors& whole, int64_t first,
+                                  int64_t count) {
+  kernels::ParameterTensors piece;
+  piece.average = whole.average;
+  for (const auto member :
+       {&kernels::ParameterTensors::value, &kernels::ParameterTensors::gradient}) {
+    const Tensor& tensor = whole.*member;
+    piece.*member = {static_cast<std::byte*>(tensor.data) + first * SizeOf(tensor.dtype),
+                     tensor.dtype, Shape{count}};
+  }
+  return piece;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, const Model& model,
@@ -53,7 +67,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
         .rows_are_sequences = pass.rows_are_sequences,
         .is_frozen = model.is_frozen,
         .has_documents = model.has_documents,
-        .rules = &rules};
+        .rules = &rules,
+        .part = options.part,
+        .part_sums = options.part_sums};
     if (options.is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
     return Sequential::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count), context,
                                options.first_layer, options.skips);
@@ -172,7 +188,7 @@ void Stage::PlaceParameters(std::byte* resident) {
     return tensor;
   };
   for (const ModelParameter& parameter : parameters_) {
-    const Shape& shape = parameter.shape;
+    const Shape shape = HeldShape(parameter);
     kernels::ParameterTensors& tensors = tensors_.emplace_back();
     tensors.decays = parameter.decays;
     tensors.rate_factor = parameter.update.rate_factor;
@@ -229,7 +245,7 @@ absl::Status Stage::InitializeParameters(uint64_t seed, bool draws_all) {
   if (drawn.empty()) return absl::OkStatus();
   return FillTensors(device_, values, [&](int i, const Tensor& tensor) {
     const ModelParameter& parameter = *drawn[static_cast<size_t>(i)];
-    FillFromFloats(parameter, tensor,
+    FillFromFloats(parameter, options_.part, tensor,
                    [&](absl::Span<float> initial) { FillInitial(parameter, seed, initial); });
     return absl::OkStatus();
   });
@@ -246,21 +262,39 @@ std::vector<kernels::ParameterTensors> Stage::TrainedTensors() const {
 absl::Status Stage::GroupParameters() {
   kernels::OptimizerOps& ops = device_.ops().optimizer();
   ASSIGN_OR_RETURN(all_parameters_, ops.CreateGroup(device_.stream(), TrainedTensors()));
-  const int count = chain_.first_parameter(chain_.size());
-  const auto is_counted = [this](int i) {
-    const ModelParameter& parameter = parameters_[static_cast<size_t>(i)];
-    return !parameter.is_copy() && !parameter.update.is_frozen();
-  };
-  for (int first = 0, end = 0; first < count; first = end + 1) {
-    for (end = first; end < count && is_counted(end);) ++end;
-    if (first == end) continue;
-    ASSIGN_OR_RETURN(std::unique_ptr<kernels::ParameterGroup> counted,
-                     ops.CreateGroup(device_.stream(), absl::MakeConstSpan(tensors_).subspan(
-                                                           static_cast<size_t>(first),
-                                                           static_cast<size_t>(end - first))));
-    counted_parameters_.push_back({std::move(counted), first, end - first});
-  }
+  RETURN_IF_ERROR(GroupCounted());
   return options_.updates_in_backward ? GroupByTime() : absl::OkStatus();
+}
+
+absl::Status Stage::GroupCounted() {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  const int first_piece = parameters_.empty() ? 0 : parameters_.front().first_piece;
+  std::vector<kernels::ParameterTensors> counted;  // consecutive ones
+  int64_t first = 0;
+  const auto close = [&]() -> absl::Status {
+    if (counted.empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(std::unique_ptr<kernels::ParameterGroup> group,
+                     ops.CreateGroup(device_.stream(), counted));
+    counted_parameters_.push_back({std::move(group), first, std::ssize(counted)});
+    counted.clear();
+    return absl::OkStatus();
+  };
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ModelParameter& parameter = parameters_[i];
+    if (parameter.is_copy() || parameter.update.is_frozen() || !Counts(parameter)) {
+      RETURN_IF_ERROR(close());
+      continue;
+    }
+    const int pieces = PiecesOf(parameter);
+    const int64_t begin = FirstPieceOf(parameter) - first_piece;
+    if (begin != first + std::ssize(counted)) RETURN_IF_ERROR(close());
+    if (counted.empty()) first = begin;
+    const int64_t elements = tensors_[i].gradient.elements() / pieces;
+    for (int piece = 0; piece < pieces; ++piece) {
+      counted.push_back(PieceOf(tensors_[i], piece * elements, elements));
+    }
+  }
+  return close();
 }
 
 absl::Status Stage::GroupByTime() {
@@ -309,6 +343,11 @@ LossResult Stage::Result(MicroBatch micro_batch) const {
   return {result[0], static_cast<int64_t>(result[1])};
 }
 
+Shape Stage::HeldShape(const ModelParameter& parameter) const {
+  if (parameter.pieces() == 1) return parameter.shape;
+  return Shape{HeldElements(parameter.shape, parameter.blocks, options_.part)};
+}
+
 size_t Stage::IndexOf(ParameterId id) const {
   STAGECOACH_CHECK(has(id), "the parameter is of another stage");
   return static_cast<size_t>(id.value() - parameters_.front().id.value());
@@ -317,7 +356,7 @@ size_t Stage::IndexOf(ParameterId id) const {
 absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
   const ModelParameter& parameter = parameters_[IndexOf(id)];
   const Tensor& value = tensors_[IndexOf(id)].value;
-  std::vector<float> copy(static_cast<size_t>(parameter.shape.elements()));
+  std::vector<float> copy(static_cast<size_t>(HeldShape(parameter).elements()));
   const bool is_float32 = value.dtype == DType::kFloat32;
   std::vector<std::byte> stored(is_float32 ? 0 : static_cast<size_t>(value.bytes()));
   void* const to = is_float32 ? static_cast<void*>(copy.data()) : stored.data();
@@ -337,7 +376,7 @@ absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values)
   STAGECOACH_CHECK(std::ssize(values) == parameter.shape.elements(), "another number of values");
   const Tensor& value = tensors_[IndexOf(id)].value;
   RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, const Tensor& tensor) {
-    FillFromFloats(parameter, tensor, [&](absl::Span<float> to) {
+    FillFromFloats(parameter, options_.part, tensor, [&](absl::Span<float> to) {
       std::copy(values.begin(), values.end(), to.begin());
     });
     return absl::OkStatus();
@@ -358,11 +397,16 @@ std::vector<TrainedPiece> Stage::TrainedPieces() const {
     const ParameterId id = parameters_[i].original();
     const bool is_copy = parameters_[i].is_copy();
     kernels::ParameterTensors tensors = tensors_[i];
-    pieces.push_back({.parameter = id, .is_copy = is_copy, .tensor = tensors.value});
+    // Those of all parts, one after the other, are the whole.
+    const int64_t first =
+        parameters_[i].pieces() > 1 ? options_.part.index * tensors.value.elements() : 0;
+    pieces.push_back(
+        {.parameter = id, .is_copy = is_copy, .first = first, .tensor = tensors.value});
     for (int state = 0; state < options_.optimizer.states(); ++state) {
       const Tensor& tensor = StateOf(options_.optimizer, tensors, state);
       if (tensor.empty()) continue;
-      pieces.push_back({.parameter = id, .is_copy = is_copy, .state = state, .tensor = tensor});
+      pieces.push_back(
+          {.parameter = id, .is_copy = is_copy, .state = state, .first = first, .tensor = tensor});
     }
   }
   return pieces;

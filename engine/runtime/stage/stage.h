@@ -48,6 +48,8 @@ struct StageOptions {
   int micro_batches = 1;  // of one replica
   partition::Replication replication;
   int replica = 0;
+  TensorPart part;                // of the stage, that this device performs
+  PartSums* part_sums = nullptr;  // with the other parts
   Optimizer optimizer;
   // Model::cached_positions. If positive, there is neither a target nor a loss.
   int64_t cached_positions = 0;
@@ -96,6 +98,19 @@ class Stage {
   absl::Span<const ModelParameter> parameters() const { return parameters_; }
   bool has(ParameterId id) const {
     return !parameters_.empty() && parameters_.front().id <= id && id <= parameters_.back().id;
+  }
+  // Of the parts that perform the stage together, returns whether this one counts a parameter, in
+  // norms and hashes: what all have alike is the first one's, and of one that is cut, each has
+  // PiecesOf pieces, from FirstPieceOf on (ModelParameter::first_piece).
+  bool Counts(const ModelParameter& parameter) const {
+    return parameter.pieces() > 1 || options_.part.index == 0;
+  }
+  int PiecesOf(const ModelParameter& parameter) const {
+    return parameter.pieces() > 1 ? parameter.pieces() / options_.part.parts : 1;
+  }
+  int FirstPieceOf(const ModelParameter& parameter) const {
+    const int before = parameter.pieces() > 1 ? options_.part.index * PiecesOf(parameter) : 0;
+    return parameter.first_piece + before;
   }
   // The memory that the stage takes, as laid out here.
   const schedule::StageMemory& memory() const { return chain_.memory(); }
@@ -147,9 +162,10 @@ class Stage {
   absl::Span<const kernels::ParameterTensors> tensors() const { return tensors_; }
   std::byte* shard_states() const { return shard_states_; }
   const Tensor& GradientOf(ParameterId id) const;  // Pre-condition: has(id); empty if frozen
-  // Computes the sum of squares of each parameter's gradient, in order: (parameters().size())
-  // float64. The elements of copies (ModelParameter::is_copy) and of frozen parameters are not
-  // written; they are 0.
+  // Computes the sum of squares of the gradient of each piece of the parameters
+  // (ModelParameter::first_piece) that this part counts: float64, those of the whole stage, in
+  // order. The elements of copies (ModelParameter::is_copy), of frozen parameters and of other
+  // parts' pieces are not written; they are 0. What all parts have alike is the first one's.
   absl::Status SquaredNorms(const Tensor& squares);
   // True if there is something to Update when the backward passes are done: tied parameters wait
   // for the gradients of another layer.
@@ -171,11 +187,12 @@ class Stage {
   absl::Status FetchResults();
   const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
   LossResult Result(MicroBatch micro_batch) const;
-  // Returns a copy of the values of a parameter that it has(); waits for the stream. The values are
-  // rounded if layers read rounded ones and nothing is trained.
+  // Returns a copy of the values of a parameter that it has(), as far as this part holds them, in
+  // the order of storage; waits for the stream. The values are rounded if layers read rounded ones
+  // and nothing is trained.
   absl::StatusOr<std::vector<float>> CopyParameter(ParameterId id);
 
-  // Is the reverse; waits for the stream.
+  // Sets a parameter to all of its values, in the order of its shape; waits for the stream.
   absl::Status SetParameter(ParameterId id, absl::Span<const float> values);
 
   // Returns what a run must keep of the stage: the parameters' values, those of frozen ones too,
@@ -201,11 +218,14 @@ class Stage {
   absl::Status InitializeParameters(uint64_t seed, bool draws_all);
   std::vector<kernels::ParameterTensors> TrainedTensors() const;  // without the frozen ones
   absl::Status GroupParameters();
+  absl::Status GroupCounted();
   // Groups parameters by the time of their update, if layers are updated in backward passes.
   absl::Status GroupByTime();
   absl::Status Finish();
   kernels::DType input_type() const { return InputType(device_, options_.vocabulary > 0); }
   size_t IndexOf(ParameterId id) const;  // Pre-condition: has(id)
+  // Returns the shape of what this part holds of a parameter.
+  Shape HeldShape(const ModelParameter& parameter) const;
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch) const;
   LayerLoss LossOf(MicroBatch micro_batch) const;  // without outputs; on the last stage
   // Runs a backward pass, with the loss in its arguments if a layer computes it.
@@ -247,10 +267,10 @@ class Stage {
   std::byte* shard_states_ = nullptr;
   std::byte* cache_ = nullptr;  // of its layers (LayerArgs::cache)
   std::unique_ptr<kernels::ParameterGroup> all_parameters_;
-  // Consecutive parameters that count in norms.
+  // Consecutive pieces of parameters that count in norms.
   struct CountedParameters {
     std::unique_ptr<kernels::ParameterGroup> group;
-    int64_t first = 0, count = 0;
+    int64_t first = 0, count = 0;  // pieces, from the first one of the stage
   };
   std::vector<CountedParameters> counted_parameters_;
   // If layers are updated in backward passes: the updated ones, by layer, and the others, if any.

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/catch_exceptions.h"
 #include "base/status_macros.h"
-#include "engine/nn/catch_exceptions.h"
 #include "engine/runtime/stage/stage.h"
 #include "kernels/ops/ops.h"
 
@@ -117,7 +117,8 @@ absl::Status Stage::ComputeLoss(const LayerArgs& args, MicroBatch micro_batch) {
                               .dy = args.dy,
                               .result = loss.result,
                               .workspace = args.workspace};  // the layers no longer need it
-  RETURN_IF_ERROR(CatchExceptions("the loss's Compute", [&] { return loss_->Compute(loss_args); }));
+  RETURN_IF_ERROR(
+      base::CatchExceptions("the loss's Compute", [&] { return loss_->Compute(loss_args); }));
   if (watch_ == nullptr) return absl::OkStatus();
   return watch_->OnTensor(Pass::kLoss, options_.last_layer + 1, {loss.result, args.dy});
 }

@@ -20,7 +20,9 @@ int64_t Stage::LargestShownBytes() const {
 }
 
 absl::Status Stage::Replay(kernels::Recording& recording, absl::FunctionRef<absl::Status()> issue) {
-  return watch_ != nullptr ? issue() : device_.stream().Replay(recording, issue);
+  // Messages between parts are no part of a recording.
+  const bool is_plain = watch_ != nullptr || options_.part_sums != nullptr;
+  return is_plain ? issue() : device_.stream().Replay(recording, issue);
 }
 
 }  // namespace stagecoach::engine

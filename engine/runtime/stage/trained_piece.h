@@ -18,7 +18,7 @@ struct TrainedPiece {
   ParameterId parameter;  // the original, if this is of a copy
   bool is_copy = false;   // the original is trained as well, possibly elsewhere
   int state = kTrainedValue;
-  int64_t first = 0;  // index of its first element in the parameter
+  int64_t first = 0;  // index of its first element in the parameter, as that is stored (BlockOrder)
   // (n) float32, in the device's memory; of a stage that does not train, and of a frozen parameter,
   // in the form that layers read, which may be all bytes of a quantized matrix.
   kernels::Tensor tensor;

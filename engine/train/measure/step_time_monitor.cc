@@ -9,7 +9,7 @@ namespace stagecoach::engine {
 StepTimeMonitor::StepTimeMonitor(RankGroup& group, std::function<void(const std::string&)> tell)
     : group_(group),
       tell_(std::move(tell)),
-      slow_(group.names(), group.mesh().num_replicas()),
+      slow_(group.names(), group.mesh().num_columns()),
       meters_(group.local_devices().size()),
       step_times_(static_cast<size_t>(group.mesh().num_devices())) {}
 

@@ -70,7 +70,9 @@ absl::StatusOr<const Value*> MeasuredOnce(std::map<Key, Value>& known,
   return &known.emplace(key, std::move(value)).first->second;
 }
 
-int64_t BytesOf(const partition::SentBytes& sent) { return sent.to_ranks + sent.to_replicas; }
+int64_t BytesOf(const partition::SentBytes& sent) {
+  return sent.to_ranks + sent.to_replicas + sent.to_parts;
+}
 
 }  // namespace
 
@@ -164,7 +166,7 @@ absl::Status BenchRunner::Predict(const engine::RunConfig& options,
   }
   ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
                    EvaluatePlan(plan, *profile, cluster));
-  const double cores = CoresFor(prepared.device);
+  const double cores = CoresFor(prepared.device) / plan.tensor_parts;
   row.predicted_step_ms = (StepNsOnCores(evaluation, cores) + profile->overheads.step_ns) / 1e6;
   if (SharesCores(evaluation, cores)) return absl::OkStatus();
   const schedule::Simulation& simulation = evaluation.simulation;

@@ -23,6 +23,7 @@
 #include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
+#include "engine/nn/layers/composite/tensor_blocks.h"
 #include "engine/session/learning_rate_schedule.h"
 #include "engine/train/class_metrics.h"
 #include "kernels/cpu/cpu_device.h"
@@ -503,6 +504,13 @@ std::vector<RunFlag> PipelineFlags() {
            Reads(&O::stages, CountIn(1, kMaxStages)), {.alias = "--stages", .is_of_plan = true}),
       Flag("--replicas", "N", "Data-parallel copies of the model [1]",
            Reads(&O::replicas, CountIn(1, kMaxStages)), {.is_of_plan = true}),
+      Flag("--tensor", "N", "Devices that share the layers of each stage (tensor parallelism) [1]",
+           Reads(&O::tensor_parts, CountIn(1, engine::kMostTensorBlocks)),
+           {.alias = "--tensor-parallel", .is_of_plan = true}),
+      Flag("--tensor-blocks", "N",
+           "Blocks into which layers are cut to be shared; they decide the bits [--tensor]",
+           Reads(&O::tensor_blocks, CountIn(1, engine::kMostTensorBlocks)),
+           {.saving = FlagSaving::kOnlyGiven}),
       Flag("--gradient-blocks", "N",
            "Parts of a batch whose gradients are summed in a binary tree [replicas]",
            Reads(&O::gradient_blocks, CountIn(1, kMaxInt)),

@@ -16,7 +16,8 @@ namespace {
 using nlohmann::ordered_json;
 
 ordered_json SentToJson(const partition::SentBytes& sent) {
-  return {{"to_ranks", sent.to_ranks}, {"to_replicas", sent.to_replicas}};
+  return {
+      {"to_ranks", sent.to_ranks}, {"to_replicas", sent.to_replicas}, {"to_parts", sent.to_parts}};
 }
 
 // Returns the plan in the event "plan" of a run. In an entry of its "stages", stash, buffers and
@@ -28,7 +29,7 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
     const partition::StageReport& report = predicted.stages[stage];
     const partition::RankReport& device = predicted.of(report.rank);
     stages.push_back({{"stage", stage},
-                      {"device", report.rank.value() * prepared.plan().replicas()},
+                      {"device", prepared.plan().first_device_of(report.rank)},
                       {"first_layer", report.first_layer},
                       {"last_layer", report.last_layer},
                       {"parameters", report.parameters},
@@ -43,7 +44,7 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
   }
   ordered_json devices = ordered_json::array();
   for (int device = 0; device < prepared.plan().num_devices(); ++device) {
-    const schedule::Rank rank(device / prepared.plan().replicas());
+    const schedule::Rank rank(device / prepared.plan().devices_of_rank());
     const partition::RankReport& report = predicted.of(rank);
     ordered_json own = ordered_json::array();
     int64_t weights = 0;
@@ -56,21 +57,24 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
       gradients += memory.gradient_bytes;
       optimizer += memory.optimizer_bytes;
     }
-    devices.push_back({{"device", device},
-                       {"replica", device % prepared.plan().replicas()},
-                       {"stages", std::move(own)},
-                       {"predicted_peak_bytes", report.peak_bytes()},
-                       {"memory_bytes",
-                        {{"parameters", weights},
-                         {"gradients", gradients},
-                         {"optimizer", optimizer},
-                         {"stash", report.training.peak_stash_bytes},
-                         {"buffers", BufferBytes(predicted, rank)}}}});
+    devices.push_back(
+        {{"device", device},
+         {"replica", device / prepared.plan().tensor_parts % prepared.plan().replicas()},
+         {"part", device % prepared.plan().tensor_parts},
+         {"stages", std::move(own)},
+         {"predicted_peak_bytes", report.peak_bytes()},
+         {"memory_bytes",
+          {{"parameters", weights},
+           {"gradients", gradients},
+           {"optimizer", optimizer},
+           {"stash", report.training.peak_stash_bytes},
+           {"buffers", BufferBytes(predicted, rank)}}}});
   }
   return {{"schedule", prepared.plan().schedule.name},
           {"micro_batches", prepared.plan().micro_batches()},
           {"micro_batch_rows", prepared.plan().micro_batch_rows},
           {"replicas", prepared.plan().replicas()},
+          {"tensor_parallel", prepared.plan().tensor_parts},
           {"gradient_blocks", prepared.plan().replication.gradient_blocks},
           {"shard_optimizer", prepared.plan().replication.shards_optimizer},
           {"reduction", partition::Name(prepared.plan().replication.reduction)},
@@ -80,9 +84,11 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
 }
 
 // Returns what the device of a rank held and did.
-ordered_json DeviceToJson(const partition::CompiledPlan& plan, size_t index, size_t replicas,
+ordered_json DeviceToJson(const partition::CompiledPlan& plan, size_t index,
                           const engine::DeviceReport& device) {
-  const std::vector<schedule::StageId>& ids = plan.ranks[index / replicas].stages;
+  const auto number = static_cast<int>(index);
+  const schedule::Rank rank(number / plan.plan.devices_of_rank());
+  const std::vector<schedule::StageId>& ids = plan.of(rank).stages;
   ordered_json stages = ordered_json::array();
   int64_t parameters = 0;
   for (const schedule::StageId id : ids) {
@@ -94,7 +100,8 @@ ordered_json DeviceToJson(const partition::CompiledPlan& plan, size_t index, siz
     parameters += stage.parameters;
   }
   ordered_json json = {{"device", device.device},
-                       {"replica", index % replicas},
+                       {"replica", number / plan.plan.tensor_parts % plan.plan.replicas()},
+                       {"part", number % plan.plan.tensor_parts},
                        {"parameters", parameters},
                        {"stages", std::move(stages)},
                        {"predicted_peak_bytes", device.predicted_peak_bytes},
@@ -192,9 +199,8 @@ class JsonReport final : public engine::TrainingObserver {
 
   void End(const engine::TrainingRun& run, const engine::TrainingOutcome& outcome) override {
     ordered_json devices = ordered_json::array();
-    const auto replicas = static_cast<size_t>(run.prepared.plan().replicas());
     for (size_t i = 0; i < outcome.devices.size(); ++i) {
-      devices.push_back(DeviceToJson(run.prepared.compiled, i, replicas, outcome.devices[i]));
+      devices.push_back(DeviceToJson(run.prepared.compiled, i, outcome.devices[i]));
     }
     ordered_json event = {{"event", "end"},
                           {"step_losses_hash", outcome.fit.step_losses_hash},

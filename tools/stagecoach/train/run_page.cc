@@ -59,7 +59,7 @@ std::vector<engine::DeviceReport> Predicted(const engine::PreparedRun& run) {
   std::vector<engine::DeviceReport> devices;
   for (int device = 0; device < run.plan().num_devices(); ++device) {
     const partition::RankReport& rank =
-        run.compiled.of(schedule::Rank(device / run.plan().replicas()));
+        run.compiled.of(schedule::Rank(device / run.plan().devices_of_rank()));
     devices.push_back(
         {.device = absl::StrCat("device ", device), .predicted_peak_bytes = rank.peak_bytes()});
   }

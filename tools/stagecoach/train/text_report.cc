@@ -244,6 +244,9 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
       DescribeGroups(run.prepared), "\nplan   ", plan.schedule.name, " over ",
       Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
+      plan.tensor_parts > 1
+          ? absl::StrCat(", each on ", plan.tensor_parts, " devices that share its layers")
+          : "",
       plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
       plan.replication.reduction == partition::ReductionKind::kRing
           ? " that sum in a ring (the results depend on their number)"

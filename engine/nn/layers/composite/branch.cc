@@ -48,6 +48,9 @@ void Branch::PlaceIn(partition::LayerMemory& memory, int64_t output_bytes) {
 
 absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, LayerContext context,
                                      int first_index, const std::string& prefix, LayerSpec& spec) {
+  if (context.number_in_list >= 0) {
+    absl::StrAppend(&context.parameter_prefix, std::exchange(context.number_in_list, -1), ".");
+  }
   context.parameter_prefix += prefix;
   ASSIGN_OR_RETURN(Sequential chain, Sequential::Prepare(layers, context, first_index));
   // Seen from outside, the whole layer's two backward operations may be apart, wherever it is.
@@ -57,7 +60,7 @@ absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, Laye
     const LayerSpec& inner = branch.chain.spec(i);
     absl::StrAppend(&spec.description, i == 0 ? "" : "; ", inner.description);
     for (ParameterSpec parameter : inner.parameters) {
-      parameter.name = absl::StrCat(prefix, i, ".", parameter.name);
+      parameter.name = absl::StrCat(prefix, NameInList(branch.listed, inner, parameter.name));
       spec.parameters.push_back(std::move(parameter));
     }
     spec.has_attention = spec.has_attention || inner.has_attention;
@@ -66,6 +69,10 @@ absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, Laye
     AddWork(inner.backward_input, spec.backward_input);
     AddWork(inner.backward_weight, spec.backward_weight);
     AddWork(inner.backward_shared, spec.backward_shared);
+    spec.forward_exchange_bytes += inner.forward_exchange_bytes;
+    spec.backward_exchange_bytes += inner.backward_exchange_bytes;
+    spec.part_sums += inner.part_sums;
+    branch.listed += inner.stands_for;
   }
   return branch;
 }

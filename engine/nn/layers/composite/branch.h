@@ -30,6 +30,7 @@ inline void AddWork(const partition::Work& part, partition::Work& sum) {
 // the places of its memory in that of the whole.
 struct Branch {
   Sequential chain;
+  int listed = 0;              // layers of a list that it stands for (LayerSpec::stands_for)
   size_t first_parameter = 0;  // among those of the whole
   int64_t aside_bytes = 0;     // the most of its layers (LayerSpec::aside_bytes)
   int64_t stash = 0, weight_stash = 0, gradient_stash = 0, cache = 0;  // offsets

@@ -111,7 +111,7 @@ class BranchesLayer final : public Layer {
       absl::StatusOr<Branch> branch =
           PrepareBranch(factories_[i], inside, layers, absl::StrCat(i, "."), spec);
       if (!branch.ok()) return base::Annotate(branch.status(), absl::StrCat("branch ", i));
-      layers += branch->chain.size();
+      layers += branch->listed;
       const Shape& output = branch->chain.output();
       const bool takes_ids = branch->chain.spec(0).takes_ids;
       if (i == 0) {

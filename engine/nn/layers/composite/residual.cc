@@ -42,7 +42,7 @@ class ResidualLayer final : public Layer, public SumFusion {
       absl::StrAppend(&spec.description, " | ");
       inside.output_order = spec.output.image_order();
       absl::StatusOr<Branch> shortcut =
-          PrepareBranch(shortcut_layers_, inside, inner_->chain.size(), "shortcut.", spec);
+          PrepareBranch(shortcut_layers_, inside, inner_->listed, "shortcut.", spec);
       if (!shortcut.ok()) return base::Annotate(shortcut.status(), "shortcut");
       shortcut_ = *std::move(shortcut);
       other = shortcut_->chain.output();

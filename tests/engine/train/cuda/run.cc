@@ -129,6 +129,21 @@ Model QuantizedModel() {
                     absl::StrCat(kAdaptersOfIt, "[quantization]\ntype = \"nf4\"\n"));
 }
 
+Model BlockedGpt2Model() {
+  return NamedModel("gpt2:blocks=2,width=32,heads=4,context=5,vocabulary=37", TensorTableOf(4));
+}
+
+Model BlockedLlamaModel() {
+  return NamedModel(
+      "llama:blocks=2,width=32,heads=8,kv_heads=4,head_size=8,hidden=32,context=5,vocabulary=37,"
+      "tied=0",
+      TensorTableOf(4));
+}
+
+Model UnalignedModel() {
+  return NamedModel("gpt2:blocks=1,width=8,heads=4,context=5,vocabulary=37", TensorTableOf(4));
+}
+
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows) {
   if (model.vocabulary == 0) return SmallData(rows);
   const int64_t context = model.input.dim(0);
@@ -187,6 +202,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
   partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, micro_batches,
                                   kTinyMicroBatchRows, run.chunks, run.replication);
   if (!run.first_layer.empty()) plan.first_layer = run.first_layer;
+  plan.tensor_parts = run.tensor_parts;
   ASSIGN_OR_RETURN(plan, WithRecomputed(run, std::move(plan)));
   return Trainer::Create(run.model, plan, run.options);
 }

@@ -55,12 +55,19 @@ Model LoraModel();
 // stored.
 Model QuantizedModel();
 
+// Returns a GPT-2 and a Llama whose layers are cut into four blocks.
+Model BlockedGpt2Model();
+Model BlockedLlamaModel();
+// Returns one whose blocks have biases of 6 numbers.
+Model UnalignedModel();
+
 // Returns samples for one of these models; the same in every call.
 std::shared_ptr<const Dataset> TinyData(const Model& model, int64_t rows);
 
 struct TinyRun {
   Model model = TinyModel();
   int devices = 1;
+  int tensor_parts = 1;
   std::string schedule = "gpipe";
   int chunks = 0;                // 0: the schedule's own number
   std::vector<int> first_layer;  // of each stage; empty: as evenly as possible

@@ -1,11 +1,11 @@
-#ifndef STAGECOACH_ENGINE_NN_CATCH_EXCEPTIONS_H_
-#define STAGECOACH_ENGINE_NN_CATCH_EXCEPTIONS_H_
+#ifndef STAGECOACH_BASE_CATCH_EXCEPTIONS_H_
+#define STAGECOACH_BASE_CATCH_EXCEPTIONS_H_
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace stagecoach::engine {
+namespace stagecoach::base {
 
 inline constexpr char kNoMemory[] =
     "the system refused memory; see the limits of memory (ulimit -v, memory.max)";
@@ -16,6 +16,6 @@ inline constexpr char kNoMemory[] =
 // "Forward: no such file".
 absl::Status CatchExceptions(absl::string_view operation, absl::FunctionRef<absl::Status()> call);
 
-}  // namespace stagecoach::engine
+}  // namespace stagecoach::base
 
-#endif  // STAGECOACH_ENGINE_NN_CATCH_EXCEPTIONS_H_
+#endif  // STAGECOACH_BASE_CATCH_EXCEPTIONS_H_

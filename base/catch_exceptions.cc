@@ -1,4 +1,4 @@
-#include "engine/nn/catch_exceptions.h"
+#include "base/catch_exceptions.h"
 
 #include <exception>
 #include <new>
@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace stagecoach::engine {
+namespace stagecoach::base {
 
 absl::Status CatchExceptions(absl::string_view operation, absl::FunctionRef<absl::Status()> call) {
   try {
-    return base::Annotate(call(), operation);
+    return Annotate(call(), operation);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(absl::StrCat(operation, ": ", kNoMemory));
   } catch (const std::exception& error) {
@@ -20,4 +20,4 @@ absl::Status CatchExceptions(absl::string_view operation, absl::FunctionRef<absl
   }
 }
 
-}  // namespace stagecoach::engine
+}  // namespace stagecoach::base
