@@ -1,8 +1,12 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/images/convolution_kernels.h"
 
@@ -70,6 +74,82 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Without padding, and if a thread has a whole window, the windows of a block's threads follow one
+// another with channels first. They pass through shared memory, so that neighboring threads read
+// and write neighbors on both sides: otherwise each store of a warp goes to as many sectors of
+// memory as it has threads.
+bool IsDense(const WeightOrderArguments& args) {
+  return args.window <= kWindowPart && args.padded_inputs == args.inputs &&
+         args.padded_outputs == args.outputs;
+}
+
+struct DenseTile {
+  int64_t begin;  // in the array with channels first
+  int window, count;
+};
+__device__ DenseTile TileOf(const WeightOrderArguments& args) {
+  const int window = static_cast<int>(args.window), most = kThreads * window;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * most;
+  const int64_t left = args.outputs * args.inputs * window - begin;
+  return {begin, window, static_cast<int>(left < most ? left : most)};
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    DenseLastKernel(const WeightOrderArguments args, const T* first, T* last) {
+  T* const windows = SharedMemory<T>();
+  const DenseTile tile = TileOf(args);
+  T own[kWindowPart];
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    if (i < tile.count) own[k] = first[tile.begin + i];
+  }
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    if (i < tile.count) windows[i] = own[k];
+  }
+  __syncthreads();
+  const WindowPart part = PartOf(args);
+  T* const to = last + part.output * tile.window * args.inputs + part.input;
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k >= part.count) break;
+    to[k * args.inputs] = windows[static_cast<int>(threadIdx.x) * tile.window + k];
+  }
+}
+
+template <bool kAccumulate>
+__global__ void __launch_bounds__(kThreads)
+    DenseFirstKernel(const WeightOrderArguments args, const float* last, float* first) {
+  float* const windows = SharedMemory<float>();
+  const DenseTile tile = TileOf(args);
+  const WindowPart part = PartOf(args);
+  const float* const from = last + part.output * tile.window * args.inputs + part.input;
+  float own[kWindowPart];
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k < part.count) own[k] = from[k * args.inputs];
+  }
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k < part.count) windows[static_cast<int>(threadIdx.x) * tile.window + k] = own[k];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    if (i >= tile.count) break;
+    float* const to = first + tile.begin + i;
+    *to = kAccumulate ? *to + windows[i] : windows[i];
+  }
+}
+
+size_t DenseBytes(const WeightOrderArguments& args, size_t element_bytes) {
+  return static_cast<size_t>(kThreads * args.window) * element_bytes;
+}
+
 // A thread has N neighbors of `to`.
 template <typename From, typename To, int N>
 __global__ void __launch_bounds__(kThreads)
@@ -110,7 +190,9 @@ cudaError_t LaunchChannelsLast(cudaStream_t stream, ElementType type,
   const dim3 blocks(BlocksOf(PartsOf(arguments)));
   const auto launch = [&](auto element) {
     using T = decltype(element);
-    return Launch(ChannelsLastKernel<T>, blocks, dim3(kThreads), 0, stream, arguments,
+    const bool is_dense = IsDense(arguments);
+    return Launch(is_dense ? DenseLastKernel<T> : ChannelsLastKernel<T>, blocks, dim3(kThreads),
+                  is_dense ? DenseBytes(arguments, sizeof(T)) : 0, stream, arguments,
                   static_cast<const T*>(first), static_cast<T*>(last));
   };
   return type == ElementType::kFloat32 ? launch(float{}) : launch(__nv_bfloat16{});
@@ -118,9 +200,14 @@ cudaError_t LaunchChannelsLast(cudaStream_t stream, ElementType type,
 
 cudaError_t LaunchChannelsFirst(cudaStream_t stream, const WeightOrderArguments& arguments,
                                 const float* last, float* first, bool accumulate) {
-  return Launch(accumulate ? ChannelsFirstKernel<true> : ChannelsFirstKernel<false>,
-                dim3(BlocksOf(PartsOf(arguments))), dim3(kThreads), 0, stream, arguments, last,
-                first);
+  const dim3 blocks(BlocksOf(PartsOf(arguments)));
+  if (IsDense(arguments)) {
+    return Launch(accumulate ? DenseFirstKernel<true> : DenseFirstKernel<false>, blocks,
+                  dim3(kThreads), DenseBytes(arguments, sizeof(float)), stream, arguments, last,
+                  first);
+  }
+  return Launch(accumulate ? ChannelsFirstKernel<true> : ChannelsFirstKernel<false>, blocks,
+                dim3(kThreads), 0, stream, arguments, last, first);
 }
 
 cudaError_t LaunchCopyColumns(cudaStream_t stream, const CopyColumnsArguments& arguments) {
