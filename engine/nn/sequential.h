@@ -63,6 +63,11 @@ class Sequential {
 
   // True if the last layer can also do what follows the chain.
   bool takes_tail() const { return layers_.back().tail_fusion != nullptr; }
+  // True if Backward with these arguments also takes the gradient of such a tail, and writes dz:
+  // the last layer does so on the way to its dx.
+  bool takes_tail_gradient(const LayerArgs& args) const {
+    return takes_tail() && size() - 1 > FirstBackward(args);
+  }
 
   // Shows the layers' results to `watch` from now on, until it is null. Those inside a layer are
   // not shown.

@@ -153,26 +153,32 @@ class ResidualLayer final : public Layer, public SumFusion {
   absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward, bool is_whole) const {
     const Tensor dz = Dz(args);
     LayerArgs inner = Inner(args, dz);
-    std::optional<TailGradient> tail;  // of the inner layers
-    // A single layer need not have dx, without which it would not compute dz.
-    if (relu_ && is_whole && inner_->chain.takes_tail() && inner_->chain.size() > 1) {
+    std::optional<LayerArgs> around;
+    if (shortcut_.has_value()) {
+      around.emplace(Around(args, dz));
+      if (!args.dx.empty()) around->dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
+    }
+    const bool starts_around = around.has_value() && AddsInside();
+    std::optional<TailGradient> tail;  // of the branch that runs first, and computes dz
+    const Sequential& first = starts_around ? shortcut_->chain : inner_->chain;
+    LayerArgs& of_first = starts_around ? *around : inner;
+    if (relu_ && is_whole && first.takes_tail_gradient(of_first)) {
       tail = {args.y, dz};
-      inner.dy = args.dy;
+      of_first.dy = args.dy;
     } else if (relu_) {
       RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
     }
-    if (!shortcut_.has_value()) {
-      if (args.dx.empty()) return backward(inner_->chain, inner, {}, tail);
-      if (AddsInside()) return backward(inner_->chain, inner, dz, tail);
-      RETURN_IF_ERROR(backward(inner_->chain, inner, {}, tail));
-      return add_->Add(args.stream, args.dx, dz, args.dx);
+    if (starts_around) {
+      RETURN_IF_ERROR(backward(shortcut_->chain, *around, {}, tail));
+      return backward(inner_->chain, inner, around->dx, std::nullopt);
     }
-    RETURN_IF_ERROR(backward(inner_->chain, inner, {}, tail));
-    LayerArgs around = Around(args, dz);
-    if (!args.dx.empty()) around.dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
-    RETURN_IF_ERROR(backward(shortcut_->chain, around, {}, std::nullopt));
-    if (args.dx.empty()) return absl::OkStatus();
-    return add_->Add(args.stream, args.dx, around.dx, args.dx);
+    const bool is_inside = AddsInside() && !args.dx.empty();
+    RETURN_IF_ERROR(backward(inner_->chain, inner, is_inside ? dz : Tensor{}, tail));
+    if (around.has_value()) {
+      RETURN_IF_ERROR(backward(shortcut_->chain, *around, {}, std::nullopt));
+    }
+    if (args.dx.empty() || is_inside) return absl::OkStatus();
+    return add_->Add(args.stream, args.dx, around.has_value() ? around->dx : dz, args.dx);
   }
 
   // Lays out the areas of both branches one after the other, except for scratch, which they share;
@@ -197,8 +203,9 @@ class ResidualLayer final : public Layer, public SumFusion {
     dz_ = std::exchange(area, area + AlignTensor(y_.bytes()));
   }
 
-  // Returns whether the first inner layer adds the gradient that goes around the block.
-  bool AddsInside() const { return !shortcut_.has_value() && inner_->chain.adds_to_dx(); }
+  // Returns whether the first inner layer adds the gradient that goes around the block: then that
+  // of a shortcut is computed first.
+  bool AddsInside() const { return inner_->chain.adds_to_dx(); }
 
   Tensor Dz(const LayerArgs& args) const {
     if (!relu_) return args.dy;
