@@ -30,7 +30,8 @@ class CudaImageNorm final : public ImageNormOp {
     RETURN_IF_ERROR(
         CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
                    "LaunchImageNormStatistics"));
-    return Apply(stream, tensors, tail);
+    return CudaStatus(LaunchImageNormApply(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormApply");
   }
 
   absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
@@ -73,7 +74,8 @@ class CudaImageNorm final : public ImageNormOp {
                                                   .dgamma = dgamma.f32(),
                                                   .dbeta = dbeta.f32(),
                                                   .accumulate = accumulate,
-                                                  .workspace = reinterpret_cast<float*>(workspace)};
+                                                  .workspace = reinterpret_cast<float*>(workspace),
+                                                  .starts_early = starts_early_};
     return CudaStatus(LaunchImageNormBackward(AsCuda(stream).compute(), type_, arguments),
                       "LaunchImageNormBackward");
   }

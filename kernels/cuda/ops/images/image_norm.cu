@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(512)
     MergeColumnsKernel(const Arguments a, const ImageNormLayout layout) {
   // There is one segment, so a thread has few blocks.
   constexpr int kBlocks = kMostImageBlocks / kMostMergingTeams;
+  LetNextKernelStart();
   WaitForEarlierKernels();
   const PartialStatistics partial{a.workspace, layout.columns};
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -202,6 +203,8 @@ __global__ void __launch_bounds__(512)
 // Computes those of a group norm: a team has the columns of a group, in all blocks of a segment.
 __global__ void __launch_bounds__(kMaxTeamThreads)
     MergeGroupsKernel(const Arguments a, const ImageNormLayout layout) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t set = TeamRow();
   if (set >= layout.sets()) return;
   const PartialStatistics partial{a.workspace, layout.columns};
@@ -249,6 +252,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
   constexpr int kRows = kAdds ? kImageBatch / 2 : kImageBatch;
+  WaitForEarlierKernels();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], shift[kHeld][N];
 #pragma unroll
@@ -319,8 +323,8 @@ cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type, con
   }
   const TeamLayout teams =
       LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);
-  return Launch(MergeGroupsKernel, teams.grid, teams.block, kMaxWarps * sizeof(float), stream, a,
-                layout);
+  return LaunchEarly(a.starts_early, MergeGroupsKernel, teams.grid, teams.block,
+                     kMaxWarps * sizeof(float), stream, a, layout);
 }
 
 cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type, const Arguments& a) {
@@ -333,7 +337,7 @@ cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type, const Ar
         a.addend != nullptr
             ? (a.has_relu ? ApplyKernel<T, N, true, true> : ApplyKernel<T, N, true, false>)
             : (a.has_relu ? ApplyKernel<T, N, false, true> : ApplyKernel<T, N, false, false>);
-    return Launch(kernel, layout.grid(), layout.threads, 0, stream, a, layout);
+    return LaunchEarly(a.starts_early, kernel, layout.grid(), layout.threads, 0, stream, a, layout);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     SumsKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
+  LetNextKernelStart();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], beta[kHeld][N];
   float sum[kHeld][N] = {}, sum_rest[kHeld][N] = {};  // of dz and dz (x - mean)
@@ -178,6 +180,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 template <typename T>
 __global__ void __launch_bounds__(512)
     ColumnTotalsKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const bool exists = c < layout.columns;
   const float* const sums = a.workspace + c;
@@ -213,6 +217,8 @@ __global__ void __launch_bounds__(512)
 template <typename T>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     GroupMeansKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t set = TeamRow();
   if (set >= layout.sets()) return;
   const int64_t segment = set / layout.groups;
@@ -243,6 +249,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     InputKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
+  WaitForEarlierKernels();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], beta[kHeld][N], of_rest[kHeld][N], shift[kHeld][N];
 #pragma unroll
@@ -308,17 +315,17 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
     if (error != cudaSuccess) return error;
     if (a.dgamma != nullptr || !of_groups) {
       const dim3 threads = MergingThreads(layout.partials());
-      error =
-          Launch(ColumnTotalsKernel<T>, MergingGrid(layout.columns), threads, MergingBytes(threads),
-                 stream, a, layout, of_groups ? Means{nullptr, nullptr} : means);
+      error = LaunchEarly(a.starts_early, ColumnTotalsKernel<T>, MergingGrid(layout.columns),
+                          threads, MergingBytes(threads), stream, a, layout,
+                          of_groups ? Means{nullptr, nullptr} : means);
       if (error != cudaSuccess) return error;
     }
     if (a.dx == nullptr) return cudaSuccess;
     if (of_groups) {
       const TeamLayout teams =
           LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);
-      error = Launch(GroupMeansKernel<T>, teams.grid, teams.block, kMaxWarps * sizeof(SumPair),
-                     stream, a, layout, means);
+      error = LaunchEarly(a.starts_early, GroupMeansKernel<T>, teams.grid, teams.block,
+                          kMaxWarps * sizeof(SumPair), stream, a, layout, means);
       if (error != cudaSuccess) return error;
     }
     Arguments rest = a;
@@ -329,7 +336,8 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
     const auto input = !rest.has_relu   ? InputKernel<T, N, Mask::kNone>
                        : a.y == nullptr ? InputKernel<T, N, Mask::kOfX>
                                         : InputKernel<T, N, Mask::kOfY>;
-    return Launch(input, layout.grid(), layout.threads, 0, stream, rest, layout, means);
+    return LaunchEarly(a.starts_early, input, layout.grid(), layout.threads, 0, stream, rest, layout,
+                       means);
   });
 }
 

@@ -34,7 +34,8 @@ struct ImageNormArguments {
   bool has_relu = false;
   void* y = nullptr;
   float* workspace = nullptr;
-  bool starts_early = false;  // use LaunchEarly for the second kernel of the statistics
+  // Use LaunchEarly: for the second kernel of the statistics, and for Apply right after them.
+  bool starts_early = false;
 };
 // Writes mean and variance.
 cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type,
@@ -62,6 +63,7 @@ struct ImageNormBackwardArguments {
   float* dbeta = nullptr;
   bool accumulate = false;
   float* workspace = nullptr;
+  bool starts_early = false;  // use LaunchEarly for all kernels but the first
 };
 cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type,
                                     const ImageNormBackwardArguments& arguments);
