@@ -59,6 +59,11 @@ struct ImageNormTailGradient {
   Tensor dz;
 };
 
+// What Collect adds to, (S) each.
+struct ImageNormAverages {
+  Tensor mean, variance;
+};
+
 // Batch normalization (Ioffe & Szegedy 2015) and group normalization (Wu & He 2018):
 //   y = xhat gamma + beta,  xhat = (x - mean) rstd,  rstd = 1 / sqrt(variance + epsilon)
 // with the mean of a set and its variance, the mean of squares of the differences; gamma and beta
@@ -110,6 +115,21 @@ class ImageNormOp : public Operation {
     const absl::Status status =
         BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace);
     return status.ok() ? BackwardInput(stream, dy, tensors, tail, dx, workspace) : status;
+  }
+
+  // Does the same as Backward, or BackwardWeight if dx is empty, and then as Collect, in fewer
+  // passes on devices where a small one takes long to start.
+  virtual absl::Status BackwardAndCollect(Stream& stream, const Tensor& dy,
+                                          const ImageNormTensors& tensors,
+                                          const ImageNormTailGradient& tail, const Tensor& dx,
+                                          const Tensor& dgamma, const Tensor& dbeta,
+                                          const ImageNormAverages& to, bool accumulate,
+                                          std::byte* workspace) {
+    const absl::Status status =
+        dx.empty() ? BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace)
+                   : Backward(stream, dy, tensors, tail, dx, dgamma, dbeta, accumulate, workspace);
+    if (!status.ok()) return status;
+    return Collect(stream, tensors.mean, tensors.variance, to.mean, to.variance, accumulate);
   }
 
   // Computes to_mean = mean and to_variance = variance M / (M - 1), the unbiased estimate from the

@@ -117,16 +117,16 @@ class ImageNorm : public OpTest<ImageNormShape> {
             .gamma = bench.Operand(channels(), AsFloats(gamma_)),
             .beta = bench.Operand(channels(), AsFloats(beta_))};
   }
+  static Tensor From(float start, const Shape& shape, OpBench& bench) {
+    return bench.Sums(shape, std::vector<float>(static_cast<size_t>(shape.elements()), start),
+                      start != 0.0F);
+  }
 
  private:
   Vector Operand(int64_t elements, uint64_t stream, float scale = 1.0F, float shift = 0.0F) const {
     std::vector<float> values = RandomNormal(elements, stream);
     for (float& value : values) value = scale * value + shift;
     return ToDouble(Rounded(values));
-  }
-  static Tensor From(float start, const Shape& shape, OpBench& bench) {
-    return bench.Sums(shape, std::vector<float>(static_cast<size_t>(shape.elements()), start),
-                      start != 0.0F);
   }
 };
 
@@ -259,6 +259,40 @@ TEST_P(ImageNorm, CollectsTheMeanAndTheUnbiasedVariance) {
     }
     EXPECT_THAT(sums[0], CloseTo(mean, mean_bounds));
     EXPECT_THAT(sums[1], CloseTo(variance, variance_bounds));
+  }
+}
+
+TEST_P(ImageNorm, BackwardAndCollectHasTheBitsOfBoth) {
+  if (n_ == 1) return;
+  for (const float start : {0.0F, 2.0F}) {
+    const auto apart = Backward(start, /*together=*/true);
+    const auto collected = Collect(start);
+    for (const bool has_dx : {false, true}) {
+      const auto results = ResultsAtAnyAddress([&](OpBench& bench) {
+        ImageNormOp& op = bench.Create(shape());
+        ImageNormTensors tensors = Operands(bench);
+        tensors.mean = bench.Floats(sets(), mean_);
+        tensors.variance = bench.Floats(sets(), variance_);
+        const Tensor dy = bench.Operand(bench.Images(all()), AsFloats(dy_));
+        const Tensor dx = has_dx ? bench.Result(bench.Images(all())) : Tensor{};
+        const Tensor dgamma = From(start, channels(), bench),
+                     dbeta = From(start, channels(), bench);
+        const ImageNormAverages to = {From(start, sets(), bench), From(start, sets(), bench)};
+        std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+        bench.Run([&](Stream& stream) {
+          return op.BackwardAndCollect(stream, dy, tensors, {}, dx, dgamma, dbeta, to,
+                                       start != 0.0F, workspace);
+        });
+        return std::array{dgamma, dbeta, to.mean, to.variance, has_dx ? dx : dgamma};
+      });
+      EXPECT_THAT(results[0], HasTheBitsOf(apart[1]));
+      EXPECT_THAT(results[1], HasTheBitsOf(apart[2]));
+      EXPECT_THAT(results[2], HasTheBitsOf(collected[0]));
+      EXPECT_THAT(results[3], HasTheBitsOf(collected[1]));
+      if (has_dx) {
+        EXPECT_THAT(results[4], HasTheBitsOf(apart[0]));
+      }
+    }
   }
 }
 

@@ -44,6 +44,17 @@ class ImageNormLayer : public Layer, public TailFusion {
   }
 
  protected:
+  virtual absl::Status WholeBackward(const LayerArgs& args,
+                                     const kernels::ImageNormTailGradient& tail) {
+    const kernels::ImageNormTensors tensors = TensorsOf(args);
+    if (args.dx.empty()) {
+      return op_->BackwardWeight(args.stream, args.dy, tensors, tail, args.gradients[0],
+                                 args.gradients[1], args.accumulate, args.workspace);
+    }
+    return op_->Backward(args.stream, args.dy, tensors, tail, args.dx, args.gradients[0],
+                         args.gradients[1], args.accumulate, args.workspace);
+  }
+
   absl::StatusOr<LayerSpec> PrepareNorm(const char* name, const LayerContext& context) {
     ASSIGN_OR_RETURN(const Image image, ImageOf(name, context));
     const kernels::ImageNormShape shape = {context.rows, image.channels, image.area(), groups_,
@@ -98,16 +109,6 @@ class ImageNormLayer : public Layer, public TailFusion {
   kernels::ImageNormOp& op() const { return *op_; }
 
  private:
-  absl::Status WholeBackward(const LayerArgs& args, const kernels::ImageNormTailGradient& tail) {
-    const kernels::ImageNormTensors tensors = TensorsOf(args);
-    if (args.dx.empty()) {
-      return op_->BackwardWeight(args.stream, args.dy, tensors, tail, args.gradients[0],
-                                 args.gradients[1], args.accumulate, args.workspace);
-    }
-    return op_->Backward(args.stream, args.dy, tensors, tail, args.dx, args.gradients[0],
-                         args.gradients[1], args.accumulate, args.workspace);
-  }
-
   int64_t StatisticBytes() const {
     return partition::AlignTensor(kernels::Float32(nullptr, statistics_).bytes());
   }
@@ -154,23 +155,16 @@ class BatchNormLayer final : public ImageNormLayer {
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     RETURN_IF_ERROR(ImageNormLayer::BackwardWeight(args));
-    return Collect(args);
-  }
-
-  absl::Status Backward(const LayerArgs& args) override {
-    RETURN_IF_ERROR(ImageNormLayer::Backward(args));
-    return Collect(args);
-  }
-
-  absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) override {
-    RETURN_IF_ERROR(ImageNormLayer::BackwardWithTail(args, tail));
-    return Collect(args);
+    return op().Collect(args.stream, Mean(args), Variance(args), args.gradients[2],
+                        args.gradients[3], args.accumulate);
   }
 
  private:
-  absl::Status Collect(const LayerArgs& args) {
-    return op().Collect(args.stream, Mean(args), Variance(args), args.gradients[2],
-                        args.gradients[3], args.accumulate);
+  absl::Status WholeBackward(const LayerArgs& args,
+                             const kernels::ImageNormTailGradient& tail) override {
+    return op().BackwardAndCollect(
+        args.stream, args.dy, TensorsOf(args), tail, args.dx, args.gradients[0], args.gradients[1],
+        {args.gradients[2], args.gradients[3]}, args.accumulate, args.workspace);
   }
 
   const float momentum_;

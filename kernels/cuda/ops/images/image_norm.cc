@@ -44,14 +44,14 @@ class CudaImageNorm final : public ImageNormOp {
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                              const ImageNormTailGradient& tail, const Tensor& dx,
                              std::byte* workspace) override {
-    return Backward(stream, dy, tensors, tail, dx, {}, {}, false, workspace);
+    return RunBackward(stream, dy, tensors, tail, dx, {}, {}, {}, false, workspace);
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                               const ImageNormTailGradient& tail, const Tensor& dgamma,
                               const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
-    return Backward(stream, dy, tensors, {.has_relu = tail.has_relu, .y = tail.y}, {}, dgamma,
-                    dbeta, accumulate, workspace);
+    return RunBackward(stream, dy, tensors, {.has_relu = tail.has_relu, .y = tail.y}, {}, dgamma,
+                       dbeta, {}, accumulate, workspace);
   }
 
   bool shares_backward() const override { return true; }
@@ -59,6 +59,49 @@ class CudaImageNorm final : public ImageNormOp {
   absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                         const ImageNormTailGradient& tail, const Tensor& dx, const Tensor& dgamma,
                         const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
+    return RunBackward(stream, dy, tensors, tail, dx, dgamma, dbeta, {}, accumulate, workspace);
+  }
+
+  absl::Status BackwardAndCollect(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                                  const ImageNormTailGradient& tail, const Tensor& dx,
+                                  const Tensor& dgamma, const Tensor& dbeta,
+                                  const ImageNormAverages& to, bool accumulate,
+                                  std::byte* workspace) override {
+    if (shape_.groups != 0) {
+      return ImageNormOp::BackwardAndCollect(stream, dy, tensors, tail, dx, dgamma, dbeta, to,
+                                             accumulate, workspace);
+    }
+    ImageNormTailGradient passed = tail;
+    if (dx.empty()) passed.dz = {};
+    return RunBackward(stream, dy, tensors, passed, dx, dgamma, dbeta, to, accumulate, workspace);
+  }
+
+  absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
+                       const Tensor& to_mean, const Tensor& to_variance, bool accumulate) override {
+    const ImageNormCollectArguments arguments = {.sets = shape_.sets(),
+                                                 .unbiased = unbiased(),
+                                                 .mean = mean.f32(),
+                                                 .variance = variance.f32(),
+                                                 .to_mean = to_mean.f32(),
+                                                 .to_variance = to_variance.f32(),
+                                                 .accumulate = accumulate};
+    return CudaStatus(LaunchImageNormCollect(AsCuda(stream).compute(), arguments),
+                      "LaunchImageNormCollect");
+  }
+
+ private:
+  ImageNormExtents extents() const {
+    return {shape_.samples, shape_.channels, shape_.area, shape_.groups};
+  }
+  float unbiased() const {
+    const auto size = static_cast<float>(shape_.set_size());
+    return size / (size - 1.0F);
+  }
+
+  absl::Status RunBackward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                           const ImageNormTailGradient& tail, const Tensor& dx,
+                           const Tensor& dgamma, const Tensor& dbeta, const ImageNormAverages& to,
+                           bool accumulate, std::byte* workspace) {
     const ImageNormBackwardArguments arguments = {.extents = extents(),
                                                   .epsilon = shape_.epsilon,
                                                   .dy = dy.data,
@@ -74,29 +117,13 @@ class CudaImageNorm final : public ImageNormOp {
                                                   .dgamma = dgamma.f32(),
                                                   .dbeta = dbeta.f32(),
                                                   .accumulate = accumulate,
+                                                  .unbiased = to.mean.empty() ? 1.0F : unbiased(),
+                                                  .to_mean = to.mean.f32(),
+                                                  .to_variance = to.variance.f32(),
                                                   .workspace = reinterpret_cast<float*>(workspace),
                                                   .starts_early = starts_early_};
     return CudaStatus(LaunchImageNormBackward(AsCuda(stream).compute(), type_, arguments),
                       "LaunchImageNormBackward");
-  }
-
-  absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
-                       const Tensor& to_mean, const Tensor& to_variance, bool accumulate) override {
-    const auto size = static_cast<float>(shape_.set_size());
-    const ImageNormCollectArguments arguments = {.sets = shape_.sets(),
-                                                 .unbiased = size / (size - 1.0F),
-                                                 .mean = mean.f32(),
-                                                 .variance = variance.f32(),
-                                                 .to_mean = to_mean.f32(),
-                                                 .to_variance = to_variance.f32(),
-                                                 .accumulate = accumulate};
-    return CudaStatus(LaunchImageNormCollect(AsCuda(stream).compute(), arguments),
-                      "LaunchImageNormCollect");
-  }
-
- private:
-  ImageNormExtents extents() const {
-    return {shape_.samples, shape_.channels, shape_.area, shape_.groups};
   }
 
   ImageNormArguments ArgumentsOf(const ImageNormTensors& tensors, const ImageNormTail& tail) const {

@@ -295,9 +295,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 __global__ void __launch_bounds__(kImageThreads) CollectKernel(const ImageNormCollectArguments a) {
   const int64_t set = static_cast<int64_t>(blockIdx.x) * kImageThreads + threadIdx.x;
   if (set >= a.sets) return;
-  const float unbiased = __fmul_rn(a.variance[set], a.unbiased);
-  a.to_mean[set] = a.accumulate ? __fadd_rn(a.to_mean[set], a.mean[set]) : a.mean[set];
-  a.to_variance[set] = a.accumulate ? __fadd_rn(a.to_variance[set], unbiased) : unbiased;
+  CollectStatistics(a.mean[set], a.variance[set], a.unbiased, a.accumulate, a.to_mean[set],
+                    a.to_variance[set]);
 }
 
 // Returns whether a thread may read its columns at once.

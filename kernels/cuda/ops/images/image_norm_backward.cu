@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 }
 
 // Computes, from the sums of all blocks of rows, dbeta and dgamma, unless dgamma is null, and the
-// means of a batch norm's sets, unless they are null.
+// means of a batch norm's sets, unless they are null. Collects statistics, if requested.
 template <typename T>
 __global__ void __launch_bounds__(512)
     ColumnTotalsKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
@@ -203,6 +203,10 @@ __global__ void __launch_bounds__(512)
   if (a.dgamma != nullptr) {
     a.dbeta[c] = a.accumulate ? __fadd_rn(a.dbeta[c], all.first) : all.first;
     a.dgamma[c] = a.accumulate ? __fadd_rn(a.dgamma[c], all.second) : all.second;
+  }
+  if (a.to_mean != nullptr) {
+    CollectStatistics(a.mean[c], a.variance[c], a.unbiased, a.accumulate, a.to_mean[c],
+                      a.to_variance[c]);
   }
   if (means.g != nullptr) {
     const float gamma = ToFloat(static_cast<const T*>(a.gamma)[c]);

@@ -62,6 +62,11 @@ struct ImageNormBackwardArguments {
   float* dgamma = nullptr;
   float* dbeta = nullptr;
   bool accumulate = false;
+  // Unless to_mean is null, the sets' statistics are collected as by LaunchImageNormCollect, by the
+  // kernel that computes dgamma. Not with groups.
+  float unbiased = 1.0F;
+  float* to_mean = nullptr;
+  float* to_variance = nullptr;
   float* workspace = nullptr;
   bool starts_early = false;  // use LaunchEarly for all kernels but the first
 };
