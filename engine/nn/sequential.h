@@ -68,6 +68,7 @@ class Sequential {
   bool takes_tail_gradient(const LayerArgs& args) const {
     return takes_tail() && size() - 1 > FirstBackward(args);
   }
+  bool tail_adds_to_dy() const { return takes_tail() && layers_.back().tail_fusion->adds_to_dy(); }
 
   // Shows the layers' results to `watch` from now on, until it is null. Those inside a layer are
   // not shown.
@@ -137,9 +138,14 @@ class Sequential {
   absl::Status ForwardAgain(int i, const LayerArgs& args, LayerArgs own) const;
   // Runs layer i's W.
   absl::Status BackwardWeightOf(int i, const LayerArgs& own) const;
-  // Runs both at once. `tail`: that of the last layer.
+  // Runs both at once. `tail`: that of the last layer. `dy_addend`: what the next layer has left to
+  // be added to this one's dy; then what this one leaves to the layer before.
   absl::Status BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
-                          const Tensor& dx_addend, const std::optional<TailGradient>& tail) const;
+                          const Tensor& dx_addend, const std::optional<TailGradient>& tail,
+                          Tensor& dy_addend) const;
+  // Returns whether layer i's Backward leaves the sum that ends it to the layer before, which reads
+  // dx anyway: unless someone else sees what is between them.
+  bool DefersDxSum(int i, const LayerArgs& args) const;
   // Shows what layer i has produced in F.
   absl::Status ShowForward(int i, const LayerArgs& own) const;
   absl::Status ShowLoss(int i, const LayerArgs& own) const;

@@ -19,6 +19,9 @@ struct TailGradient {
   // The ReLU's output. Empty: there was no addend, and the output need not be in memory any more.
   Tensor y;
   Tensor dz;  // the part of dy that passes the ReLU: written unless empty
+  // Added to dy first, and the sum rounded; then dz is not empty. May be dz. Empty unless
+  // TailFusion::adds_to_dy().
+  Tensor dy_addend;
 };
 
 // Layers that can do what follows them as they write y: saves writing and reading that once more.
@@ -35,6 +38,7 @@ class TailFusion {
   // Runs Layer::Backward; dy is the gradient of the tail's ReLU output. dx may be dy if dz is
   // empty.
   virtual absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) = 0;
+  virtual bool adds_to_dy() const { return false; }
 };
 
 // Implemented next to Layer by a layer that is nothing but an activation.

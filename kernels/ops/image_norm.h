@@ -52,6 +52,9 @@ struct ImageNormTail {
 struct ImageNormTailGradient {
   // True if dy is the gradient of a ReLU's result: where that is not above 0, dy counts as 0.
   bool has_relu = false;
+  // Added to dy before all else, and the sum rounded, by Backward and BackwardAndCollect alone; if
+  // not empty, neither are dz and dx, and ImageNormOp::adds_to_dy() is true. May be dz.
+  Tensor dy_addend;
   // The result of the ReLU. Empty: there was no addend, and it is recomputed from x.
   Tensor y;
   // The part of dy that passes the ReLU: the gradient of the addend. Written, if there is a ReLU,
@@ -104,6 +107,9 @@ class ImageNormOp : public Operation {
                                       const Tensor& dbeta, bool accumulate,
                                       std::byte* workspace) = 0;
 
+  // Returns whether Backward can add to the gradient of a ReLU's result what it would take a pass
+  // over memory to add.
+  virtual bool adds_to_dy() const { return false; }
   // Returns whether Backward is faster than the two calls above one after the other.
   virtual bool shares_backward() const { return false; }
   // Does both, faster on devices that can compute both sums at once; the bits are the same.

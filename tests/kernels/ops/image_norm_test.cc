@@ -386,6 +386,48 @@ TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
   }
 }
 
+// The addend may be in the memory of dz.
+TEST_P(ImageNorm, BackwardAddsToDyWithTheBitsOfASumBefore) {
+  for (const bool by_y : {false, true}) {
+    for (const bool in_place : {false, true}) {
+      const auto results = ResultsAtAnyAddress([&](OpBench& bench) {
+        ImageNormOp& op = bench.Create(shape());
+        EXPECT_EQ(op.adds_to_dy(), !backend().is_cpu);
+        const Shape images = bench.Images(all());
+        ImageNormTensors tensors = Operands(bench);
+        tensors.mean = bench.Floats(sets(), mean_);
+        tensors.variance = bench.Floats(sets(), variance_);
+        tensors.y = bench.Result(images);
+        const Tensor dy = bench.Operand(images, AsFloats(dy_));
+        const Tensor addend = bench.Operand(images, AsFloats(x_));
+        const Tensor sum = bench.Result(images), dz_apart = bench.Result(images);
+        const Tensor dx_apart = bench.Result(images), dx = bench.Result(images);
+        const Tensor dz = in_place ? addend : bench.Result(images);
+        std::array<Tensor, 4> sums;  // dgamma and dbeta of both
+        for (Tensor& each : sums) each = bench.ResultOf(DType::kFloat32, channels());
+        std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+        bench.Run([&](Stream& stream) -> absl::Status {
+          RETURN_IF_ERROR(op.Apply(stream, tensors, {.has_relu = true}));
+          RETURN_IF_ERROR(bench.ops().elementwise().Add(stream, dy, addend, sum));
+          ImageNormTailGradient tail = {
+              .has_relu = true, .y = by_y ? tensors.y : Tensor{}, .dz = dz_apart};
+          RETURN_IF_ERROR(op.Backward(stream, sum, tensors, tail, dx_apart, sums[0], sums[1], false,
+                                      workspace));
+          tail.dz = dz;
+          if (op.adds_to_dy()) tail.dy_addend = addend;
+          return op.Backward(stream, op.adds_to_dy() ? dy : sum, tensors, tail, dx, sums[2],
+                             sums[3], false, workspace);
+        });
+        return std::array{dx_apart, dx, dz_apart, dz, sums[0], sums[2], sums[1], sums[3]};
+      });
+      for (size_t i = 0; i < results.size(); i += 2) {
+        EXPECT_THAT(results[i + 1], HasTheBitsOf(results[i]))
+            << "result " << i << ", " << by_y << in_place;
+      }
+    }
+  }
+}
+
 std::string NameOf(const ImageNormShape& s) {
   return absl::StrCat(s.samples, "x", s.channels, "x", s.area, "_groups", s.groups);
 }

@@ -78,10 +78,14 @@ class ResidualLayer final : public Layer, public SumFusion {
   TakesImages takes_images() const override { return TakesImages::kInAnyOrder; }
 
   // Sums before the block go to its first inner layer; the block's own is left to the next layer.
+  // Those of gradients go to the norm that ends a branch, whose first pass reads dy; they are left
+  // to the layer before where dz outlives B.
   Abilities abilities() const override {
     const bool is_plain = !shortcut_.has_value();
     return {.adds_to_x = is_plain && inner_->chain.adds_to_x(),
-            .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value()};
+            .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value(),
+            .defers_dx_sum = is_plain && stashes_dz_ && !AddsInside(),
+            .adds_to_dy = stashes_dz_ && FirstOfBackward().tail_adds_to_dy()};
   }
 
   absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
@@ -109,7 +113,7 @@ class ResidualLayer final : public Layer, public SumFusion {
         args,
         [](const Sequential& chain, const LayerArgs& own, const Tensor& addend,
            const std::optional<TailGradient>&) { return chain.BackwardInput(own, addend); },
-        /*is_whole=*/false);
+        /*is_whole=*/false, {});
   }
 
   // There is nothing to add: see abilities().
@@ -127,7 +131,10 @@ class ResidualLayer final : public Layer, public SumFusion {
 
   // Allows inner layers to run both together, and gradients of parameters aside: their inputs are
   // kept until all of B is done (PrepareBranch).
-  absl::Status Backward(const LayerArgs& args) override {
+  absl::Status Backward(const LayerArgs& args) override { return BackwardFused(args, {}); }
+
+  absl::Status BackwardFused(const LayerArgs& args, const BackwardSums& sums) override {
+    STAGECOACH_CHECK(sums.dx_addend.empty(), "a residual layer does not add to dx");
     LayerArgs allowing = args;
     allowing.aside = aside_bytes_ > 0 ? At(args.workspace, aside_) : nullptr;
     const absl::Status done = BackwardThrough(
@@ -136,21 +143,19 @@ class ResidualLayer final : public Layer, public SumFusion {
            const std::optional<TailGradient>& tail) {
           return chain.Backward(own, AfterNoLayer, addend, tail);
         },
-        /*is_whole=*/true);
+        /*is_whole=*/true, sums);
     const absl::Status joined = args.stream.JoinAside();
     return done.ok() ? joined : done;
   }
 
-  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
-    STAGECOACH_CHECK(dx_addend.empty(), "a residual layer does not add to dx");
-    return Backward(args);
-  }
+  Tensor DeferredAddend(const LayerArgs& args) const override { return Dz(args); }
 
  private:
   // Runs B, or with `is_whole` B and W: `backward(chain, args, dx_addend, tail)` of each branch,
   // and the sum of their dx.
   template <typename ChainBackward>
-  absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward, bool is_whole) const {
+  absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward, bool is_whole,
+                               const BackwardSums& sums) const {
     const Tensor dz = Dz(args);
     LayerArgs inner = Inner(args, dz);
     std::optional<LayerArgs> around;
@@ -158,12 +163,15 @@ class ResidualLayer final : public Layer, public SumFusion {
       around.emplace(Around(args, dz));
       if (!args.dx.empty()) around->dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
     }
-    const bool starts_around = around.has_value() && AddsInside();
+    const bool starts_around = StartsAround();
     std::optional<TailGradient> tail;  // of the branch that runs first, and computes dz
-    const Sequential& first = starts_around ? shortcut_->chain : inner_->chain;
     LayerArgs& of_first = starts_around ? *around : inner;
-    if (relu_ && is_whole && first.takes_tail_gradient(of_first)) {
-      tail = {args.y, dz};
+    const bool is_tail = relu_ && is_whole && FirstOfBackward().takes_tail_gradient(of_first);
+    if (!sums.dy_addend.empty() && !is_tail) {
+      RETURN_IF_ERROR(add_->Add(args.stream, args.dy, sums.dy_addend, args.dy));
+    }
+    if (is_tail) {
+      tail = {args.y, dz, sums.dy_addend};
       of_first.dy = args.dy;
     } else if (relu_) {
       RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
@@ -177,7 +185,7 @@ class ResidualLayer final : public Layer, public SumFusion {
     if (around.has_value()) {
       RETURN_IF_ERROR(backward(shortcut_->chain, *around, {}, std::nullopt));
     }
-    if (args.dx.empty() || is_inside) return absl::OkStatus();
+    if (args.dx.empty() || is_inside || sums.defers_dx_sum) return absl::OkStatus();
     return add_->Add(args.stream, args.dx, around.has_value() ? around->dx : dz, args.dx);
   }
 
@@ -186,6 +194,13 @@ class ResidualLayer final : public Layer, public SumFusion {
   void LayOutBlock(partition::LayerMemory& memory) {
     memory.input_last_use = LastUse::kForward;
     memory.output_gradient_last_use = LastUse::kBackwardInput;
+    // With a ReLU, the gradient that goes into the branches is not dy. In the gradient stash it is
+    // the first, so that a block before this one can add it to its dy where it writes its own.
+    const auto stashes = [](const Branch& branch) {
+      return branch.chain.memory().output_gradient_last_use == LastUse::kBackwardWeight;
+    };
+    stashes_dz_ = relu_ && (stashes(*inner_) || (shortcut_.has_value() && stashes(*shortcut_)));
+    if (stashes_dz_) dz_ = std::exchange(memory.gradient_stash_bytes, AlignTensor(y_.bytes()));
     inner_->PlaceIn(memory, y_.bytes());
     if (shortcut_.has_value()) shortcut_->PlaceIn(memory, y_.bytes());
     aside_ = memory.workspace_bytes;
@@ -195,17 +210,18 @@ class ResidualLayer final : public Layer, public SumFusion {
       memory.workspace_bytes += AlignTensor(std::max(x_.bytes(), y_.bytes()));
     }
     if (!relu_) return;
-    // With a ReLU, the gradient that goes into the branches is not dy.
-    memory.output_last_use = LastUse::kBackwardInput;
-    stashes_dz_ = std::exchange(memory.output_gradient_last_use, LastUse::kBackwardInput) ==
-                  LastUse::kBackwardWeight;
-    int64_t& area = stashes_dz_ ? memory.gradient_stash_bytes : memory.workspace_bytes;
-    dz_ = std::exchange(area, area + AlignTensor(y_.bytes()));
+    memory.output_last_use = memory.output_gradient_last_use = LastUse::kBackwardInput;
+    if (stashes_dz_) return;
+    dz_ = std::exchange(memory.workspace_bytes, memory.workspace_bytes + AlignTensor(y_.bytes()));
   }
 
   // Returns whether the first inner layer adds the gradient that goes around the block: then that
   // of a shortcut is computed first.
   bool AddsInside() const { return inner_->chain.adds_to_dx(); }
+  bool StartsAround() const { return shortcut_.has_value() && AddsInside(); }
+  const Sequential& FirstOfBackward() const {
+    return StartsAround() ? shortcut_->chain : inner_->chain;
+  }
 
   Tensor Dz(const LayerArgs& args) const {
     if (!relu_) return args.dy;

@@ -40,8 +40,10 @@ class ImageNormLayer : public Layer, public TailFusion {
   absl::Status Backward(const LayerArgs& args) override { return WholeBackward(args, {}); }
 
   absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) override {
-    return WholeBackward(args, {.has_relu = true, .y = tail.y, .dz = tail.dz});
+    return WholeBackward(
+        args, {.has_relu = true, .dy_addend = tail.dy_addend, .y = tail.y, .dz = tail.dz});
   }
+  bool adds_to_dy() const override { return op_->adds_to_dy(); }
 
  protected:
   virtual absl::Status WholeBackward(const LayerArgs& args,

@@ -54,6 +54,8 @@ class CudaImageNorm final : public ImageNormOp {
                        dbeta, {}, accumulate, workspace);
   }
 
+  bool adds_to_dy() const override { return true; }
+
   bool shares_backward() const override { return true; }
 
   absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
@@ -111,6 +113,7 @@ class CudaImageNorm final : public ImageNormOp {
                                                   .mean = tensors.mean.f32(),
                                                   .variance = tensors.variance.f32(),
                                                   .has_relu = tail.has_relu,
+                                                  .dy_addend = tail.dy_addend.data,
                                                   .y = tail.y.data,
                                                   .dz = tail.dz.data,
                                                   .dx = dx.data,

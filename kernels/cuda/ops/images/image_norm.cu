@@ -241,11 +241,6 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   a.variance[set] = rest / elements;
 }
 
-template <typename T>
-__device__ float RoundedTo(float value) {
-  return ToFloat(FromFloat<T>(value));
-}
-
 template <typename T, int N, bool kAdds, bool kRelu>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     ApplyKernel(const Arguments a, const ImageNormLayout layout) {

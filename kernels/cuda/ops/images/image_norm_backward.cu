@@ -103,8 +103,28 @@ struct Step {
   }
 };
 
-// Writes the sums of the block's rows, and dz unless it is null.
-template <typename T, int N, Mask kMask>
+// Adds the addend's rows of a step to those of dy, and rounds the sums.
+template <typename T, int N>
+__device__ void AddRows(const ImagePart<T, N>& part, const void* addend, int first,
+                        typename ImagePart<T, N>::Row (&dy)[kRows]) {
+  typename ImagePart<T, N>::Row addends[kRows];
+  part.Read(addend, first, addends);
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) {
+#pragma unroll
+    for (int k = 0; k < ImagePart<T, N>::kHeld; ++k) {
+      float sums[N], others[N];
+      Unpack<T, N>(dy[j].vectors[k], sums);
+      Unpack<T, N>(addends[j].vectors[k], others);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[i] = __fadd_rn(sums[i], others[i]);
+      dy[j].vectors[k] = Pack<T, N>(sums);
+    }
+  }
+}
+
+// Writes the sums of the block's rows, and dz unless it is null. With kAdds, dy is a sum.
+template <typename T, int N, Mask kMask, bool kAdds = false>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     SumsKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
@@ -128,7 +148,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     }
   }
   part.template ForEachStep<kRows>([&](int first) {
-    const Step<T, N, kMask> step(part, a, first);
+    Step<T, N, kMask> step(part, a, first);
+    if constexpr (kAdds) AddRows<T, N>(part, a.dy_addend, first, step.dy);
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
 #pragma unroll
@@ -305,15 +326,16 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
   const Means means = a.dx != nullptr ? MeansIn(a, layout) : Means{nullptr, nullptr};
   const auto vectors = [&](int width) {
     return a.extents.channels % width == 0 &&
-           AlignedForVectors(a.dy, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.dz, a.dx,
+           AlignedForVectors(a.dy, a.dy_addend, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.dz, a.dx,
                              means.g, means.g_xhat);
   };
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     using T = decltype(element);
     constexpr int N = decltype(width)::value;
-    const auto sums = !a.has_relu      ? SumsKernel<T, N, Mask::kNone>
-                      : a.y == nullptr ? SumsKernel<T, N, Mask::kOfX>
-                                       : SumsKernel<T, N, Mask::kOfY>;
+    const bool adds = a.dy_addend != nullptr;
+    const auto of_x = adds ? SumsKernel<T, N, Mask::kOfX, true> : SumsKernel<T, N, Mask::kOfX>;
+    const auto of_y = adds ? SumsKernel<T, N, Mask::kOfY, true> : SumsKernel<T, N, Mask::kOfY>;
+    const auto sums = !a.has_relu ? SumsKernel<T, N, Mask::kNone> : a.y == nullptr ? of_x : of_y;
     cudaError_t error =
         Launch(sums, layout.grid(), layout.threads, layout.shared_bytes(type), stream, a, layout);
     if (error != cudaSuccess) return error;

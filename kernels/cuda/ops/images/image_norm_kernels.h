@@ -56,8 +56,9 @@ struct ImageNormBackwardArguments {
   const float* mean = nullptr;
   const float* variance = nullptr;
   bool has_relu = false;
-  const void* y = nullptr;  // null: the ReLU is recomputed from gamma and beta
-  void* dz = nullptr;       // may be null
+  const void* dy_addend = nullptr;  // may be null; otherwise there are a ReLU and dz
+  const void* y = nullptr;          // null: the ReLU is recomputed from gamma and beta
+  void* dz = nullptr;               // may be null
   void* dx = nullptr;
   float* dgamma = nullptr;
   float* dbeta = nullptr;
