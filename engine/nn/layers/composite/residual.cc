@@ -84,7 +84,7 @@ class ResidualLayer final : public Layer, public SumFusion {
     const bool is_plain = !shortcut_.has_value();
     return {.adds_to_x = is_plain && inner_->chain.adds_to_x(),
             .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value(),
-            .defers_dx_sum = is_plain && stashes_dz_ && !AddsInside(),
+            .defers_dx_sum = stashes_dz_ && !AddsInside() && (is_plain || shortcut_may_replace_dz_),
             .adds_to_dy = stashes_dz_ && FirstOfBackward().tail_adds_to_dy()};
   }
 
@@ -148,7 +148,9 @@ class ResidualLayer final : public Layer, public SumFusion {
     return done.ok() ? joined : done;
   }
 
-  Tensor DeferredAddend(const LayerArgs& args) const override { return Dz(args); }
+  Tensor DeferredAddend(const LayerArgs& args) const override {
+    return shortcut_.has_value() ? DxInPlaceOfDz(args) : Dz(args);
+  }
 
  private:
   // Runs B, or with `is_whole` B and W: `backward(chain, args, dx_addend, tail)` of each branch,
@@ -161,7 +163,10 @@ class ResidualLayer final : public Layer, public SumFusion {
     std::optional<LayerArgs> around;
     if (shortcut_.has_value()) {
       around.emplace(Around(args, dz));
-      if (!args.dx.empty()) around->dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
+      if (!args.dx.empty()) {
+        around->dx = sums.defers_dx_sum ? DxInPlaceOfDz(args)
+                                        : Tensor{At(args.workspace, sum_), x_.dtype, x_.shape};
+      }
     }
     const bool starts_around = StartsAround();
     std::optional<TailGradient> tail;  // of the branch that runs first, and computes dz
@@ -202,6 +207,11 @@ class ResidualLayer final : public Layer, public SumFusion {
     stashes_dz_ = relu_ && (stashes(*inner_) || (shortcut_.has_value() && stashes(*shortcut_)));
     if (stashes_dz_) dz_ = std::exchange(memory.gradient_stash_bytes, AlignTensor(y_.bytes()));
     inner_->PlaceIn(memory, y_.bytes());
+    // The shortcut's first layer computes its dx when B and W of all inner layers and of its own
+    // last layer, which read dz, are done: unless they run aside.
+    shortcut_may_replace_dz_ = stashes_dz_ && shortcut_.has_value() &&
+                               shortcut_->chain.size() > 1 && aside_bytes_ == 0 &&
+                               x_.bytes() <= memory.gradient_stash_bytes;
     if (shortcut_.has_value()) shortcut_->PlaceIn(memory, y_.bytes());
     aside_ = memory.workspace_bytes;
     memory.workspace_bytes += AlignTensor(aside_bytes_);
@@ -227,6 +237,10 @@ class ResidualLayer final : public Layer, public SumFusion {
     if (!relu_) return args.dy;
     return {At(stashes_dz_ ? args.gradient_stash : args.workspace, dz_), y_.dtype, y_.shape};
   }
+  // Returns the shortcut's dx where dz begins, see shortcut_may_replace_dz_.
+  Tensor DxInPlaceOfDz(const LayerArgs& args) const {
+    return {At(args.gradient_stash, dz_), x_.dtype, x_.shape};
+  }
   LayerArgs Inner(const LayerArgs& args, const Tensor& dz) const {
     LayerArgs own = inner_->Args(args);
     own.y = inner_->Output(args, y_);
@@ -250,6 +264,9 @@ class ResidualLayer final : public Layer, public SumFusion {
   int64_t sum_ = 0;                      // in the workspace: the shortcut's output, and its dx
   bool stashes_dz_ = false;              // otherwise it is in the workspace
   int64_t dz_ = 0;
+  // True if in a whole backward pass the shortcut's dx has room where dz and the inner layers' own
+  // gradients were.
+  bool shortcut_may_replace_dz_ = false;
 };
 
 }  // namespace
