@@ -78,20 +78,32 @@ __global__ void __launch_bounds__(kThreads)
 // another with channels first. They pass through shared memory, so that neighboring threads read
 // and write neighbors on both sides: otherwise each store of a warp goes to as many sectors of
 // memory as it has threads.
+// Most such kernels are so short that divisions of 64 bits would be a good part of their time.
 bool IsDense(const WeightOrderArguments& args) {
+  constexpr int64_t kMostWindows = int64_t{1} << 31;
   return args.window <= kWindowPart && args.padded_inputs == args.inputs &&
-         args.padded_outputs == args.outputs;
+         args.padded_outputs == args.outputs && args.outputs * args.inputs < kMostWindows;
 }
 
 struct DenseTile {
-  int64_t begin;  // in the array with channels first
-  int window, count;
+  int window;
+  int64_t first;  // of the block's numbers in the array with channels first
+  int count;
+  int64_t last;  // the first of the thread's numbers in the other, each `inputs` after the previous
+  int own;       // of the thread; all or none
 };
 __device__ DenseTile TileOf(const WeightOrderArguments& args) {
-  const int window = static_cast<int>(args.window), most = kThreads * window;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * most;
-  const int64_t left = args.outputs * args.inputs * window - begin;
-  return {begin, window, static_cast<int>(left < most ? left : most)};
+  const auto inputs = static_cast<unsigned>(args.inputs);
+  const unsigned windows = static_cast<unsigned>(args.outputs) * inputs;
+  const unsigned begin = blockIdx.x * kThreads, thread = begin + threadIdx.x;
+  const unsigned left = windows - begin, output = thread / inputs;
+  DenseTile tile;
+  tile.window = static_cast<int>(args.window);
+  tile.first = int64_t{begin} * tile.window;
+  tile.count = static_cast<int>(left < kThreads ? left : kThreads) * tile.window;
+  tile.last = static_cast<int64_t>(output) * tile.window * inputs + (thread - output * inputs);
+  tile.own = threadIdx.x < left ? tile.window : 0;
+  return tile;
 }
 
 template <typename T>
@@ -103,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < kWindowPart; ++k) {
     const int i = k * kThreads + static_cast<int>(threadIdx.x);
-    if (i < tile.count) own[k] = first[tile.begin + i];
+    if (i < tile.count) own[k] = first[tile.first + i];
   }
 #pragma unroll
   for (int k = 0; k < kWindowPart; ++k) {
@@ -111,11 +123,10 @@ __global__ void __launch_bounds__(kThreads)
     if (i < tile.count) windows[i] = own[k];
   }
   __syncthreads();
-  const WindowPart part = PartOf(args);
-  T* const to = last + part.output * tile.window * args.inputs + part.input;
+  T* const to = last + tile.last;
 #pragma unroll
   for (int k = 0; k < kWindowPart; ++k) {
-    if (k >= part.count) break;
+    if (k >= tile.own) break;
     to[k * args.inputs] = windows[static_cast<int>(threadIdx.x) * tile.window + k];
   }
 }
@@ -125,23 +136,22 @@ __global__ void __launch_bounds__(kThreads)
     DenseFirstKernel(const WeightOrderArguments args, const float* last, float* first) {
   float* const windows = SharedMemory<float>();
   const DenseTile tile = TileOf(args);
-  const WindowPart part = PartOf(args);
-  const float* const from = last + part.output * tile.window * args.inputs + part.input;
+  const float* const from = last + tile.last;
   float own[kWindowPart];
 #pragma unroll
   for (int k = 0; k < kWindowPart; ++k) {
-    if (k < part.count) own[k] = from[k * args.inputs];
+    if (k < tile.own) own[k] = from[k * args.inputs];
   }
 #pragma unroll
   for (int k = 0; k < kWindowPart; ++k) {
-    if (k < part.count) windows[static_cast<int>(threadIdx.x) * tile.window + k] = own[k];
+    if (k < tile.own) windows[static_cast<int>(threadIdx.x) * tile.window + k] = own[k];
   }
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kWindowPart; ++k) {
     const int i = k * kThreads + static_cast<int>(threadIdx.x);
     if (i >= tile.count) break;
-    float* const to = first + tile.begin + i;
+    float* const to = first + tile.first + i;
     *to = kAccumulate ? *to + windows[i] : windows[i];
   }
 }
