@@ -264,6 +264,7 @@ absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
     const bool is_done = i > 0 && HasRelu(i - 1);
     if (!is_done) {
       RETURN_IF_ERROR(Call(i, "Forward", [&](Layer& layer) {
+        if (own_tail.defers_y) return chained.tail_fusion->ForwardDeferred(own);
         if (!own_tail.empty()) return chained.tail_fusion->ForwardWithTail(own, own_tail);
         return is_plain ? layer.Forward(own)
                         : chained.fusion->ForwardFused(own, addend, chained.defers_sum);
@@ -273,6 +274,11 @@ absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
     if (watch_ != nullptr) RETURN_IF_ERROR(ShowForward(i, own));
   }
   return absl::OkStatus();
+}
+
+Tail Sequential::DeferredOutput(const LayerArgs& args) const {
+  const LayerArgs own = ArgsOf(size() - 1, args, false);
+  return {.addend = own.x, .addend_norm = layers_.back().tail_fusion->DeferredNorm(own)};
 }
 
 // A sum that was left to the next layer is complete once that layer has added it.

@@ -68,6 +68,14 @@ class Sequential {
   bool takes_tail_gradient(const LayerArgs& args) const {
     return takes_tail() && size() - 1 > FirstBackward(args);
   }
+  // True if Forward can leave the output to a chain whose last layer adds it (Tail::defers_y), and
+  // whether this is one that takes it.
+  bool defers_y() const { return takes_tail() && layers_.back().tail_fusion->defers_y(); }
+  bool takes_deferred_y() const {
+    return takes_tail() && layers_.back().tail_fusion->takes_deferred_y();
+  }
+  // Returns that output after such a Forward, as an addend.
+  Tail DeferredOutput(const LayerArgs& args) const;
   bool tail_adds_to_dy() const { return takes_tail() && layers_.back().tail_fusion->adds_to_dy(); }
 
   // Shows the layers' results to `watch` from now on, until it is null. Those inside a layer are

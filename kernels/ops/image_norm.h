@@ -40,12 +40,22 @@ struct ImageNormTensors {
   Tensor y;
 };
 
+// Another norm of the same shape, apart from x and y.
+struct OtherImageNorm {
+  Tensor gamma, beta;
+  Tensor mean, variance;
+  float epsilon = 0.0F;
+};
+
 // Operations that follow the norm in the same pass over memory; the bits are those of separate
 // operations:
 //   y = relu(round(norm) + addend), rounded
 struct ImageNormTail {
   Tensor addend;          // (N, C, A); empty: none
   bool has_relu = false;  // otherwise relu(z) is z
+  // Unless its mean is empty, the addend is the x of this norm, and its rounded result is added.
+  // Empty unless ImageNormOp::norms_addend().
+  OtherImageNorm addend_norm;
 };
 
 // How the gradient comes back through an ImageNormTail.
@@ -90,6 +100,14 @@ class ImageNormOp : public Operation {
   // Computes y from a given mean and variance. y may be x or the addend.
   virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
                              const ImageNormTail& tail) = 0;
+
+  // Returns whether Forward and Apply take the norm of an addend, and Statistics may be called.
+  virtual bool norms_addend() const { return false; }
+  // Computes `mean` and `variance` as Forward does, and nothing else.
+  virtual absl::Status Statistics(Stream& /*stream*/, const ImageNormTensors& /*tensors*/,
+                                  std::byte* /*workspace*/) {
+    return absl::UnimplementedError("image norm: statistics alone");
+  }
 
   // Computes dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set.
   // `dx` may be `dy`, here and below, if that is not tail.dz. `tensors` are those of Forward; y is

@@ -428,6 +428,45 @@ TEST_P(ImageNorm, BackwardAddsToDyWithTheBitsOfASumBefore) {
   }
 }
 
+TEST_P(ImageNorm, TheNormOfAnAddendHasTheBitsOfApplyingItBefore) {
+  for (const bool has_relu : {false, true}) {
+    const auto [y, fused, mean, mean_alone] = ResultsAtAnyAddress([&](OpBench& bench) {
+      ImageNormOp& op = bench.Create(shape());
+      ImageNormTensors main = Operands(bench), other = Operands(bench), alone = Operands(bench);
+      other.x = bench.Operand(bench.Images(all()), AsFloats(dy_));
+      other.gamma = main.beta;
+      for (ImageNormTensors* const each : {&main, &other, &alone}) {
+        each->mean = bench.ResultOf(DType::kFloat32, sets());
+        each->variance = bench.ResultOf(DType::kFloat32, sets());
+        each->y = bench.Result(bench.Images(all()));
+      }
+      ImageNormTensors in_place = main;
+      in_place.y = bench.Result(bench.Images(all()));
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        RETURN_IF_ERROR(op.Forward(stream, other, {}, workspace));
+        RETURN_IF_ERROR(op.Forward(stream, main, {other.y, has_relu}, workspace));
+        if (!op.norms_addend()) {
+          RETURN_IF_ERROR(op.Forward(stream, alone, {}, workspace));
+          return op.Apply(stream, in_place, {other.y, has_relu});
+        }
+        RETURN_IF_ERROR(op.Statistics(stream, alone, workspace));
+        return op.Apply(stream, in_place,
+                        {.addend = other.x,
+                         .has_relu = has_relu,
+                         .addend_norm = {.gamma = other.gamma,
+                                         .beta = other.beta,
+                                         .mean = other.mean,
+                                         .variance = other.variance,
+                                         .epsilon = shape().epsilon}});
+      });
+      return std::array{main.y, in_place.y, main.mean, alone.mean};
+    });
+    EXPECT_THAT(fused, HasTheBitsOf(y)) << has_relu;
+    EXPECT_THAT(mean_alone, HasTheBitsOf(mean));
+  }
+}
+
 std::string NameOf(const ImageNormShape& s) {
   return absl::StrCat(s.samples, "x", s.channels, "x", s.area, "_groups", s.groups);
 }

@@ -97,15 +97,19 @@ class ResidualLayer final : public Layer, public SumFusion {
     const bool is_tail = inner_->chain.takes_tail() && !defers_sum;
     if (!is_tail) RETURN_IF_ERROR(inner_->chain.Forward(inner, x_addend));
     if (defers_sum) return absl::OkStatus();
-    Tensor other = args.x;
+    Tail tail = {.addend = args.x};
     if (shortcut_.has_value()) {
       LayerArgs around = shortcut_->Args(args);
-      around.y = other = shortcut_->Output(args, {At(args.workspace, sum_), y_.dtype, y_.shape});
-      RETURN_IF_ERROR(shortcut_->chain.Forward(around));
+      around.y = shortcut_->Output(args, {At(args.workspace, sum_), y_.dtype, y_.shape});
+      const bool defers_y =
+          is_tail && shortcut_->chain.defers_y() && inner_->chain.takes_deferred_y();
+      RETURN_IF_ERROR(shortcut_->chain.Forward(around, {}, {.defers_y = defers_y}));
+      tail = defers_y ? shortcut_->chain.DeferredOutput(around) : Tail{.addend = around.y};
     }
-    if (is_tail) return inner_->chain.Forward(inner, x_addend, {other, relu_});
-    if (relu_) return relu_op_->Forward(args.stream, inner.y, other, args.y);
-    return add_->Add(args.stream, inner.y, other, args.y);
+    tail.has_relu = relu_;
+    if (is_tail) return inner_->chain.Forward(inner, x_addend, tail);
+    if (relu_) return relu_op_->Forward(args.stream, inner.y, tail.addend, args.y);
+    return add_->Add(args.stream, inner.y, tail.addend, args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {

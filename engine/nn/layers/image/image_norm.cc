@@ -24,7 +24,8 @@ class ImageNormLayer : public Layer, public TailFusion {
   absl::Status Forward(const LayerArgs& args) override { return ForwardWithTail(args, {}); }
 
   absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
-    return op_->Forward(args.stream, TensorsOf(args), {tail.addend, tail.has_relu}, args.workspace);
+    return op_->Forward(args.stream, TensorsOf(args),
+                        {tail.addend, tail.has_relu, tail.addend_norm}, args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
@@ -109,6 +110,7 @@ class ImageNormLayer : public Layer, public TailFusion {
     return TensorsOf(args, Mean(args), Variance(args));
   }
   kernels::ImageNormOp& op() const { return *op_; }
+  float epsilon() const { return epsilon_; }
 
  private:
   int64_t StatisticBytes() const {
@@ -152,7 +154,24 @@ class BatchNormLayer final : public ImageNormLayer {
   absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
     if (args.call.is_training) return ImageNormLayer::ForwardWithTail(args, tail);
     return op().Apply(args.stream, TensorsOf(args, args.parameters[2], args.parameters[3]),
-                      {tail.addend, tail.has_relu});
+                      {tail.addend, tail.has_relu, tail.addend_norm});
+  }
+
+  bool defers_y() const override { return op().norms_addend(); }
+  bool takes_deferred_y() const override { return op().norms_addend(); }
+
+  absl::Status ForwardDeferred(const LayerArgs& args) override {
+    if (!args.call.is_training) return absl::OkStatus();
+    return op().Statistics(args.stream, TensorsOf(args), args.workspace);
+  }
+
+  kernels::OtherImageNorm DeferredNorm(const LayerArgs& args) const override {
+    const bool is_training = args.call.is_training;
+    return {.gamma = args.parameters[0],
+            .beta = args.parameters[1],
+            .mean = is_training ? Mean(args) : args.parameters[2],
+            .variance = is_training ? Variance(args) : args.parameters[3],
+            .epsilon = epsilon()};
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {

@@ -24,14 +24,22 @@ class CudaImageNorm final : public ImageNormOp {
 
   absl::Status Forward(Stream& stream, const ImageNormTensors& tensors, const ImageNormTail& tail,
                        std::byte* workspace) override {
+    RETURN_IF_ERROR(Statistics(stream, tensors, workspace));
     ImageNormArguments arguments = ArgumentsOf(tensors, tail);
-    arguments.workspace = reinterpret_cast<float*>(workspace);
     arguments.starts_early = starts_early_;
-    RETURN_IF_ERROR(
-        CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
-                   "LaunchImageNormStatistics"));
     return CudaStatus(LaunchImageNormApply(AsCuda(stream).compute(), type_, arguments),
                       "LaunchImageNormApply");
+  }
+
+  bool norms_addend() const override { return true; }
+
+  absl::Status Statistics(Stream& stream, const ImageNormTensors& tensors,
+                          std::byte* workspace) override {
+    ImageNormArguments arguments = ArgumentsOf(tensors, {});
+    arguments.workspace = reinterpret_cast<float*>(workspace);
+    arguments.starts_early = starts_early_;
+    return CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormStatistics");
   }
 
   absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
@@ -138,6 +146,11 @@ class CudaImageNorm final : public ImageNormOp {
             .mean = tensors.mean.f32(),
             .variance = tensors.variance.f32(),
             .addend = tail.addend.data,
+            .of_addend = {.epsilon = tail.addend_norm.epsilon,
+                          .gamma = tail.addend_norm.gamma.data,
+                          .beta = tail.addend_norm.beta.data,
+                          .mean = tail.addend_norm.mean.f32(),
+                          .variance = tail.addend_norm.variance.f32()},
             .has_relu = tail.has_relu,
             .y = tensors.y.data};
   }

@@ -241,12 +241,14 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   a.variance[set] = rest / elements;
 }
 
-template <typename T, int N, bool kAdds, bool kRelu>
+// With kNorms, the addend is another norm's x.
+template <typename T, int N, bool kAdds, bool kRelu, bool kNorms = false>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     ApplyKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
   constexpr int kRows = kAdds ? kImageBatch / 2 : kImageBatch;
+  constexpr int kOthers = kNorms ? kHeld : 1;
   WaitForEarlierKernels();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], shift[kHeld][N];
@@ -260,6 +262,21 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       scale[k][i] = __fmul_rn(RstdOf(variance[i], a.epsilon), scale[k][i]);
+    }
+  }
+  float other_mean[kOthers][N], other_scale[kOthers][N], other_shift[kOthers][N];
+  if constexpr (kNorms) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      float variance[N];
+      part.ReadOfSets(a.of_addend.mean, k, other_mean[k]);
+      part.ReadOfSets(a.of_addend.variance, k, variance);
+      part.ReadOfChannels(a.of_addend.gamma, k, other_scale[k]);
+      part.ReadOfChannels(a.of_addend.beta, k, other_shift[k]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        other_scale[k][i] = __fmul_rn(RstdOf(variance[i], a.of_addend.epsilon), other_scale[k][i]);
+      }
     }
   }
   part.template ForEachStepBackwards<kRows>([&](int first) {
@@ -276,6 +293,10 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           values[i] = Normalized(values[i], mean[k][i], scale[k][i], shift[k][i]);
+          if constexpr (kNorms) {
+            others[i] = RoundedTo<T>(
+                Normalized(others[i], other_mean[k][i], other_scale[k][i], other_shift[k][i]));
+          }
           // Each operation rounds its result.
           if constexpr (kAdds) values[i] = __fadd_rn(RoundedTo<T>(values[i]), others[i]);
           if constexpr (kRelu)
@@ -297,7 +318,9 @@ __global__ void __launch_bounds__(kImageThreads) CollectKernel(const ImageNormCo
 // Returns whether a thread may read its columns at once.
 bool IsInVectors(const Arguments& a, int width) {
   return a.extents.channels % width == 0 &&
-         AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.addend, a.y);
+         AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.addend, a.y) &&
+         AlignedForVectors(a.of_addend.gamma, a.of_addend.beta, a.of_addend.mean,
+                           a.of_addend.variance);
 }
 
 }  // namespace
@@ -328,7 +351,10 @@ cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type, const Ar
     using T = decltype(element);
     constexpr int N = decltype(width)::value;
     const auto kernel =
-        a.addend != nullptr
+        a.of_addend.mean != nullptr
+            ? (a.has_relu ? ApplyKernel<T, N, true, true, true>
+                          : ApplyKernel<T, N, true, false, true>)
+        : a.addend != nullptr
             ? (a.has_relu ? ApplyKernel<T, N, true, true> : ApplyKernel<T, N, true, false>)
             : (a.has_relu ? ApplyKernel<T, N, false, true> : ApplyKernel<T, N, false, false>);
     return LaunchEarly(a.starts_early, kernel, layout.grid(), layout.threads, 0, stream, a, layout);

@@ -31,6 +31,15 @@ struct ImageNormArguments {
   float* mean = nullptr;
   float* variance = nullptr;
   const void* addend = nullptr;  // may be null
+  // Unless of_addend.mean is null, the addend is the x of another norm of these extents, whose
+  // result is added.
+  struct OtherNorm {
+    float epsilon = 0.0F;
+    const void* gamma = nullptr;
+    const void* beta = nullptr;
+    const float* mean = nullptr;
+    const float* variance = nullptr;
+  } of_addend;
   bool has_relu = false;
   void* y = nullptr;
   float* workspace = nullptr;
