@@ -299,6 +299,7 @@ absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
     if (!is_done) {
       RETURN_IF_ERROR(Call(i, "Forward", [&](Layer& layer) {
         if (norm.has_value()) return chained.norm_fusion->ForwardWithNorm(own, *norm, own_tail);
+        if (own_tail.defers_y) return chained.tail_fusion->ForwardDeferred(own);
         if (!own_tail.empty()) return chained.tail_fusion->ForwardWithTail(own, own_tail);
         return is_plain ? layer.Forward(own)
                         : chained.fusion->ForwardFused(own, addend, chained.defers_sum);
@@ -310,6 +311,11 @@ absl::Status Sequential::Forward(const LayerArgs& args, const Tensor& x_addend,
     if (watch_ != nullptr) RETURN_IF_ERROR(ShowForward(i, own));
   }
   return absl::OkStatus();
+}
+
+Tail Sequential::DeferredOutput(const LayerArgs& args) const {
+  const LayerArgs own = ArgsOf(size() - 1, args, false);
+  return {.addend = own.x, .addend_norm = layers_.back().tail_fusion->DeferredNorm(own)};
 }
 
 // A sum that was left to the next layer is complete once that layer has added it.
@@ -359,30 +365,55 @@ absl::Status Sequential::BackwardWeightOf(int i, const LayerArgs& own) const {
 
 absl::Status Sequential::BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
                                     const Tensor& dx_addend,
-                                    const std::optional<TailGradient>& tail) const {
+                                    const std::optional<TailGradient>& tail,
+                                    Tensor& dy_addend) const {
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
   if (spec(i).is_frozen()) return BackwardInputOf(i, args, own, dx_addend);
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
   if (i > 0 && HasRelu(i - 1)) return absl::OkStatus();
+  const Tensor added = std::exchange(dy_addend, Tensor{});
   const bool has_relu = HasRelu(i);
   if (has_relu || (tail.has_value() && i + 1 == size())) {
     LayerArgs with_tail = own;
+    TailGradient gradient = has_relu ? TailGradient{} : *tail;
     if (has_relu) with_tail.dy = ArgsOf(i + 1, args, true).dy;
+    if (!added.empty()) {
+      gradient.dy_addend = added;
+      gradient.dz = own.dy;  // where it is without the fusion
+    }
     RETURN_IF_ERROR(Call(i, "Backward", [&](Layer&) {
-      return chained.tail_fusion->BackwardWithTail(with_tail, has_relu ? TailGradient{} : *tail);
+      return chained.tail_fusion->BackwardWithTail(with_tail, gradient);
     }));
     RETURN_IF_ERROR(ShowBackward(i, {own.dx}));
     return ShowBackward(i, own.gradients);
   }
   if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
-  const bool is_plain = i > 0 || dx_addend.empty();
+  const SumFusion::BackwardSums sums = {.dx_addend = i == 0 ? dx_addend : Tensor{},
+                                        .dy_addend = added,
+                                        .defers_dx_sum = DefersDxSum(i, args)};
   RETURN_IF_ERROR(CallBackward(
       i, "Backward", LastUse::kBackwardInput, own, [&](Layer& layer, const LayerArgs& given) {
-        return is_plain ? layer.Backward(given) : chained.fusion->BackwardFused(given, dx_addend);
+        return sums.empty() ? layer.Backward(given) : chained.fusion->BackwardFused(given, sums);
       }));
+  if (sums.defers_dx_sum) dy_addend = chained.fusion->DeferredAddend(own);
   RETURN_IF_ERROR(ShowLoss(i, own));
   RETURN_IF_ERROR(ShowBackward(i, {own.dx}));
   return ShowBackward(i, own.gradients);
+}
+
+// The layer before is the one that computes: a ReLU is done by the norm before it, and no pass of F
+// or sum of skips comes between.
+bool Sequential::DefersDxSum(int i, const LayerArgs& args) const {
+  const int first = FirstBackward(args);
+  if (i <= first || watch_ != nullptr || use_check_ != nullptr ||
+      !layers_[static_cast<size_t>(i)].abilities.defers_dx_sum || StartsSkip(i - 1)) {
+    return false;
+  }
+  const bool is_relu = i > 1 && HasRelu(i - 2);
+  const int before = is_relu ? i - 2 : i - 1;
+  const ChainedLayer& adds = layers_[static_cast<size_t>(before)];
+  if (adds.spec.is_frozen() || adds.recomputes) return false;
+  return is_relu ? adds.tail_fusion->adds_to_dy() && before > first : adds.abilities.adds_to_dy;
 }
 
 // For a last layer that computes the loss in B, and whose output is stored nowhere: the sum of
@@ -410,9 +441,10 @@ absl::Status Sequential::BackwardWeight(const LayerArgs& args, AfterLayer after_
 absl::Status Sequential::Backward(const LayerArgs& args, AfterLayer after_layer,
                                   const Tensor& dx_addend,
                                   const std::optional<TailGradient>& tail) const {
+  Tensor dy_addend;
   for (int i = size() - 1; i >= 0; --i) {
     if (i >= FirstBackward(args)) {
-      RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend, tail));
+      RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend, tail, dy_addend));
     }
     RETURN_IF_ERROR(after_layer(i));
   }

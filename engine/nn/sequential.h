@@ -64,6 +64,20 @@ class Sequential {
 
   // True if the last layer can also do what follows the chain.
   bool takes_tail() const { return layers_.back().tail_fusion != nullptr; }
+  // True if Backward with these arguments also takes the gradient of such a tail, and writes dz:
+  // the last layer does so on the way to its dx.
+  bool takes_tail_gradient(const LayerArgs& args) const {
+    return takes_tail() && size() - 1 > FirstBackward(args);
+  }
+  // True if Forward can leave the output to a chain whose last layer adds it (Tail::defers_y), and
+  // whether this is one that takes it.
+  bool defers_y() const { return takes_tail() && layers_.back().tail_fusion->defers_y(); }
+  bool takes_deferred_y() const {
+    return takes_tail() && layers_.back().tail_fusion->takes_deferred_y();
+  }
+  // Returns that output after such a Forward, as an addend.
+  Tail DeferredOutput(const LayerArgs& args) const;
+  bool tail_adds_to_dy() const { return takes_tail() && layers_.back().tail_fusion->adds_to_dy(); }
 
   // Shows the layers' results to `watch` from now on, until it is null. Those inside a layer are
   // not shown.
@@ -139,9 +153,14 @@ class Sequential {
   absl::Status ForwardAgain(int i, const LayerArgs& args, LayerArgs own) const;
   // Runs layer i's W.
   absl::Status BackwardWeightOf(int i, const LayerArgs& own) const;
-  // Runs both at once. `tail`: that of the last layer.
+  // Runs both at once. `tail`: that of the last layer. `dy_addend`: what the next layer has left to
+  // be added to this one's dy; then what this one leaves to the layer before.
   absl::Status BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
-                          const Tensor& dx_addend, const std::optional<TailGradient>& tail) const;
+                          const Tensor& dx_addend, const std::optional<TailGradient>& tail,
+                          Tensor& dy_addend) const;
+  // Returns whether layer i's Backward leaves the sum that ends it to the layer before, which reads
+  // dx anyway: unless someone else sees what is between them.
+  bool DefersDxSum(int i, const LayerArgs& args) const;
   // Shows what layer i has produced in F.
   absl::Status ShowForward(int i, const LayerArgs& own) const;
   absl::Status ShowLoss(int i, const LayerArgs& own) const;

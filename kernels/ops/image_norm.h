@@ -40,23 +40,41 @@ struct ImageNormTensors {
   Tensor y;
 };
 
+// Another norm of the same shape, apart from x and y.
+struct OtherImageNorm {
+  Tensor gamma, beta;
+  Tensor mean, variance;
+  float epsilon = 0.0F;
+};
+
 // Operations that follow the norm in the same pass over memory; the bits are those of separate
 // operations:
 //   y = relu(round(norm) + addend), rounded
 struct ImageNormTail {
   Tensor addend;          // (N, C, A); empty: none
   bool has_relu = false;  // otherwise relu(z) is z
+  // Unless its mean is empty, the addend is the x of this norm, and its rounded result is added.
+  // Empty unless ImageNormOp::norms_addend().
+  OtherImageNorm addend_norm;
 };
 
 // How the gradient comes back through an ImageNormTail.
 struct ImageNormTailGradient {
   // True if dy is the gradient of a ReLU's result: where that is not above 0, dy counts as 0.
   bool has_relu = false;
+  // Added to dy before all else, and the sum rounded, by Backward and BackwardAndCollect alone; if
+  // not empty, neither are dz and dx, and ImageNormOp::adds_to_dy() is true. May be dz.
+  Tensor dy_addend;
   // The result of the ReLU. Empty: there was no addend, and it is recomputed from x.
   Tensor y;
   // The part of dy that passes the ReLU: the gradient of the addend. Written, if there is a ReLU,
   // unless empty; may be dy.
   Tensor dz;
+};
+
+// What Collect adds to, (S) each.
+struct ImageNormAverages {
+  Tensor mean, variance;
 };
 
 // Batch normalization (Ioffe & Szegedy 2015) and group normalization (Wu & He 2018):
@@ -83,6 +101,14 @@ class ImageNormOp : public Operation {
   virtual absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
                              const ImageNormTail& tail) = 0;
 
+  // Returns whether Forward and Apply take the norm of an addend, and Statistics may be called.
+  virtual bool norms_addend() const { return false; }
+  // Computes `mean` and `variance` as Forward does, and nothing else.
+  virtual absl::Status Statistics(Stream& /*stream*/, const ImageNormTensors& /*tensors*/,
+                                  std::byte* /*workspace*/) {
+    return absl::UnimplementedError("image norm: statistics alone");
+  }
+
   // Computes dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set.
   // `dx` may be `dy`, here and below, if that is not tail.dz. `tensors` are those of Forward; y is
   // not read, and beta only if the ReLU is recomputed.
@@ -99,6 +125,9 @@ class ImageNormOp : public Operation {
                                       const Tensor& dbeta, bool accumulate,
                                       std::byte* workspace) = 0;
 
+  // Returns whether Backward can add to the gradient of a ReLU's result what it would take a pass
+  // over memory to add.
+  virtual bool adds_to_dy() const { return false; }
   // Returns whether Backward is faster than the two calls above one after the other.
   virtual bool shares_backward() const { return false; }
   // Does both, faster on devices that can compute both sums at once; the bits are the same.
@@ -110,6 +139,21 @@ class ImageNormOp : public Operation {
     const absl::Status status =
         BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace);
     return status.ok() ? BackwardInput(stream, dy, tensors, tail, dx, workspace) : status;
+  }
+
+  // Does the same as Backward, or BackwardWeight if dx is empty, and then as Collect, in fewer
+  // passes on devices where a small one takes long to start.
+  virtual absl::Status BackwardAndCollect(Stream& stream, const Tensor& dy,
+                                          const ImageNormTensors& tensors,
+                                          const ImageNormTailGradient& tail, const Tensor& dx,
+                                          const Tensor& dgamma, const Tensor& dbeta,
+                                          const ImageNormAverages& to, bool accumulate,
+                                          std::byte* workspace) {
+    const absl::Status status =
+        dx.empty() ? BackwardWeight(stream, dy, tensors, tail, dgamma, dbeta, accumulate, workspace)
+                   : Backward(stream, dy, tensors, tail, dx, dgamma, dbeta, accumulate, workspace);
+    if (!status.ok()) return status;
+    return Collect(stream, tensors.mean, tensors.variance, to.mean, to.variance, accumulate);
   }
 
   // Computes to_mean = mean and to_variance = variance M / (M - 1), the unbiased estimate from the

@@ -22,6 +22,9 @@ class SumFusion {
     bool adds_to_x = false;
     bool defers_sum = false;  // Forward ends by adding x to y, and can leave that to the next layer
     bool adds_to_dx = false;  // BackwardInput and Backward end by adding `dx_addend` to dx
+    // Backward ends by adding a tensor to dx, and can leave that to the layer before.
+    bool defers_dx_sum = false;
+    bool adds_to_dy = false;  // Backward can begin by adding `dy_addend` to dy
   };
   virtual Abilities abilities() const = 0;
 
@@ -33,8 +36,21 @@ class SumFusion {
   // Runs Layer::BackwardInput, then dx += dx_addend, which may be dy. If that is not empty, neither
   // is dx.
   virtual absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) = 0;
+  // The sums of a Backward.
+  struct BackwardSums {
+    Tensor dx_addend;  // as above
+    // First dy += dy_addend, rounded, which may destroy both. Empty: nothing is added.
+    Tensor dy_addend;
+    // dx is complete only with DeferredAddend, which the layer before adds: it does so at once, and
+    // until then nothing else is written to the workspace and the gradient stash.
+    bool defers_dx_sum = false;
+
+    bool empty() const { return dx_addend.empty() && dy_addend.empty() && !defers_dx_sum; }
+  };
   // Does the same for Layer::Backward.
-  virtual absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) = 0;
+  virtual absl::Status BackwardFused(const LayerArgs& args, const BackwardSums& sums) = 0;
+  // Returns what such a Backward has left to be added to dx, in the workspace or gradient stash.
+  virtual Tensor DeferredAddend(const LayerArgs& /*args*/) const { return {}; }
 };
 
 }  // namespace stagecoach::engine

@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "engine/nn/layer.h"
+#include "kernels/ops/image_norm.h"
 
 namespace stagecoach::engine {
 
@@ -10,6 +11,10 @@ namespace stagecoach::engine {
 struct Tail {
   Tensor addend;  // y += addend; empty: none. May be in the memory of y.
   bool has_relu = false;
+  // Unless its mean is empty, the addend has yet to pass this norm: see DeferredNorm.
+  kernels::OtherImageNorm addend_norm = {};
+  // y, without a sum or a ReLU, is left to the layer that adds it: see ForwardDeferred.
+  bool defers_y = false;
 
   bool empty() const { return addend.empty() && !has_relu; }
 };
@@ -19,6 +24,9 @@ struct TailGradient {
   // The ReLU's output. Empty: there was no addend, and the output need not be in memory any more.
   Tensor y;
   Tensor dz;  // the part of dy that passes the ReLU: written unless empty
+  // Added to dy first, and the sum rounded; then dz is not empty. May be dz. Empty unless
+  // TailFusion::adds_to_dy().
+  Tensor dy_addend;
 };
 
 // Layers that can do what follows them as they write y: saves writing and reading that once more.
@@ -37,6 +45,16 @@ class TailFusion {
   // Runs Layer::Backward; dy is the gradient of the tail's ReLU output. dx may be dy if dz is
   // empty.
   virtual absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) = 0;
+  virtual bool adds_to_dy() const { return false; }
+
+  // Whether the layer is a norm that can leave the pass that writes y to another layer, whose tail
+  // adds it; and whether it is such another layer.
+  virtual bool defers_y() const { return false; }
+  virtual bool takes_deferred_y() const { return false; }
+  // Does all of Layer::Forward but write y.
+  virtual absl::Status ForwardDeferred(const LayerArgs& args) { return ForwardWithTail(args, {}); }
+  // Returns how y follows from x after ForwardDeferred with the same arguments.
+  virtual kernels::OtherImageNorm DeferredNorm(const LayerArgs& /*args*/) const { return {}; }
 };
 
 // Implemented next to Layer by a layer that is nothing but an activation.

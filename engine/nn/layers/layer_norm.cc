@@ -76,10 +76,10 @@ class LayerNormLayer final : public Layer, public SumFusion, public PlainNorm {
 
   absl::Status Backward(const LayerArgs& args) override { return BackwardFused(args, {}); }
 
-  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
+  absl::Status BackwardFused(const LayerArgs& args, const BackwardSums& sums) override {
     if (args.dx.empty()) return BackwardWeight(args);
     return op_->Backward(args.stream, args.dy, args.x, args.parameters[0], Statistics(args),
-                         dx_addend, args.dx, args.gradients[0], BetaOf(args.gradients),
+                         sums.dx_addend, args.dx, args.gradients[0], BetaOf(args.gradients),
                          args.accumulate, args.workspace);
   }
 

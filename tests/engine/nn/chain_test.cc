@@ -48,7 +48,9 @@ class Listener final : public Layer, public SumFusion {
   absl::Status BackwardInputFused(const LayerArgs&, const Tensor&) override {
     return absl::OkStatus();
   }
-  absl::Status BackwardFused(const LayerArgs&, const Tensor&) override { return absl::OkStatus(); }
+  absl::Status BackwardFused(const LayerArgs&, const BackwardSums&) override {
+    return absl::OkStatus();
+  }
 
  private:
   const Abilities abilities_;

@@ -159,7 +159,8 @@ std::string NameOf(const ConvolutionShape& s) {
 }
 
 // A single number; images of one pixel; kernels as large as the image, and larger; strides with a
-// remainder; channels that fill the library's blocks, and do not; groups, down to one channel each;
+// remainder; channels that fill the library's blocks, and do not; weights that fill some blocks of
+// threads and a part of one; rows that are cut into parts; groups, down to one channel each;
 // samples that form tasks of several, and a prime number of them.
 INSTANTIATE_OP_TEST_ON(::stagecoach::testing::ProductBackends(), Convolution, NameOf,
                        ::testing::Values(ConvolutionShape{}, ConvolutionShape{3, 5, 1, 1, 7},
@@ -173,7 +174,9 @@ INSTANTIATE_OP_TEST_ON(::stagecoach::testing::ProductBackends(), Convolution, Na
                                          ConvolutionShape{13, 3, 9, 8, 16, 7, 2, 3},
                                          ConvolutionShape{2, 4, 6, 70, 8, 3, 1, 1, 1, false},
                                          ConvolutionShape{1, 1, 40, 40, 8, 32, 8, 4},
+                                         ConvolutionShape{1, 4, 3, 900, 8, 3, 1, 1, 1, false},
                                          ConvolutionShape{10, 20, 4, 4, 128, 3, 1, 1, 1, false},
+                                         ConvolutionShape{2, 24, 4, 4, 40, 3, 1, 1, 1, false},
                                          ConvolutionShape{2, 4, 5, 5, 6, 3, 1, 1, 2},
                                          ConvolutionShape{3, 32, 6, 6, 32, 3, 1, 1, 32, false}));
 

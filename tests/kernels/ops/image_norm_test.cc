@@ -117,16 +117,16 @@ class ImageNorm : public OpTest<ImageNormShape> {
             .gamma = bench.Operand(channels(), AsFloats(gamma_)),
             .beta = bench.Operand(channels(), AsFloats(beta_))};
   }
+  static Tensor From(float start, const Shape& shape, OpBench& bench) {
+    return bench.Sums(shape, std::vector<float>(static_cast<size_t>(shape.elements()), start),
+                      start != 0.0F);
+  }
 
  private:
   Vector Operand(int64_t elements, uint64_t stream, float scale = 1.0F, float shift = 0.0F) const {
     std::vector<float> values = RandomNormal(elements, stream);
     for (float& value : values) value = scale * value + shift;
     return ToDouble(Rounded(values));
-  }
-  static Tensor From(float start, const Shape& shape, OpBench& bench) {
-    return bench.Sums(shape, std::vector<float>(static_cast<size_t>(shape.elements()), start),
-                      start != 0.0F);
   }
 };
 
@@ -262,6 +262,40 @@ TEST_P(ImageNorm, CollectsTheMeanAndTheUnbiasedVariance) {
   }
 }
 
+TEST_P(ImageNorm, BackwardAndCollectHasTheBitsOfBoth) {
+  if (n_ == 1) return;
+  for (const float start : {0.0F, 2.0F}) {
+    const auto apart = Backward(start, /*together=*/true);
+    const auto collected = Collect(start);
+    for (const bool has_dx : {false, true}) {
+      const auto results = ResultsAtAnyAddress([&](OpBench& bench) {
+        ImageNormOp& op = bench.Create(shape());
+        ImageNormTensors tensors = Operands(bench);
+        tensors.mean = bench.Floats(sets(), mean_);
+        tensors.variance = bench.Floats(sets(), variance_);
+        const Tensor dy = bench.Operand(bench.Images(all()), AsFloats(dy_));
+        const Tensor dx = has_dx ? bench.Result(bench.Images(all())) : Tensor{};
+        const Tensor dgamma = From(start, channels(), bench),
+                     dbeta = From(start, channels(), bench);
+        const ImageNormAverages to = {From(start, sets(), bench), From(start, sets(), bench)};
+        std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+        bench.Run([&](Stream& stream) {
+          return op.BackwardAndCollect(stream, dy, tensors, {}, dx, dgamma, dbeta, to,
+                                       start != 0.0F, workspace);
+        });
+        return std::array{dgamma, dbeta, to.mean, to.variance, has_dx ? dx : dgamma};
+      });
+      EXPECT_THAT(results[0], HasTheBitsOf(apart[1]));
+      EXPECT_THAT(results[1], HasTheBitsOf(apart[2]));
+      EXPECT_THAT(results[2], HasTheBitsOf(collected[0]));
+      EXPECT_THAT(results[3], HasTheBitsOf(collected[1]));
+      if (has_dx) {
+        EXPECT_THAT(results[4], HasTheBitsOf(apart[0]));
+      }
+    }
+  }
+}
+
 // The cases include y in the memory of x, or of the addend.
 TEST_P(ImageNorm, ForwardWithATailHasTheBitsOfItsOperations) {
   struct Steps {
@@ -349,6 +383,87 @@ TEST_P(ImageNorm, BackwardThroughAReluHasTheBitsOfItsOperations) {
       EXPECT_THAT(results[i + 1], HasTheBitsOf(results[i]))
           << "result " << i << ", " << way.by_y << way.writes_dz << way.together;
     }
+  }
+}
+
+// The addend may be in the memory of dz.
+TEST_P(ImageNorm, BackwardAddsToDyWithTheBitsOfASumBefore) {
+  for (const bool by_y : {false, true}) {
+    for (const bool in_place : {false, true}) {
+      const auto results = ResultsAtAnyAddress([&](OpBench& bench) {
+        ImageNormOp& op = bench.Create(shape());
+        EXPECT_EQ(op.adds_to_dy(), !backend().is_cpu);
+        const Shape images = bench.Images(all());
+        ImageNormTensors tensors = Operands(bench);
+        tensors.mean = bench.Floats(sets(), mean_);
+        tensors.variance = bench.Floats(sets(), variance_);
+        tensors.y = bench.Result(images);
+        const Tensor dy = bench.Operand(images, AsFloats(dy_));
+        const Tensor addend = bench.Operand(images, AsFloats(x_));
+        const Tensor sum = bench.Result(images), dz_apart = bench.Result(images);
+        const Tensor dx_apart = bench.Result(images), dx = bench.Result(images);
+        const Tensor dz = in_place ? addend : bench.Result(images);
+        std::array<Tensor, 4> sums;  // dgamma and dbeta of both
+        for (Tensor& each : sums) each = bench.ResultOf(DType::kFloat32, channels());
+        std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+        bench.Run([&](Stream& stream) -> absl::Status {
+          RETURN_IF_ERROR(op.Apply(stream, tensors, {.has_relu = true}));
+          RETURN_IF_ERROR(bench.ops().elementwise().Add(stream, dy, addend, sum));
+          ImageNormTailGradient tail = {
+              .has_relu = true, .y = by_y ? tensors.y : Tensor{}, .dz = dz_apart};
+          RETURN_IF_ERROR(op.Backward(stream, sum, tensors, tail, dx_apart, sums[0], sums[1], false,
+                                      workspace));
+          tail.dz = dz;
+          if (op.adds_to_dy()) tail.dy_addend = addend;
+          return op.Backward(stream, op.adds_to_dy() ? dy : sum, tensors, tail, dx, sums[2],
+                             sums[3], false, workspace);
+        });
+        return std::array{dx_apart, dx, dz_apart, dz, sums[0], sums[2], sums[1], sums[3]};
+      });
+      for (size_t i = 0; i < results.size(); i += 2) {
+        EXPECT_THAT(results[i + 1], HasTheBitsOf(results[i]))
+            << "result " << i << ", " << by_y << in_place;
+      }
+    }
+  }
+}
+
+TEST_P(ImageNorm, TheNormOfAnAddendHasTheBitsOfApplyingItBefore) {
+  for (const bool has_relu : {false, true}) {
+    const auto [y, fused, mean, mean_alone] = ResultsAtAnyAddress([&](OpBench& bench) {
+      ImageNormOp& op = bench.Create(shape());
+      ImageNormTensors main = Operands(bench), other = Operands(bench), alone = Operands(bench);
+      other.x = bench.Operand(bench.Images(all()), AsFloats(dy_));
+      other.gamma = main.beta;
+      for (ImageNormTensors* const each : {&main, &other, &alone}) {
+        each->mean = bench.ResultOf(DType::kFloat32, sets());
+        each->variance = bench.ResultOf(DType::kFloat32, sets());
+        each->y = bench.Result(bench.Images(all()));
+      }
+      ImageNormTensors in_place = main;
+      in_place.y = bench.Result(bench.Images(all()));
+      std::byte* const workspace = bench.Workspace(op.workspace_bytes());
+      bench.Run([&](Stream& stream) -> absl::Status {
+        RETURN_IF_ERROR(op.Forward(stream, other, {}, workspace));
+        RETURN_IF_ERROR(op.Forward(stream, main, {other.y, has_relu}, workspace));
+        if (!op.norms_addend()) {
+          RETURN_IF_ERROR(op.Forward(stream, alone, {}, workspace));
+          return op.Apply(stream, in_place, {other.y, has_relu});
+        }
+        RETURN_IF_ERROR(op.Statistics(stream, alone, workspace));
+        return op.Apply(stream, in_place,
+                        {.addend = other.x,
+                         .has_relu = has_relu,
+                         .addend_norm = {.gamma = other.gamma,
+                                         .beta = other.beta,
+                                         .mean = other.mean,
+                                         .variance = other.variance,
+                                         .epsilon = shape().epsilon}});
+      });
+      return std::array{main.y, in_place.y, main.mean, alone.mean};
+    });
+    EXPECT_THAT(fused, HasTheBitsOf(y)) << has_relu;
+    EXPECT_THAT(mean_alone, HasTheBitsOf(mean));
   }
 }
 

@@ -45,10 +45,11 @@ std::string NameOf(const TransposeShape& s) {
   return absl::StrCat(s.matrices, "x", s.rows, "x", s.columns);
 }
 
-// Few rows, few columns, whole tiles and partial ones.
+// Few rows and few columns, in vectors too; whole tiles and partial ones.
 INSTANTIATE_OP_TEST(Transposition, NameOf, TransposeShape{}, TransposeShape{3, 3, 70},
                     TransposeShape{2, 70, 5}, TransposeShape{3, 3, 1030},
-                    TransposeShape{2, 1025, 15}, TransposeShape{2, 32, 64},
+                    TransposeShape{2, 1025, 15}, TransposeShape{2, 3, 1048},
+                    TransposeShape{2, 536, 4}, TransposeShape{2, 32, 64},
                     TransposeShape{3, 33, 17});
 
 TEST(TransposeRefusal, IsAnInvalidArgument) {

@@ -93,8 +93,8 @@ class Conv2dLayer final : public Layer, public SumFusion {
                               args.workspace);
   }
 
-  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
-    RETURN_IF_ERROR(BackwardInputFused(args, dx_addend));
+  absl::Status BackwardFused(const LayerArgs& args, const BackwardSums& sums) override {
+    RETURN_IF_ERROR(BackwardInputFused(args, sums.dx_addend));
     return BackwardWeight(args);
   }
 

@@ -24,7 +24,8 @@ class ImageNormLayer : public Layer, public TailFusion {
   absl::Status Forward(const LayerArgs& args) override { return ForwardWithTail(args, {}); }
 
   absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
-    return op_->Forward(args.stream, TensorsOf(args), {tail.addend, tail.has_relu}, args.workspace);
+    return op_->Forward(args.stream, TensorsOf(args),
+                        {tail.addend, tail.has_relu, tail.addend_norm}, args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
@@ -40,10 +41,23 @@ class ImageNormLayer : public Layer, public TailFusion {
   absl::Status Backward(const LayerArgs& args) override { return WholeBackward(args, {}); }
 
   absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) override {
-    return WholeBackward(args, {.has_relu = true, .y = tail.y, .dz = tail.dz});
+    return WholeBackward(
+        args, {.has_relu = true, .dy_addend = tail.dy_addend, .y = tail.y, .dz = tail.dz});
   }
+  bool adds_to_dy() const override { return op_->adds_to_dy(); }
 
  protected:
+  virtual absl::Status WholeBackward(const LayerArgs& args,
+                                     const kernels::ImageNormTailGradient& tail) {
+    const kernels::ImageNormTensors tensors = TensorsOf(args);
+    if (args.dx.empty()) {
+      return op_->BackwardWeight(args.stream, args.dy, tensors, tail, args.gradients[0],
+                                 args.gradients[1], args.accumulate, args.workspace);
+    }
+    return op_->Backward(args.stream, args.dy, tensors, tail, args.dx, args.gradients[0],
+                         args.gradients[1], args.accumulate, args.workspace);
+  }
+
   absl::StatusOr<LayerSpec> PrepareNorm(const char* name, const LayerContext& context) {
     ASSIGN_OR_RETURN(const Image image, ImageOf(name, context));
     const kernels::ImageNormShape shape = {context.rows, image.channels, image.area(), groups_,
@@ -96,18 +110,9 @@ class ImageNormLayer : public Layer, public TailFusion {
     return TensorsOf(args, Mean(args), Variance(args));
   }
   kernels::ImageNormOp& op() const { return *op_; }
+  float epsilon() const { return epsilon_; }
 
  private:
-  absl::Status WholeBackward(const LayerArgs& args, const kernels::ImageNormTailGradient& tail) {
-    const kernels::ImageNormTensors tensors = TensorsOf(args);
-    if (args.dx.empty()) {
-      return op_->BackwardWeight(args.stream, args.dy, tensors, tail, args.gradients[0],
-                                 args.gradients[1], args.accumulate, args.workspace);
-    }
-    return op_->Backward(args.stream, args.dy, tensors, tail, args.dx, args.gradients[0],
-                         args.gradients[1], args.accumulate, args.workspace);
-  }
-
   int64_t StatisticBytes() const {
     return partition::AlignTensor(kernels::Float32(nullptr, statistics_).bytes());
   }
@@ -149,28 +154,38 @@ class BatchNormLayer final : public ImageNormLayer {
   absl::Status ForwardWithTail(const LayerArgs& args, const Tail& tail) override {
     if (args.call.is_training) return ImageNormLayer::ForwardWithTail(args, tail);
     return op().Apply(args.stream, TensorsOf(args, args.parameters[2], args.parameters[3]),
-                      {tail.addend, tail.has_relu});
+                      {tail.addend, tail.has_relu, tail.addend_norm});
+  }
+
+  bool defers_y() const override { return op().norms_addend(); }
+  bool takes_deferred_y() const override { return op().norms_addend(); }
+
+  absl::Status ForwardDeferred(const LayerArgs& args) override {
+    if (!args.call.is_training) return absl::OkStatus();
+    return op().Statistics(args.stream, TensorsOf(args), args.workspace);
+  }
+
+  kernels::OtherImageNorm DeferredNorm(const LayerArgs& args) const override {
+    const bool is_training = args.call.is_training;
+    return {.gamma = args.parameters[0],
+            .beta = args.parameters[1],
+            .mean = is_training ? Mean(args) : args.parameters[2],
+            .variance = is_training ? Variance(args) : args.parameters[3],
+            .epsilon = epsilon()};
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     RETURN_IF_ERROR(ImageNormLayer::BackwardWeight(args));
-    return Collect(args);
-  }
-
-  absl::Status Backward(const LayerArgs& args) override {
-    RETURN_IF_ERROR(ImageNormLayer::Backward(args));
-    return Collect(args);
-  }
-
-  absl::Status BackwardWithTail(const LayerArgs& args, const TailGradient& tail) override {
-    RETURN_IF_ERROR(ImageNormLayer::BackwardWithTail(args, tail));
-    return Collect(args);
+    return op().Collect(args.stream, Mean(args), Variance(args), args.gradients[2],
+                        args.gradients[3], args.accumulate);
   }
 
  private:
-  absl::Status Collect(const LayerArgs& args) {
-    return op().Collect(args.stream, Mean(args), Variance(args), args.gradients[2],
-                        args.gradients[3], args.accumulate);
+  absl::Status WholeBackward(const LayerArgs& args,
+                             const kernels::ImageNormTailGradient& tail) override {
+    return op().BackwardAndCollect(
+        args.stream, args.dy, TensorsOf(args), tail, args.dx, args.gradients[0], args.gradients[1],
+        {args.gradients[2], args.gradients[3]}, args.accumulate, args.workspace);
   }
 
   const float momentum_;

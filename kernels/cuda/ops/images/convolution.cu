@@ -1,8 +1,12 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/images/convolution_kernels.h"
 
@@ -70,6 +74,92 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Without padding, and if a thread has a whole window, the windows of a block's threads follow one
+// another with channels first. They pass through shared memory, so that neighboring threads read
+// and write neighbors on both sides: otherwise each store of a warp goes to as many sectors of
+// memory as it has threads.
+// Most such kernels are so short that divisions of 64 bits would be a good part of their time.
+bool IsDense(const WeightOrderArguments& args) {
+  constexpr int64_t kMostWindows = int64_t{1} << 31;
+  return args.window <= kWindowPart && args.padded_inputs == args.inputs &&
+         args.padded_outputs == args.outputs && args.outputs * args.inputs < kMostWindows;
+}
+
+struct DenseTile {
+  int window;
+  int64_t first;  // of the block's numbers in the array with channels first
+  int count;
+  int64_t last;  // the first of the thread's numbers in the other, each `inputs` after the previous
+  int own;       // of the thread; all or none
+};
+__device__ DenseTile TileOf(const WeightOrderArguments& args) {
+  const auto inputs = static_cast<unsigned>(args.inputs);
+  const unsigned windows = static_cast<unsigned>(args.outputs) * inputs;
+  const unsigned begin = blockIdx.x * kThreads, thread = begin + threadIdx.x;
+  const unsigned left = windows - begin, output = thread / inputs;
+  DenseTile tile;
+  tile.window = static_cast<int>(args.window);
+  tile.first = int64_t{begin} * tile.window;
+  tile.count = static_cast<int>(left < kThreads ? left : kThreads) * tile.window;
+  tile.last = static_cast<int64_t>(output) * tile.window * inputs + (thread - output * inputs);
+  tile.own = threadIdx.x < left ? tile.window : 0;
+  return tile;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    DenseLastKernel(const WeightOrderArguments args, const T* first, T* last) {
+  T* const windows = SharedMemory<T>();
+  const DenseTile tile = TileOf(args);
+  T own[kWindowPart];
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    if (i < tile.count) own[k] = first[tile.first + i];
+  }
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    if (i < tile.count) windows[i] = own[k];
+  }
+  __syncthreads();
+  T* const to = last + tile.last;
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k >= tile.own) break;
+    to[k * args.inputs] = windows[static_cast<int>(threadIdx.x) * tile.window + k];
+  }
+}
+
+template <bool kAccumulate>
+__global__ void __launch_bounds__(kThreads)
+    DenseFirstKernel(const WeightOrderArguments args, const float* last, float* first) {
+  float* const windows = SharedMemory<float>();
+  const DenseTile tile = TileOf(args);
+  const float* const from = last + tile.last;
+  float own[kWindowPart];
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k < tile.own) own[k] = from[k * args.inputs];
+  }
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    if (k < tile.own) windows[static_cast<int>(threadIdx.x) * tile.window + k] = own[k];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kWindowPart; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    if (i >= tile.count) break;
+    float* const to = first + tile.first + i;
+    *to = kAccumulate ? *to + windows[i] : windows[i];
+  }
+}
+
+size_t DenseBytes(const WeightOrderArguments& args, size_t element_bytes) {
+  return static_cast<size_t>(kThreads * args.window) * element_bytes;
+}
+
 // A thread has N neighbors of `to`.
 template <typename From, typename To, int N>
 __global__ void __launch_bounds__(kThreads)
@@ -110,7 +200,9 @@ cudaError_t LaunchChannelsLast(cudaStream_t stream, ElementType type,
   const dim3 blocks(BlocksOf(PartsOf(arguments)));
   const auto launch = [&](auto element) {
     using T = decltype(element);
-    return Launch(ChannelsLastKernel<T>, blocks, dim3(kThreads), 0, stream, arguments,
+    const bool is_dense = IsDense(arguments);
+    return Launch(is_dense ? DenseLastKernel<T> : ChannelsLastKernel<T>, blocks, dim3(kThreads),
+                  is_dense ? DenseBytes(arguments, sizeof(T)) : 0, stream, arguments,
                   static_cast<const T*>(first), static_cast<T*>(last));
   };
   return type == ElementType::kFloat32 ? launch(float{}) : launch(__nv_bfloat16{});
@@ -118,9 +210,14 @@ cudaError_t LaunchChannelsLast(cudaStream_t stream, ElementType type,
 
 cudaError_t LaunchChannelsFirst(cudaStream_t stream, const WeightOrderArguments& arguments,
                                 const float* last, float* first, bool accumulate) {
-  return Launch(accumulate ? ChannelsFirstKernel<true> : ChannelsFirstKernel<false>,
-                dim3(BlocksOf(PartsOf(arguments))), dim3(kThreads), 0, stream, arguments, last,
-                first);
+  const dim3 blocks(BlocksOf(PartsOf(arguments)));
+  if (IsDense(arguments)) {
+    return Launch(accumulate ? DenseFirstKernel<true> : DenseFirstKernel<false>, blocks,
+                  dim3(kThreads), DenseBytes(arguments, sizeof(float)), stream, arguments, last,
+                  first);
+  }
+  return Launch(accumulate ? ChannelsFirstKernel<true> : ChannelsFirstKernel<false>, blocks,
+                dim3(kThreads), 0, stream, arguments, last, first);
 }
 
 cudaError_t LaunchCopyColumns(cudaStream_t stream, const CopyColumnsArguments& arguments) {

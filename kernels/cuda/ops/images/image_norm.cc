@@ -24,13 +24,22 @@ class CudaImageNorm final : public ImageNormOp {
 
   absl::Status Forward(Stream& stream, const ImageNormTensors& tensors, const ImageNormTail& tail,
                        std::byte* workspace) override {
+    RETURN_IF_ERROR(Statistics(stream, tensors, workspace));
     ImageNormArguments arguments = ArgumentsOf(tensors, tail);
+    arguments.starts_early = starts_early_;
+    return CudaStatus(LaunchImageNormApply(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormApply");
+  }
+
+  bool norms_addend() const override { return true; }
+
+  absl::Status Statistics(Stream& stream, const ImageNormTensors& tensors,
+                          std::byte* workspace) override {
+    ImageNormArguments arguments = ArgumentsOf(tensors, {});
     arguments.workspace = reinterpret_cast<float*>(workspace);
     arguments.starts_early = starts_early_;
-    RETURN_IF_ERROR(
-        CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
-                   "LaunchImageNormStatistics"));
-    return Apply(stream, tensors, tail);
+    return CudaStatus(LaunchImageNormStatistics(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormStatistics");
   }
 
   absl::Status Apply(Stream& stream, const ImageNormTensors& tensors,
@@ -43,46 +52,44 @@ class CudaImageNorm final : public ImageNormOp {
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                              const ImageNormTailGradient& tail, const Tensor& dx,
                              std::byte* workspace) override {
-    return Backward(stream, dy, tensors, tail, dx, {}, {}, false, workspace);
+    return RunBackward(stream, dy, tensors, tail, dx, {}, {}, {}, false, workspace);
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                               const ImageNormTailGradient& tail, const Tensor& dgamma,
                               const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
-    return Backward(stream, dy, tensors, {.has_relu = tail.has_relu, .y = tail.y}, {}, dgamma,
-                    dbeta, accumulate, workspace);
+    return RunBackward(stream, dy, tensors, {.has_relu = tail.has_relu, .y = tail.y}, {}, dgamma,
+                       dbeta, {}, accumulate, workspace);
   }
+
+  bool adds_to_dy() const override { return true; }
 
   bool shares_backward() const override { return true; }
 
   absl::Status Backward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
                         const ImageNormTailGradient& tail, const Tensor& dx, const Tensor& dgamma,
                         const Tensor& dbeta, bool accumulate, std::byte* workspace) override {
-    const ImageNormBackwardArguments arguments = {.extents = extents(),
-                                                  .epsilon = shape_.epsilon,
-                                                  .dy = dy.data,
-                                                  .x = tensors.x.data,
-                                                  .gamma = tensors.gamma.data,
-                                                  .beta = tensors.beta.data,
-                                                  .mean = tensors.mean.f32(),
-                                                  .variance = tensors.variance.f32(),
-                                                  .has_relu = tail.has_relu,
-                                                  .y = tail.y.data,
-                                                  .dz = tail.dz.data,
-                                                  .dx = dx.data,
-                                                  .dgamma = dgamma.f32(),
-                                                  .dbeta = dbeta.f32(),
-                                                  .accumulate = accumulate,
-                                                  .workspace = reinterpret_cast<float*>(workspace)};
-    return CudaStatus(LaunchImageNormBackward(AsCuda(stream).compute(), type_, arguments),
-                      "LaunchImageNormBackward");
+    return RunBackward(stream, dy, tensors, tail, dx, dgamma, dbeta, {}, accumulate, workspace);
+  }
+
+  absl::Status BackwardAndCollect(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                                  const ImageNormTailGradient& tail, const Tensor& dx,
+                                  const Tensor& dgamma, const Tensor& dbeta,
+                                  const ImageNormAverages& to, bool accumulate,
+                                  std::byte* workspace) override {
+    if (shape_.groups != 0) {
+      return ImageNormOp::BackwardAndCollect(stream, dy, tensors, tail, dx, dgamma, dbeta, to,
+                                             accumulate, workspace);
+    }
+    ImageNormTailGradient passed = tail;
+    if (dx.empty()) passed.dz = {};
+    return RunBackward(stream, dy, tensors, passed, dx, dgamma, dbeta, to, accumulate, workspace);
   }
 
   absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
                        const Tensor& to_mean, const Tensor& to_variance, bool accumulate) override {
-    const auto size = static_cast<float>(shape_.set_size());
     const ImageNormCollectArguments arguments = {.sets = shape_.sets(),
-                                                 .unbiased = size / (size - 1.0F),
+                                                 .unbiased = unbiased(),
                                                  .mean = mean.f32(),
                                                  .variance = variance.f32(),
                                                  .to_mean = to_mean.f32(),
@@ -96,6 +103,39 @@ class CudaImageNorm final : public ImageNormOp {
   ImageNormExtents extents() const {
     return {shape_.samples, shape_.channels, shape_.area, shape_.groups};
   }
+  float unbiased() const {
+    const auto size = static_cast<float>(shape_.set_size());
+    return size / (size - 1.0F);
+  }
+
+  absl::Status RunBackward(Stream& stream, const Tensor& dy, const ImageNormTensors& tensors,
+                           const ImageNormTailGradient& tail, const Tensor& dx,
+                           const Tensor& dgamma, const Tensor& dbeta, const ImageNormAverages& to,
+                           bool accumulate, std::byte* workspace) {
+    const ImageNormBackwardArguments arguments = {.extents = extents(),
+                                                  .epsilon = shape_.epsilon,
+                                                  .dy = dy.data,
+                                                  .x = tensors.x.data,
+                                                  .gamma = tensors.gamma.data,
+                                                  .beta = tensors.beta.data,
+                                                  .mean = tensors.mean.f32(),
+                                                  .variance = tensors.variance.f32(),
+                                                  .has_relu = tail.has_relu,
+                                                  .dy_addend = tail.dy_addend.data,
+                                                  .y = tail.y.data,
+                                                  .dz = tail.dz.data,
+                                                  .dx = dx.data,
+                                                  .dgamma = dgamma.f32(),
+                                                  .dbeta = dbeta.f32(),
+                                                  .accumulate = accumulate,
+                                                  .unbiased = to.mean.empty() ? 1.0F : unbiased(),
+                                                  .to_mean = to.mean.f32(),
+                                                  .to_variance = to.variance.f32(),
+                                                  .workspace = reinterpret_cast<float*>(workspace),
+                                                  .starts_early = starts_early_};
+    return CudaStatus(LaunchImageNormBackward(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchImageNormBackward");
+  }
 
   ImageNormArguments ArgumentsOf(const ImageNormTensors& tensors, const ImageNormTail& tail) const {
     return {.extents = extents(),
@@ -106,6 +146,11 @@ class CudaImageNorm final : public ImageNormOp {
             .mean = tensors.mean.f32(),
             .variance = tensors.variance.f32(),
             .addend = tail.addend.data,
+            .of_addend = {.epsilon = tail.addend_norm.epsilon,
+                          .gamma = tail.addend_norm.gamma.data,
+                          .beta = tail.addend_norm.beta.data,
+                          .mean = tail.addend_norm.mean.f32(),
+                          .variance = tail.addend_norm.variance.f32()},
             .has_relu = tail.has_relu,
             .y = tensors.y.data};
   }

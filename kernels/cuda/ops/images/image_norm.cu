@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(512)
     MergeColumnsKernel(const Arguments a, const ImageNormLayout layout) {
   // There is one segment, so a thread has few blocks.
   constexpr int kBlocks = kMostImageBlocks / kMostMergingTeams;
+  LetNextKernelStart();
   WaitForEarlierKernels();
   const PartialStatistics partial{a.workspace, layout.columns};
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -202,6 +203,8 @@ __global__ void __launch_bounds__(512)
 // Computes those of a group norm: a team has the columns of a group, in all blocks of a segment.
 __global__ void __launch_bounds__(kMaxTeamThreads)
     MergeGroupsKernel(const Arguments a, const ImageNormLayout layout) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t set = TeamRow();
   if (set >= layout.sets()) return;
   const PartialStatistics partial{a.workspace, layout.columns};
@@ -238,17 +241,15 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   a.variance[set] = rest / elements;
 }
 
-template <typename T>
-__device__ float RoundedTo(float value) {
-  return ToFloat(FromFloat<T>(value));
-}
-
-template <typename T, int N, bool kAdds, bool kRelu>
+// With kNorms, the addend is another norm's x.
+template <typename T, int N, bool kAdds, bool kRelu, bool kNorms = false>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     ApplyKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
   constexpr int kRows = kAdds ? kImageBatch / 2 : kImageBatch;
+  constexpr int kOthers = kNorms ? kHeld : 1;
+  WaitForEarlierKernels();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], shift[kHeld][N];
 #pragma unroll
@@ -261,6 +262,21 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       scale[k][i] = __fmul_rn(RstdOf(variance[i], a.epsilon), scale[k][i]);
+    }
+  }
+  float other_mean[kOthers][N], other_scale[kOthers][N], other_shift[kOthers][N];
+  if constexpr (kNorms) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      float variance[N];
+      part.ReadOfSets(a.of_addend.mean, k, other_mean[k]);
+      part.ReadOfSets(a.of_addend.variance, k, variance);
+      part.ReadOfChannels(a.of_addend.gamma, k, other_scale[k]);
+      part.ReadOfChannels(a.of_addend.beta, k, other_shift[k]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        other_scale[k][i] = __fmul_rn(RstdOf(variance[i], a.of_addend.epsilon), other_scale[k][i]);
+      }
     }
   }
   part.template ForEachStepBackwards<kRows>([&](int first) {
@@ -277,6 +293,10 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           values[i] = Normalized(values[i], mean[k][i], scale[k][i], shift[k][i]);
+          if constexpr (kNorms) {
+            others[i] = RoundedTo<T>(
+                Normalized(others[i], other_mean[k][i], other_scale[k][i], other_shift[k][i]));
+          }
           // Each operation rounds its result.
           if constexpr (kAdds) values[i] = __fadd_rn(RoundedTo<T>(values[i]), others[i]);
           if constexpr (kRelu)
@@ -291,15 +311,16 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 __global__ void __launch_bounds__(kImageThreads) CollectKernel(const ImageNormCollectArguments a) {
   const int64_t set = static_cast<int64_t>(blockIdx.x) * kImageThreads + threadIdx.x;
   if (set >= a.sets) return;
-  const float unbiased = __fmul_rn(a.variance[set], a.unbiased);
-  a.to_mean[set] = a.accumulate ? __fadd_rn(a.to_mean[set], a.mean[set]) : a.mean[set];
-  a.to_variance[set] = a.accumulate ? __fadd_rn(a.to_variance[set], unbiased) : unbiased;
+  CollectStatistics(a.mean[set], a.variance[set], a.unbiased, a.accumulate, a.to_mean[set],
+                    a.to_variance[set]);
 }
 
 // Returns whether a thread may read its columns at once.
 bool IsInVectors(const Arguments& a, int width) {
   return a.extents.channels % width == 0 &&
-         AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.addend, a.y);
+         AlignedForVectors(a.x, a.gamma, a.beta, a.mean, a.variance, a.addend, a.y) &&
+         AlignedForVectors(a.of_addend.gamma, a.of_addend.beta, a.of_addend.mean,
+                           a.of_addend.variance);
 }
 
 }  // namespace
@@ -319,8 +340,8 @@ cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type, con
   }
   const TeamLayout teams =
       LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);
-  return Launch(MergeGroupsKernel, teams.grid, teams.block, kMaxWarps * sizeof(float), stream, a,
-                layout);
+  return LaunchEarly(a.starts_early, MergeGroupsKernel, teams.grid, teams.block,
+                     kMaxWarps * sizeof(float), stream, a, layout);
 }
 
 cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type, const Arguments& a) {
@@ -330,10 +351,13 @@ cudaError_t LaunchImageNormApply(cudaStream_t stream, ElementType type, const Ar
     using T = decltype(element);
     constexpr int N = decltype(width)::value;
     const auto kernel =
-        a.addend != nullptr
+        a.of_addend.mean != nullptr
+            ? (a.has_relu ? ApplyKernel<T, N, true, true, true>
+                          : ApplyKernel<T, N, true, false, true>)
+        : a.addend != nullptr
             ? (a.has_relu ? ApplyKernel<T, N, true, true> : ApplyKernel<T, N, true, false>)
             : (a.has_relu ? ApplyKernel<T, N, false, true> : ApplyKernel<T, N, false, false>);
-    return Launch(kernel, layout.grid(), layout.threads, 0, stream, a, layout);
+    return LaunchEarly(a.starts_early, kernel, layout.grid(), layout.threads, 0, stream, a, layout);
   });
 }
 

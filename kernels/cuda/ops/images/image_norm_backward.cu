@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/device/early_start.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -102,12 +103,33 @@ struct Step {
   }
 };
 
-// Writes the sums of the block's rows, and dz unless it is null.
-template <typename T, int N, Mask kMask>
+// Adds the addend's rows of a step to those of dy, and rounds the sums.
+template <typename T, int N>
+__device__ void AddRows(const ImagePart<T, N>& part, const void* addend, int first,
+                        typename ImagePart<T, N>::Row (&dy)[kRows]) {
+  typename ImagePart<T, N>::Row addends[kRows];
+  part.Read(addend, first, addends);
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) {
+#pragma unroll
+    for (int k = 0; k < ImagePart<T, N>::kHeld; ++k) {
+      float sums[N], others[N];
+      Unpack<T, N>(dy[j].vectors[k], sums);
+      Unpack<T, N>(addends[j].vectors[k], others);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[i] = __fadd_rn(sums[i], others[i]);
+      dy[j].vectors[k] = Pack<T, N>(sums);
+    }
+  }
+}
+
+// Writes the sums of the block's rows, and dz unless it is null. With kAdds, dy is a sum.
+template <typename T, int N, Mask kMask, bool kAdds = false>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     SumsKernel(const Arguments a, const ImageNormLayout layout) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
+  LetNextKernelStart();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], beta[kHeld][N];
   float sum[kHeld][N] = {}, sum_rest[kHeld][N] = {};  // of dz and dz (x - mean)
@@ -126,7 +148,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     }
   }
   part.template ForEachStep<kRows>([&](int first) {
-    const Step<T, N, kMask> step(part, a, first);
+    Step<T, N, kMask> step(part, a, first);
+    if constexpr (kAdds) AddRows<T, N>(part, a.dy_addend, first, step.dy);
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
 #pragma unroll
@@ -174,10 +197,12 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
 }
 
 // Computes, from the sums of all blocks of rows, dbeta and dgamma, unless dgamma is null, and the
-// means of a batch norm's sets, unless they are null.
+// means of a batch norm's sets, unless they are null. Collects statistics, if requested.
 template <typename T>
 __global__ void __launch_bounds__(512)
     ColumnTotalsKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const bool exists = c < layout.columns;
   const float* const sums = a.workspace + c;
@@ -200,6 +225,10 @@ __global__ void __launch_bounds__(512)
     a.dbeta[c] = a.accumulate ? __fadd_rn(a.dbeta[c], all.first) : all.first;
     a.dgamma[c] = a.accumulate ? __fadd_rn(a.dgamma[c], all.second) : all.second;
   }
+  if (a.to_mean != nullptr) {
+    CollectStatistics(a.mean[c], a.variance[c], a.unbiased, a.accumulate, a.to_mean[c],
+                      a.to_variance[c]);
+  }
   if (means.g != nullptr) {
     const float gamma = ToFloat(static_cast<const T*>(a.gamma)[c]);
     const auto rows = static_cast<float>(layout.segment_rows);
@@ -213,6 +242,8 @@ __global__ void __launch_bounds__(512)
 template <typename T>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     GroupMeansKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t set = TeamRow();
   if (set >= layout.sets()) return;
   const int64_t segment = set / layout.groups;
@@ -243,6 +274,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocksAtOnce)
     InputKernel(const Arguments a, const ImageNormLayout layout, const Means means) {
   using Part = ImagePart<T, N>;
   constexpr int kHeld = Part::kHeld;
+  WaitForEarlierKernels();
   const Part part(layout);
   float mean[kHeld][N], scale[kHeld][N], beta[kHeld][N], of_rest[kHeld][N], shift[kHeld][N];
 #pragma unroll
@@ -294,31 +326,32 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
   const Means means = a.dx != nullptr ? MeansIn(a, layout) : Means{nullptr, nullptr};
   const auto vectors = [&](int width) {
     return a.extents.channels % width == 0 &&
-           AlignedForVectors(a.dy, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.dz, a.dx,
+           AlignedForVectors(a.dy, a.dy_addend, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.dz, a.dx,
                              means.g, means.g_xhat);
   };
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     using T = decltype(element);
     constexpr int N = decltype(width)::value;
-    const auto sums = !a.has_relu      ? SumsKernel<T, N, Mask::kNone>
-                      : a.y == nullptr ? SumsKernel<T, N, Mask::kOfX>
-                                       : SumsKernel<T, N, Mask::kOfY>;
+    const bool adds = a.dy_addend != nullptr;
+    const auto of_x = adds ? SumsKernel<T, N, Mask::kOfX, true> : SumsKernel<T, N, Mask::kOfX>;
+    const auto of_y = adds ? SumsKernel<T, N, Mask::kOfY, true> : SumsKernel<T, N, Mask::kOfY>;
+    const auto sums = !a.has_relu ? SumsKernel<T, N, Mask::kNone> : a.y == nullptr ? of_x : of_y;
     cudaError_t error =
         Launch(sums, layout.grid(), layout.threads, layout.shared_bytes(type), stream, a, layout);
     if (error != cudaSuccess) return error;
     if (a.dgamma != nullptr || !of_groups) {
       const dim3 threads = MergingThreads(layout.partials());
-      error =
-          Launch(ColumnTotalsKernel<T>, MergingGrid(layout.columns), threads, MergingBytes(threads),
-                 stream, a, layout, of_groups ? Means{nullptr, nullptr} : means);
+      error = LaunchEarly(a.starts_early, ColumnTotalsKernel<T>, MergingGrid(layout.columns),
+                          threads, MergingBytes(threads), stream, a, layout,
+                          of_groups ? Means{nullptr, nullptr} : means);
       if (error != cudaSuccess) return error;
     }
     if (a.dx == nullptr) return cudaSuccess;
     if (of_groups) {
       const TeamLayout teams =
           LayOutTeams(layout.sets(), int64_t{layout.blocks} * layout.planes, kMergedOfThread);
-      error = Launch(GroupMeansKernel<T>, teams.grid, teams.block, kMaxWarps * sizeof(SumPair),
-                     stream, a, layout, means);
+      error = LaunchEarly(a.starts_early, GroupMeansKernel<T>, teams.grid, teams.block,
+                          kMaxWarps * sizeof(SumPair), stream, a, layout, means);
       if (error != cudaSuccess) return error;
     }
     Arguments rest = a;
@@ -329,7 +362,8 @@ cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type, const
     const auto input = !rest.has_relu   ? InputKernel<T, N, Mask::kNone>
                        : a.y == nullptr ? InputKernel<T, N, Mask::kOfX>
                                         : InputKernel<T, N, Mask::kOfY>;
-    return Launch(input, layout.grid(), layout.threads, 0, stream, rest, layout, means);
+    return LaunchEarly(a.starts_early, input, layout.grid(), layout.threads, 0, stream, rest, layout,
+                       means);
   });
 }
 

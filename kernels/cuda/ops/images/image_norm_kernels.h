@@ -31,10 +31,20 @@ struct ImageNormArguments {
   float* mean = nullptr;
   float* variance = nullptr;
   const void* addend = nullptr;  // may be null
+  // Unless of_addend.mean is null, the addend is the x of another norm of these extents, whose
+  // result is added.
+  struct OtherNorm {
+    float epsilon = 0.0F;
+    const void* gamma = nullptr;
+    const void* beta = nullptr;
+    const float* mean = nullptr;
+    const float* variance = nullptr;
+  } of_addend;
   bool has_relu = false;
   void* y = nullptr;
   float* workspace = nullptr;
-  bool starts_early = false;  // use LaunchEarly for the second kernel of the statistics
+  // Use LaunchEarly: for the second kernel of the statistics, and for Apply right after them.
+  bool starts_early = false;
 };
 // Writes mean and variance.
 cudaError_t LaunchImageNormStatistics(cudaStream_t stream, ElementType type,
@@ -55,13 +65,20 @@ struct ImageNormBackwardArguments {
   const float* mean = nullptr;
   const float* variance = nullptr;
   bool has_relu = false;
-  const void* y = nullptr;  // null: the ReLU is recomputed from gamma and beta
-  void* dz = nullptr;       // may be null
+  const void* dy_addend = nullptr;  // may be null; otherwise there are a ReLU and dz
+  const void* y = nullptr;          // null: the ReLU is recomputed from gamma and beta
+  void* dz = nullptr;               // may be null
   void* dx = nullptr;
   float* dgamma = nullptr;
   float* dbeta = nullptr;
   bool accumulate = false;
+  // Unless to_mean is null, the sets' statistics are collected as by LaunchImageNormCollect, by the
+  // kernel that computes dgamma. Not with groups.
+  float unbiased = 1.0F;
+  float* to_mean = nullptr;
+  float* to_variance = nullptr;
   float* workspace = nullptr;
+  bool starts_early = false;  // use LaunchEarly for all kernels but the first
 };
 cudaError_t LaunchImageNormBackward(cudaStream_t stream, ElementType type,
                                     const ImageNormBackwardArguments& arguments);

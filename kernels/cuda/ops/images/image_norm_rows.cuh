@@ -206,6 +206,19 @@ __device__ inline float RstdOf(float variance, float epsilon) {
   return 1.0F / sqrtf(__fadd_rn(variance, epsilon));
 }
 
+template <typename T>
+__device__ inline float RoundedTo(float value) {
+  return ToFloat(FromFloat<T>(value));
+}
+
+// Adds a set's mean and unbiased variance to the sums of micro-batches, or begins these.
+__device__ inline void CollectStatistics(float mean, float variance, float unbiased,
+                                         bool accumulate, float& to_mean, float& to_variance) {
+  const float corrected = __fmul_rn(variance, unbiased);
+  to_mean = accumulate ? __fadd_rn(to_mean, mean) : mean;
+  to_variance = accumulate ? __fadd_rn(to_variance, corrected) : corrected;
+}
+
 // Returns the norm, which the backward pass must recompute to the same bits, with scale = gamma
 // rstd.
 __device__ inline float Normalized(float x, float mean, float scale, float beta) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -27,33 +29,50 @@ struct Matrices {
 constexpr int kShort = kTile / 2;  // below this
 constexpr int kAlong = 512;
 
-template <typename T, bool kFewRows>
+// One side has the strip's numbers in a row, in the order of the strip; the other, `few` pieces. A
+// thread moves N neighbors at a time; with more than one, `many` is a multiple of N.
+template <typename T, int N, bool kFewRows>
 __global__ void __launch_bounds__(kThreads) StripKernel(const Matrices m, const T* x, T* y) {
   T* const strip = SharedMemory<T>();
   const int few = static_cast<int>(kFewRows ? m.rows : m.columns);
   const int64_t many = kFewRows ? m.columns : m.rows;
   const int64_t parts = (many + kAlong - 1) / kAlong;
+  constexpr int kPiece = kAlong / N;  // vectors
   for (int64_t i = blockIdx.x; i < m.count * parts; i += gridDim.x) {
     const int64_t n = i / parts, first = (i - n * parts) * kAlong;
     const int along = static_cast<int>(many - first < kAlong ? many - first : kAlong);
-    // One side has the strip's numbers in a row, in the order of `strip`; the other, `few` pieces.
     const T* const from = x + n * few * many + (kFewRows ? first : first * few);
     T* const to = y + n * few * many + (kFewRows ? first * few : first);
-    for (int k = static_cast<int>(threadIdx.x); k < few * kAlong; k += kThreads) {
-      const int piece = k / kAlong, place = k % kAlong;
+    for (int k = static_cast<int>(threadIdx.x); k < few * kPiece; k += kThreads) {
+      const int piece = k / kPiece, place = k % kPiece * N;
       if constexpr (kFewRows) {
-        if (place < along) strip[place * few + piece] = from[piece * many + place];
+        if (place >= along) continue;
+        const Packed<T, N> packed = LoadPacked<T, N>(from + piece * many + place);
+        T each[N];
+        memcpy(static_cast<void*>(each), &packed, sizeof(packed));
+#pragma unroll
+        for (int j = 0; j < N; ++j) strip[(place + j) * few + piece] = each[j];
       } else {
-        if (k < few * along) strip[k] = from[k];
+        if (k * N < few * along) {
+          reinterpret_cast<Packed<T, N>*>(strip)[k] = LoadPacked<T, N>(from + k * N);
+        }
       }
     }
     __syncthreads();
-    for (int k = static_cast<int>(threadIdx.x); k < few * kAlong; k += kThreads) {
-      const int piece = k / kAlong, place = k % kAlong;
+    for (int k = static_cast<int>(threadIdx.x); k < few * kPiece; k += kThreads) {
+      const int piece = k / kPiece, place = k % kPiece * N;
       if constexpr (kFewRows) {
-        if (k < few * along) to[k] = strip[k];
+        if (k * N < few * along) {
+          StorePacked<T, N>(to + k * N, reinterpret_cast<const Packed<T, N>*>(strip)[k]);
+        }
       } else {
-        if (place < along) to[piece * many + place] = strip[place * few + piece];
+        if (place >= along) continue;
+        T each[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) each[j] = strip[(place + j) * few + piece];
+        Packed<T, N> packed;
+        memcpy(&packed, each, sizeof(packed));
+        StorePacked<T, N>(to + piece * many + place, packed);
       }
     }
     __syncthreads();
@@ -101,9 +120,17 @@ cudaError_t LaunchTransposeOf(cudaStream_t stream, const Matrices& m, const void
     const int64_t strips = m.count * ((std::max(m.rows, m.columns) + kAlong - 1) / kAlong);
     const bool has_few_rows = m.rows < m.columns;
     const int64_t few = has_few_rows ? m.rows : m.columns;
-    return Launch(has_few_rows ? StripKernel<T, true> : StripKernel<T, false>, grid(strips),
-                  dim3(kThreads), static_cast<size_t>(few * kAlong) * sizeof(T), stream, m, from,
-                  to);
+    const auto launch = [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      return Launch(has_few_rows ? StripKernel<T, N, true> : StripKernel<T, N, false>, grid(strips),
+                    dim3(kThreads), static_cast<size_t>(few * kAlong) * sizeof(T), stream, m, from,
+                    to);
+    };
+    constexpr int kWidth = kVectorWidth<T>;
+    const bool in_vectors =
+        std::max(m.rows, m.columns) % kWidth == 0 && AlignedForVectors(x, y);
+    return in_vectors ? launch(std::integral_constant<int, kWidth>())
+                      : launch(std::integral_constant<int, 1>());
   }
   const int64_t tiles =
       m.count * ((m.rows + kTile - 1) / kTile) * ((m.columns + kTile - 1) / kTile);

@@ -538,21 +538,29 @@ TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {
 
 // With one layer per stage a ReLU is apart from its norm, and a block's input may have another
 // order of channels than in the stage before.
-TEST_F(CudaTraining, CutsBetweenLayersOfImagesGiveTheSameAnswer) {
+void ExpectTheSameAnswerAtEveryCut(const Model& model) {
   const auto answer = [&](int stages, const std::vector<int>& first_layer, const char* schedule) {
     TinyRun run =
         OnCuda(stages, schedule, Place::kOneGpu, Optimizer::AdamW(), Precision::kBfloat16);
-    run.model = ImageModel();
+    run.model = model;
     run.first_layer = first_layer;
     return AnswerOf(run).value();
   };
-  const int layers = ImageModel().num_layers();
+  const int layers = model.num_layers();
   const TinyAnswer expected = answer(layers, {}, "1f1b");
   EXPECT_EQ(answer(1, {}, "1f1b"), expected);
   for (int cut = 1; cut < layers; ++cut) {
     EXPECT_EQ(answer(2, {0, cut}, cut % 2 == 0 ? "zb-h1" : "1f1b"), expected)
         << "cut before layer " << cut;
   }
+}
+
+TEST_F(CudaTraining, CutsBetweenLayersOfImagesGiveTheSameAnswer) {
+  ExpectTheSameAnswerAtEveryCut(ImageModel());
+}
+
+TEST_F(CudaTraining, CutsBetweenBlocksOfImagesGiveTheSameAnswer) {
+  ExpectTheSameAnswerAtEveryCut(ResidualBlocksModel());
 }
 
 // The layers alternate between features, images with channels first in memory, and images with

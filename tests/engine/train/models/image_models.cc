@@ -35,6 +35,15 @@ LayerFactory ResNetBlock(int64_t inputs, int64_t outputs, int64_t stride) {
                   shortcut, /*relu=*/true);
 }
 
+// Returns a block that begins and ends with a convolution of one element.
+LayerFactory BottleneckBlock(int64_t inputs, int64_t outputs, int64_t stride) {
+  std::vector<LayerFactory> shortcut;
+  if (inputs != outputs) shortcut = {Conv(outputs, 1, stride), BatchNorm()};
+  return Residual({Conv(outputs / 2, 1, 1), BatchNorm(), Relu(), Conv(outputs / 2, 3, stride),
+                   BatchNorm(), Relu(), Conv(outputs, 1, 1), BatchNorm()},
+                  shortcut, /*relu=*/true);
+}
+
 // Returns the tolerance. In fp32 it is what exactness requires. In bf16, for values, it is the
 // probable effect of the roundings on the longest path to the outputs: 4 of a convolution and its
 // norm, results and weights, of which there are 5; those of two sums; and at both ends the images,
@@ -62,6 +71,14 @@ Model ImageModel() {
                      GroupNorm(2), MaxPool({.kernel = 3, .stride = 1, .padding = 1}), ConcatSkip(),
                      ResNetBlock(12, 10, 2), GlobalAvgPool(), Linear(kSmallClasses)},
           .skips = {{3, 6}}};
+}
+
+Model ResidualBlocksModel() {
+  return {.input = Shape{1, 5, 4},
+          .layers = {Conv(4, 3, 1), BatchNorm(), Relu(), ResNetBlock(4, 4, 1), ResNetBlock(4, 4, 1),
+                     BottleneckBlock(4, 8, 1), BottleneckBlock(8, 8, 1), BottleneckBlock(8, 6, 2),
+                     ResNetBlock(6, 6, 1), ResNetBlock(6, 8, 2), ResNetBlock(8, 8, 1),
+                     GlobalAvgPool(), Linear(kSmallClasses)}};
 }
 
 void ExpectImagesToMatchPyTorch(const DeviceSpec& device) {

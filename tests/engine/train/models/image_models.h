@@ -10,6 +10,9 @@ namespace stagecoach::engine {
 // its first block is read again by layer 6.
 Model ImageModel();
 
+// Returns one of residual blocks of both kinds, with and without projections, in a row.
+Model ResidualBlocksModel();
+
 // Trains a small ResNet on two stages, and expects the results of PyTorch 2 in double precision:
 // tests/fixtures/resnet/make_reference.py.
 void ExpectImagesToMatchPyTorch(const DeviceSpec& device);

@@ -106,11 +106,13 @@ void PrintNorm(const ImageNormExtents& extents) {
                                                .dx = dx.data,
                                                .dgamma = floats(extents.channels),
                                                .dbeta = floats(extents.channels),
-                                               .workspace = workspace};
+                                               .workspace = workspace,
+                                               .starts_early = true};
   const auto apply = [&](const void* addend, bool has_relu) -> Work {
     ImageNormArguments arguments = forward;
     arguments.addend = addend;
     arguments.has_relu = has_relu;
+    arguments.starts_early = false;
     return [=](cudaStream_t stream) { return LaunchImageNormApply(stream, kElement, arguments); };
   };
   const auto back = [&](bool has_relu, const void* of, void* to) -> Work {
