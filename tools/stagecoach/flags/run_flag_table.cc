@@ -469,6 +469,8 @@ std::vector<RunFlag> ModelFlags() {
       Flag("--init", "PATH",
            "Start from a run, a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--new-head", "", "Of --init's run, draw the last layer anew: for other classes or tokens",
+           Switches(&O::draws_head), {.saving = FlagSaving::kNever, .needs = "--init"}),
       Flag("--lora", "OPTIONS",
            "Train adapters: rank=16,targets=q_proj+v_proj,train=head; or a PEFT folder",
            Reads(&O::lora, ParseLoraFlag),
