@@ -129,8 +129,7 @@ absl::Status TakeInitialRun(RunConfig& config, bool is_silent) {
   if (config.model_file.empty()) {
     const bool takes_vocabulary = !config.vocabulary.has_value() && !config.draws_head;
     if (takes_vocabulary && manifest.encoding.vocabulary > 0) {
-      RETURN_IF_ERROR(
-          CheckTokenizerFits(config, checkpoint.path(), manifest.encoding.vocabulary));
+      RETURN_IF_ERROR(CheckTokenizerFits(config, checkpoint.path(), manifest.encoding.vocabulary));
     }
     TakeModel(manifest, config);
   }

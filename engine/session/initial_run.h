@@ -4,9 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "engine/checkpoint/checkpoint_values.h"
 #include "engine/session/run_config.h"
-#include "engine/train/trainer.h"
 
 // Runs that start from the parameters of another run of this program.
 namespace stagecoach::engine {
@@ -24,12 +22,6 @@ absl::Status TakeInitialRun(RunConfig& config, bool is_silent);
 // Returns an error, in one line that says what to do, if the model or the data of a run do not fit
 // the checkpoint that it is to start from.
 absl::Status CheckStartsFrom(const RunConfig& config, const TrainingRun& run);
-
-// Returns what reads the run's parameters from its initial checkpoint and, with
-// RunConfig::draws_head, draws those of a new head: a function of the seed and the parameter alone.
-// `run` and `values` outlive it.
-Trainer::ValuesOf InitialValuesOf(const RunConfig& config, const TrainingRun& run,
-                                  const CheckpointValues& values);
 
 }  // namespace stagecoach::engine
 

@@ -199,8 +199,8 @@ absl::StatusOr<PreparedRun> PlanForward(PredictConfig options, const Model& mode
     return PlanOver(options, model, rows, *options.run.devices_left);
   }
   if (options.run.stages.has_value()) return PlanOver(options, model, rows, *options.run.stages);
-  return OverFewestDevices(
-      model.num_layers(), [&](int stages) { return PlanOver(options, model, rows, stages); });
+  return OverFewestDevices(model.num_layers(),
+                           [&](int stages) { return PlanOver(options, model, rows, stages); });
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const PredictConfig& options,

@@ -59,8 +59,7 @@ std::vector<BenchProperty> AllProperties() {
     return what.threads > 0 ? absl::StrCat(what.threads) : "cluster's";
   };
   threads.phrase = [](const BenchCase& what) {
-    return what.threads > 0 ? partition::Counted(what.threads, "thread")
-                            : "threads of the cluster";
+    return what.threads > 0 ? partition::Counted(what.threads, "thread") : "threads of the cluster";
   };
   return {std::move(model),
           TextOf("precision", &BenchCase::precision),

@@ -286,15 +286,14 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(
   const auto plan = [&](int stages) {
     return PlanGeneration(run, options.together, model, prompts, stages);
   };
-  ASSIGN_OR_RETURN(
-      engine::PreparedRun prepared,
-      WithFallBack(run.device, run.notices, [&](const engine::DeviceChoice& device) {
-        run.device = device;
-        // Another GPU is only taken if it is asked for.
-        const bool takes_more = !run.stages.has_value() && device.kind == "cpu";
-        return takes_more ? engine::OverFewestDevices(model.num_layers(), plan)
-                          : plan(run.stages.value_or(1));
-      }));
+  ASSIGN_OR_RETURN(engine::PreparedRun prepared,
+                   WithFallBack(run.device, run.notices, [&](const engine::DeviceChoice& device) {
+                     run.device = device;
+                     // Another GPU is only taken if it is asked for.
+                     const bool takes_more = !run.stages.has_value() && device.kind == "cpu";
+                     return takes_more ? engine::OverFewestDevices(model.num_layers(), plan)
+                                       : plan(run.stages.value_or(1));
+                   }));
   const engine::DeviceSpec device = prepared.device;
   return OnDevices(device,
                    engine::Trainer::Create(std::move(prepared),

@@ -123,8 +123,8 @@ absl::StatusOr<OneTime> PrepareSecond(const CLI::App& flags, const engine::RunCo
     if (!is_settled) options.stages = stages;
     if (!HasFlag(flags, "--threads-per-device") &&
         (options.stages.has_value() || options.cluster.has_value())) {
-      const int devices = options.stages.has_value() ? *options.stages * options.replicas
-                                                     : options.cluster->size();
+      const int devices =
+          options.stages.has_value() ? *options.stages * options.replicas : options.cluster->size();
       ASSIGN_OR_RETURN(options.device, ShareProcessors(options, devices));
     }
     ASSIGN_OR_RETURN(engine::TrainingRun run, MakeRun(options));

@@ -27,8 +27,10 @@ enum ExitStatus : int {
 // The same table, for --help.
 inline constexpr char kExitStatusHelp[] =
     "Exit status: 0; 1 results differ, or a bench got slower; 2 wrong usage; 65 bad data, or NaN\n"
-    "or infinity; 69 no such device; 70 internal error; 74 cannot write; 75 another process failed,\n"
-    "or a timeout; 78 bad configuration; stopped by 129 SIGHUP, 130 Ctrl-C, 141 SIGPIPE, 143 SIGTERM.";
+    "or infinity; 69 no such device; 70 internal error; 74 cannot write; 75 another process "
+    "failed,\n"
+    "or a timeout; 78 bad configuration; stopped by 129 SIGHUP, 130 Ctrl-C, 141 SIGPIPE, 143 "
+    "SIGTERM.";
 
 // Returns the exit status of an error's class (base::ClassOf). An error of another rank is
 // kExitTryAgain, unless that is kOutput: the rank in which it arose reports what it was.
