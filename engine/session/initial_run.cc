@@ -111,8 +111,10 @@ bool IsSavedRun(const std::string& path) {
 absl::Status TakeInitialRun(RunConfig& config, bool is_silent) {
   if (!IsSavedRun(config.initial_parameters)) {
     if (!config.draws_head) return absl::OkStatus();
-    return base::UsageError(absl::StrCat("--new-head is for --init with a saved run, and ",
-                                         config.initial_parameters, " is none"));
+    const std::string& initial = config.initial_parameters;
+    return base::UsageError(
+        absl::StrCat("--new-head is for --init with a saved run",
+                     initial.empty() ? "" : absl::StrCat(", and ", initial, " is none")));
   }
   ASSIGN_OR_RETURN(
       const Checkpoint checkpoint,
@@ -160,19 +162,20 @@ absl::Status CheckStartsFrom(const RunConfig& config, const TrainingRun& run) {
   }
   const Shape& output = run.prepared.profile.output;
   const int64_t outputs = output.rank() == 0 ? 1 : output.dim(output.rank() - 1);
-  if (config.draws_head) return CheckTrainsHead(run.prepared.profile.parameters);
-  if (outputs != manifest.outputs()) {
+  if (config.draws_head) RETURN_IF_ERROR(CheckTrainsHead(run.prepared.profile.parameters));
+  if (!config.draws_head && outputs != manifest.outputs()) {
     return refuse("its model has ", manifest.outputs(), " outputs, and ", data, " needs ", outputs,
                   ": its last layer fits no other number of classes; --new-head draws another");
   }
-  const bool is_other = !was.tokenizer.empty() && was.tokenizer != is.tokenizer;
-  if (was.vocabulary != 0 && (is_other || was.tokens_are_bytes != is.tokens_are_bytes)) {
+  const bool has_others = (!was.tokenizer.empty() && was.tokenizer != is.tokenizer) ||
+                          was.tokens_are_bytes != is.tokens_are_bytes;
+  if (!config.draws_head && was.vocabulary != 0 && has_others) {
     return refuse("its tokens are others than those of ", data,
                   ": name its tokenizer with --tokenizer, or let --new-head draw another "
                   "embedding and head");
   }
   if (!config.is_first_rank()) return absl::OkStatus();
-  if (was.class_names != is.class_names) {
+  if (!config.draws_head && was.class_names != is.class_names) {
     config.notices.Tell(absl::StrCat("the classes of ", data, " are not called as those of ",
                                      checkpoint.path(), ": outputs get another meaning"));
   }
