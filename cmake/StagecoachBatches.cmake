@@ -23,6 +23,10 @@ function(stagecoach_is_batched result target source)
   set(${result} ON PARENT_SCOPE)
 endfunction()
 
+# Folders of a target whose code is run once per run or per file, such as readers of files, planning's reports, and what sets up a
+# run: a release compiles their batches in two thirds of the time, with -O1.
+define_property(TARGET PROPERTY STAGECOACH_SETUP_FOLDERS)
+
 # Replaces the C++ sources of a target by files that include up to STAGECOACH_BATCH_SIZE of them each.
 function(stagecoach_batch_target target)
   get_target_property(sources ${target} SOURCES)
@@ -31,6 +35,7 @@ function(stagecoach_batch_target target)
   endif()
   get_target_property(target_folder ${target} SOURCE_DIR)
   get_target_property(binary_folder ${target} BINARY_DIR)
+  get_target_property(setup_folders ${target} STAGECOACH_SETUP_FOLDERS)
   set(compiled "")  # what takes the place of the sources
   set(folders "")   # of those that are batched: in_<folder> lists them
   foreach(source IN LISTS sources)
@@ -66,6 +71,9 @@ function(stagecoach_batch_target target)
       set(file "${binary_folder}/batches/${folder}/${target}_${number}.cc")
       file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)  # written only if it changes
       list(APPEND compiled "${file}")
+      if(folder IN_LIST setup_folders)
+        set_source_files_properties("${file}" TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+      endif()
       math(EXPR number "${number} + 1")
     endwhile()
   endforeach()

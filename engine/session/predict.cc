@@ -156,7 +156,7 @@ absl::StatusOr<PreparedRun> PlanOver(PredictConfig& options, const Model& model,
   RunConfig run = options.run;
   const int devices = stages * run.replicas;
   if (!options.has_threads) {
-    run.device.threads = std::max(1, InspectMachine().processors / devices);
+    ASSIGN_OR_RETURN(run.device, ShareProcessors(run, devices));
   }
   ASSIGN_OR_RETURN(const DeviceSpec device, ChooseDevices(run, devices));
   if (device.kind == DeviceKind::kCpu) {
@@ -199,14 +199,8 @@ absl::StatusOr<PreparedRun> PlanForward(PredictConfig options, const Model& mode
     return PlanOver(options, model, rows, *options.run.devices_left);
   }
   if (options.run.stages.has_value()) return PlanOver(options, model, rows, *options.run.stages);
-  absl::Status first;
-  for (int stages = 1; stages <= model.num_layers(); ++stages) {
-    absl::StatusOr<PreparedRun> prepared = PlanOver(options, model, rows, stages);
-    if (prepared.ok()) return prepared;
-    if (first.ok()) first = prepared.status();
-    if (!IsLackOfMemory(prepared.status())) break;
-  }
-  return first;
+  return OverFewestDevices(model.num_layers(),
+                           [&](int stages) { return PlanOver(options, model, rows, stages); });
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const PredictConfig& options,
@@ -341,6 +335,7 @@ absl::StatusOr<Checkpoint> FindModel(const PredictHooks& hooks, PredictConfig& c
   const Manifest& manifest = checkpoint.manifest();
   if (hooks.complete != nullptr) RETURN_IF_ERROR(hooks.complete(manifest, config));
   config.run.model_text = manifest.model_source;
+  ASSIGN_OR_RETURN(config.run.cluster, ReadCluster(config.run));
   if (!config.micro_batch_rows.has_value()) {
     config.micro_batch_rows = config.scores.empty() ? manifest.plan.plan.micro_batch_rows : 1;
   }

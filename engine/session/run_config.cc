@@ -123,6 +123,15 @@ schedule::ResultsPlace ResultsOf(const RunConfig& options,
                                                     : schedule::ResultsPlace::kEnd;
 }
 
+absl::StatusOr<DeviceChoice> ShareProcessors(const RunConfig& options, int devices) {
+  ASSIGN_OR_RETURN(const std::optional<partition::Cluster> cluster, ReadCluster(options));
+  DeviceChoice choice = options.device;
+  choice.threads = cluster.has_value() && NamesThreads(*cluster)
+                       ? DeviceChoice().threads
+                       : std::max(1, InspectMachine().processors / devices);
+  return choice;
+}
+
 absl::StatusOr<DeviceSpec> ChooseDevices(const RunConfig& options, int devices) {
   ASSIGN_OR_RETURN(const std::optional<partition::Cluster> cluster, ReadCluster(options));
   if (cluster.has_value()) {
@@ -143,9 +152,7 @@ absl::Status SetCluster(const RunConfig& options, const partition::Cluster& clus
         name, " has ", partition::Counted(cluster.size(), "device"), ", and the run takes ",
         devices, ": name fewer with --devices, or describe more"));
   }
-  const bool names_threads =
-      absl::c_any_of(cluster.devices, [](const auto& own) { return own.threads > 0; });
-  if (names_threads && options.device.threads != DeviceChoice().threads) {
+  if (NamesThreads(cluster) && options.device.threads != DeviceChoice().threads) {
     return base::UsageError(absl::StrCat("--threads-per-device is ", options.device.threads,
                                          ", but ", name, " says the threads of its devices"));
   }
@@ -156,6 +163,10 @@ absl::Status SetCluster(const RunConfig& options, const partition::Cluster& clus
 absl::StatusOr<std::optional<partition::Cluster>> ReadCluster(const RunConfig& options) {
   if (options.cluster.has_value() || options.cluster_file.empty()) return options.cluster;
   return partition::ReadClusterFile(options.cluster_file);
+}
+
+bool NamesThreads(const partition::Cluster& cluster) {
+  return absl::c_any_of(cluster.devices, [](const auto& device) { return device.threads > 0; });
 }
 
 std::string NameOfCluster(const RunConfig& options) {

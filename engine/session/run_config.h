@@ -74,6 +74,9 @@ struct RunConfig {
   // A Hugging Face folder that the initial parameters come from, and the model too if it is not
   // named; "": none.
   std::string initial_parameters;
+  // Of initial parameters of a saved run, the last layer's and, of a model of tokens, the table of
+  // its embedding are drawn instead: the data may have other classes, or other tokens.
+  bool draws_head = false;
   // The model is frozen and gets adapters: ParseLora, or a folder of PEFT's with adapters to start
   // from. "": it does not.
   std::string lora;
@@ -272,6 +275,8 @@ absl::StatusOr<LearningRate> LearningRateOf(const RunConfig& options, int64_t fe
 // Returns the devices that the configuration describes, read from its file if they are in one;
 // nothing: they are all alike.
 absl::StatusOr<std::optional<partition::Cluster>> ReadCluster(const RunConfig& options);
+// Returns whether the cluster says how many threads any of its devices has.
+bool NamesThreads(const partition::Cluster& cluster);
 // Returns what messages call them.
 std::string NameOfCluster(const RunConfig& options);
 
@@ -279,6 +284,10 @@ std::string NameOfCluster(const RunConfig& options);
 // contradicts other options.
 absl::Status SetCluster(const RunConfig& options, const partition::Cluster& cluster, int devices,
                         DeviceSpec& device);
+
+// Returns the choice of a configuration that leaves the threads of CPU devices open: each of
+// `devices` has an equal share of this machine's processors, unless the cluster says how many.
+absl::StatusOr<DeviceChoice> ShareProcessors(const RunConfig& options, int devices);
 
 // Returns what the first `devices` of the run's devices are. Errors: those of Resolve and
 // SetCluster.

@@ -5,19 +5,23 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/system/file_lock.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_values.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/vote.h"
 #include "engine/session/machine/notices.h"
 #include "engine/session/run_config.h"
 #include "engine/train/fit.h"
+#include "engine/train/trainer.h"
 
 // What a session does about checkpoints of runs.
 namespace stagecoach::engine {
@@ -48,10 +52,32 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path, const Notices
 absl::StatusOr<std::optional<Checkpoint>> FindResumePoint(const RunConfig& config,
                                                           bool is_replacement);
 
+// Returns what reads the run's parameters from its initial checkpoint and, with
+// RunConfig::draws_head, draws those of a new head: a function of the seed and the parameter alone.
+// `values` outlives it.
+Trainer::ValuesOf InitialValuesOf(const RunConfig& config, const TrainingRun& run,
+                                  const CheckpointValues& values);
+
 // Returns "data.csv is not what it was" if the data of the run are not those that the checkpoint
 // was trained and tested on; "" if they are, or if that is not known.
 std::string DescribeOtherData(const Manifest& manifest, const RunConfig& options,
                               const TrainingRun& run);
+
+// An option that decides the results of a run, by the name of the flag that it is on the command
+// line ("--seed"): its value in effect, as it is written there, or nullopt if it decides nothing in
+// this run.
+struct DecisiveOption {
+  std::string name;
+  std::function<std::optional<std::string>(const RunConfig& config, const TrainingRun& run)>
+      in_effect;
+};
+absl::Span<const DecisiveOption> DecisiveOptions();
+// Returns their names and values in effect.
+std::vector<std::pair<std::string, std::string>> OptionsInEffect(const RunConfig& config,
+                                                                 const TrainingRun& run);
+// Returns what checkpoints keep of a configuration, by which the command line can use and resume
+// the run, as if all that decides its results had been given there.
+std::vector<SavedOption> OptionsOfConfig(const RunConfig& config, const TrainingRun& run);
 
 // Decides when a run is saved besides after every N steps: when a process is asked to, and, if the
 // interval is not given, as often as it pays.

@@ -24,7 +24,9 @@ struct TrainingHooks {
   std::function<absl::Status(const Checkpoint* resumed, const std::optional<Launch>& launch,
                              RunConfig& config)>
       complete;
-  // Returns what checkpoints keep of how the run was configured.
+  // Returns what checkpoints keep of how the run was configured. If it is null, they keep all of
+  // the configuration that decides the results, so that the command line can use and resume the
+  // run.
   std::function<std::vector<SavedOption>(const RunConfig& config, const TrainingRun& run)>
       options_to_save;
   // Returns how a run that resumes differs from the one that was saved, as a notice says it; "" if

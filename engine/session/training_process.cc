@@ -314,10 +314,11 @@ absl::StatusOr<DataPosition> TrainingProcess::FindStart(const RunConfig& options
     }
     if (initial.checkpoint.has_value()) {
       if (options.is_first_rank()) {
-        options.notices.Tell(
-            absl::StrCat("starts with the parameters of ", options.initial_parameters));
+        options.notices.Tell(absl::StrCat("starts with the parameters of ",
+                                          options.initial_parameters,
+                                          options.draws_head ? ", but for a new head" : ""));
       }
-      const auto read = std::bind_front(&CheckpointValues::Read, &*initial.checkpoint);
+      const auto read = InitialValuesOf(options, *run_, *initial.checkpoint);
       RETURN_IF_ERROR(trainer.SetParameters(read));
       if (initial.checkpoint->HasAdapters(run_->prepared.profile.parameters)) {
         RETURN_IF_ERROR(trainer.SetAdapters(read));
@@ -353,7 +354,7 @@ absl::StatusOr<TrainingOutcome> TrainingProcess::TrainToTheEnd(const RunConfig& 
                            options.wants_save);
   CheckpointOptions checkpoints = CheckpointOptionsOf(options, *run_,
                                                       hooks_.options_to_save == nullptr
-                                                          ? std::vector<SavedOption>()
+                                                          ? OptionsOfConfig(options, *run_)
                                                           : hooks_.options_to_save(options, *run_),
                                                       automatic);
   checkpoints.on_save = [&](const SaveReport& save) {

@@ -112,7 +112,9 @@ TokenOptions TokensOf(const RunConfig& options, const ModelTokens& model) {
                          .packs_examples = options.packs_examples,
                          .context_is_limit = !options.context.has_value()};
   if (model.context > 0) tokens.context = model.context;
-  if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
+  // A new head is for the tokens of the data, whatever the model of the first run says.
+  const bool is_of_data = options.draws_head && !options.model_text.empty();
+  if (model.vocabulary > 0 && !is_of_data) tokens.vocabulary = model.vocabulary;
   tokens.context = options.context.value_or(tokens.context);
   tokens.vocabulary = options.vocabulary.value_or(tokens.vocabulary);
   return tokens;

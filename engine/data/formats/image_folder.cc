@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/text/json.h"
+#include "base/text/units.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/images/image_files.h"
 #include "engine/data/pixels.h"
@@ -63,27 +64,47 @@ bool IsFolderEntry(const fs::directory_entry& entry) {
   return entry.is_directory(error);
 }
 
-// Returns whether there is an image in the folder, at most that many levels below it.
-bool HasImage(const fs::path& folder, int levels) {
-  return VisitFolder(folder, [&](const fs::directory_entry& entry) {
-    if (KindOf(entry.path()) == FileKind::kImage) return true;
-    return levels > 0 && IsFolderEntry(entry) && HasImage(entry.path(), levels - 1);
+// Files and folders in which a search finds an image, or gives up: the first files of a class are
+// images, but a folder of anything may have millions of others.
+constexpr int64_t kMostLooks = 10'000;
+
+// Returns whether there is an image among the first `looks` files and folders in the folder, at
+// most that many levels below it. Takes off those that were looked at.
+bool HasImage(const fs::path& folder, int levels, int64_t& looks) {
+  bool found = false;
+  VisitFolder(folder, [&](const fs::directory_entry& entry) {
+    if (looks == 0) return true;
+    --looks;
+    found = KindOf(entry.path()) == FileKind::kImage ||
+            (levels > 0 && IsFolderEntry(entry) && HasImage(entry.path(), levels - 1, looks));
+    return found;
   });
+  return found;
 }
 
 constexpr int kMostLevels = 8;  // below a class folder
 
-// Returns the names of the subfolders that have images, sorted.
-std::vector<std::string> ClassFolders(const fs::path& folder) {
+// Returns the names of the subfolders that have images, sorted. `given_up`: one in which the search
+// for them gave up.
+std::vector<std::string> ClassFolders(const fs::path& folder, std::string* given_up = nullptr) {
   std::vector<std::string> names;
   VisitFolder(folder, [&](const fs::directory_entry& entry) {
-    if (IsFolderEntry(entry) && HasImage(entry.path(), kMostLevels)) {
+    if (!IsFolderEntry(entry)) return false;
+    int64_t looks = kMostLooks;
+    if (HasImage(entry.path(), kMostLevels, looks)) {
       names.push_back(entry.path().filename().string());
+    } else if (looks == 0 && given_up != nullptr) {
+      *given_up = entry.path().filename().string();
     }
     return false;
   });
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::string DescribeGivenUp(const std::string& name) {
+  return absl::StrCat(name, " has no image among the first ", base::FormatCount(kMostLooks),
+                      " files in it");
 }
 
 // The places of both sets in a folder, each "" or a subfolder's name.
@@ -150,7 +171,13 @@ absl::StatusOr<ImageList> ListClasses(const std::string& folder, const std::stri
   ImageList list = {.folder = folder, .shape = options.shape};
   const fs::path root(folder);
   LeftOut left_out;
-  for (const std::string& name : ClassFolders(root / part)) {
+  std::string given_up;
+  const std::vector<std::string> classes = ClassFolders(root / part, &given_up);
+  if (!given_up.empty() && options.on_notice != nullptr) {
+    options.on_notice(
+        absl::StrCat((root / part).string(), ": ", DescribeGivenUp(given_up), ", and is left out"));
+  }
+  for (const std::string& name : classes) {
     const auto label = label_of.find(name);
     const std::string place = part.empty() ? name : absl::StrCat(part, "/", name);
     if (label == label_of.end()) {
@@ -171,7 +198,8 @@ absl::StatusOr<ImageList> ListClasses(const std::string& folder, const std::stri
 absl::StatusOr<std::map<std::string, int32_t>> LabelsOfFolders(const std::string& folder,
                                                                const std::string& part) {
   const fs::path root = fs::path(folder) / part;
-  const std::vector<std::string> names = ClassFolders(root);
+  std::string given_up;
+  const std::vector<std::string> names = ClassFolders(root, &given_up);
   const std::string place = part.empty() ? folder : absl::StrCat(folder, "/", part);
   std::string stray;
   VisitFolder(root, [&](const fs::directory_entry& entry) {
@@ -187,9 +215,10 @@ absl::StatusOr<std::map<std::string, int32_t>> LabelsOfFolders(const std::string
                                         place, "/CLASS/", stray));
   }
   if (names.size() < 2) {
-    return base::DataError(absl::StrCat(place, ": has ", names.size(),
-                                        names.size() == 1 ? " folder" : " folders",
-                                        " of images, expected at least 2, one per class"));
+    return base::DataError(
+        absl::StrCat(place, ": has ", names.size(), names.size() == 1 ? " folder" : " folders",
+                     " of images, expected at least 2, one per class", given_up.empty() ? "" : "; ",
+                     given_up.empty() ? "" : DescribeGivenUp(given_up)));
   }
   std::map<std::string, int32_t> labels;
   for (const std::string& name : names) {
@@ -318,9 +347,9 @@ ImageFolderOptions ImageFolderOptionsOf(const DataSource& source) {
 bool HoldsImageFolder(const std::string& path) {
   std::error_code error;
   if (KindOf(path) == FileKind::kImage && fs::is_regular_file(path, error)) return true;
-  // Unlike what is known to be images, a folder of anything may have millions of files.
   constexpr int kLevelsToLook = 3;
-  return IsDirectory(path) && HasImage(path, kLevelsToLook);
+  int64_t looks = 10 * kMostLooks;
+  return IsDirectory(path) && HasImage(path, kLevelsToLook, looks);
 }
 
 bool IsDividedImageFolder(const std::string& path) { return FindParts(path).test.empty(); }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "absl/status/status.h"
 
@@ -25,6 +26,20 @@ absl::Status CheckHasMemory(int64_t needed_bytes);
 // Returns whether an error of planning is one of memory, which more devices may cure: the budget's,
 // this machine's (ResourceExhausted) or a GPU's (Unavailable).
 bool IsLackOfMemory(const absl::Status& status);
+
+// Returns `work(devices)`, an absl::StatusOr, for the fewest devices that have enough memory, of at
+// most `most`. If no number of them has, returns the error of one device.
+template <typename Work>
+std::invoke_result_t<Work, int> OverFewestDevices(int most, Work work) {
+  absl::Status first = absl::OkStatus();
+  for (int devices = 1; devices <= most; ++devices) {
+    auto result = work(devices);
+    if (result.ok()) return result;
+    if (first.ok()) first = result.status();
+    if (!IsLackOfMemory(result.status())) break;
+  }
+  return first;
+}
 
 }  // namespace stagecoach::engine
 

@@ -64,6 +64,8 @@ TEST(Averages, FollowTheirFormulaInBf16) {
   ExpectAveragesToFollowTheirFormula({.precision = Precision::kBfloat16});
 }
 
+TEST(Averages, AreThoseOfPyTorch) { ExpectAveragesToMatchPyTorch({}); }
+
 TEST(Averages, HaveTheSameBitsEverywhere) {
   ExpectAveragesToHaveTheSameBitsEverywhere({}, /*devices=*/4);
 }

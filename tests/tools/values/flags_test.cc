@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "engine/session/saved_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -62,9 +63,11 @@ TEST(RunFlags, OfOneNameThatDecideTheResultsAreSaved) {
   for (const RunFlag& flag : RunFlags()) {
     EXPECT_TRUE(names.insert(flag.name).second) << flag.name;
     EXPECT_EQ(FindRunFlag(flag.name), &flag);
-    if (flag.rules.in_effect != nullptr) {
-      EXPECT_NE(flag.rules.saving, FlagSaving::kNever) << flag.name;
-    }
+  }
+  for (const engine::DecisiveOption& option : engine::DecisiveOptions()) {
+    const RunFlag* const flag = FindRunFlag(option.name);
+    ASSERT_NE(flag, nullptr) << option.name;
+    EXPECT_NE(flag->rules.saving, FlagSaving::kNever) << option.name;
   }
   EXPECT_EQ(FindRunFlag("--stages"), nullptr);  // an alias
 }

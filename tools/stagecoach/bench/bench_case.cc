@@ -54,6 +54,13 @@ std::vector<BenchProperty> AllProperties() {
       .name = "batch",
       .of = [](const BenchCase& what) { return absl::StrCat(what.batch); },
       .phrase = [](const BenchCase& what) { return absl::StrCat("batch ", what.batch); }};
+  BenchProperty threads = CountOf("thread", &BenchCase::threads);
+  threads.of = [](const BenchCase& what) {
+    return what.threads > 0 ? absl::StrCat(what.threads) : "cluster's";
+  };
+  threads.phrase = [](const BenchCase& what) {
+    return what.threads > 0 ? partition::Counted(what.threads, "thread") : "threads of the cluster";
+  };
   return {std::move(model),
           TextOf("precision", &BenchCase::precision),
           TextOf("schedule", &BenchCase::schedule),
@@ -61,7 +68,7 @@ std::vector<BenchProperty> AllProperties() {
           CountOf("replica", &BenchCase::replicas),
           std::move(micro_batches),
           std::move(batch),
-          CountOf("thread", &BenchCase::threads)};
+          std::move(threads)};
 }
 
 }  // namespace

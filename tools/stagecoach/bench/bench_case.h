@@ -21,7 +21,7 @@ struct BenchCase {
   std::string schedule = "1f1b";
   int micro_batches = 1;  // of all replicas
   int64_t batch = 1;      // samples, of all replicas
-  int threads = 1;        // of each device
+  int threads = 1;        // of each device; 0: those that --cluster says
 
   int all_devices() const { return devices * replicas; }
 

@@ -153,11 +153,12 @@ absl::Status AddScheduleFiles(const CLI::App& flags, BenchGrid& grid) {
   return absl::OkStatus();
 }
 
-// All devices of a cluster, if none were asked for.
+// All devices of a cluster, if none were asked for, and the threads that it says.
 absl::Status TakeDevicesOfCluster(const CLI::App& flags, BenchCommandOptions& options) {
-  if (flags.get_option("--devices")->count() > 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::optional<partition::Cluster> cluster, ReadCluster(options.bench.run));
   if (!cluster.has_value()) return absl::OkStatus();
+  if (engine::NamesThreads(*cluster)) options.grid.threads = 0;
+  if (flags.get_option("--devices")->count() > 0) return absl::OkStatus();
   const int replicas =
       *std::max_element(options.grid.replicas.begin(), options.grid.replicas.end());
   options.grid.devices = {std::max(1, cluster->size() / replicas)};
@@ -322,7 +323,7 @@ Command AddBenchCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("bench", "Measure the throughput of training");
   const auto options = std::make_shared<BenchCommandOptions>();
   AddPlanFlags(*flags, options->bench.run);
-  for (const char* name : {"--seed", "--init", "--on-nonfinite"})
+  for (const char* name : {"--seed", "--new-head", "--init", "--on-nonfinite"})
     flags->remove_option(flags->get_option(name));
   AddGridFlags(*flags, *options);
   AddBenchFlags(*flags, *options);

@@ -100,7 +100,9 @@ absl::StatusOr<BenchCase> ReadCase(ObjectReader& reader) {
     ASSIGN_OR_RETURN(what.micro_batches, ReadInt(reader, "micro_batches"));
   }
   ASSIGN_OR_RETURN(what.batch, reader.RequiredInt64("batch", {.min = 1}));
-  ASSIGN_OR_RETURN(what.threads, ReadInt(reader, "threads_per_device"));
+  ASSIGN_OR_RETURN(const int64_t threads,
+                   reader.RequiredInt64("threads_per_device", {.min = 0, .max = kMaxInt}));
+  what.threads = static_cast<int>(threads);
   return what;
 }
 

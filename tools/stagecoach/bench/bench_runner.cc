@@ -33,7 +33,7 @@ constexpr float kLearningRate = 1e-6F;  // the parameters hardly change
 engine::RunConfig OptionsOf(const BenchCase& what, engine::RunConfig options) {
   options.model_file = what.model == engine::kDefaultModel ? "" : what.model;
   options.device.precision = what.precision;
-  options.device.threads = what.threads;
+  if (what.threads > 0) options.device.threads = what.threads;
   options.replicas = what.replicas;
   options.schedule = what.schedule;
   if (!schedule::IsScheduleFile(what.schedule)) {  // which specifies these itself

@@ -15,13 +15,10 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/text/units.h"
-#include "engine/data/chat/chat_dataset.h"
-#include "engine/data/data_files.h"
-#include "engine/data/formats/arrays.h"
+#include "engine/data/augmentation_names.h"
 #include "engine/data/formats/format.h"
 #include "engine/data/formats/image_folder.h"
 #include "engine/data/formats/synthetic.h"
-#include "engine/data/tokens/token_info.h"
 #include "engine/data/tokens/tokens.h"
 #include "engine/nn/layers/composite/tensor_blocks.h"
 #include "engine/session/learning_rate_schedule.h"
@@ -116,33 +113,18 @@ auto NamesOf(std::vector<std::pair<std::string, T>> values) {
   };
 }
 
-// The words of --augment, and what they stand for.
-constexpr std::pair<const char*, bool engine::Augmentation::*> kAugmentations[] = {
-    {"flip", &engine::Augmentation::flips},
-    {"crop", &engine::Augmentation::shifts},
-    {"resized-crop", &engine::Augmentation::cuts_boxes},
-};
-
 absl::StatusOr<engine::Augmentation> ParseAugmentation(const std::string& text) {
   std::vector<std::string> names;
-  for (const auto& [name, field] : kAugmentations) names.emplace_back(name);
+  for (const auto& [name, field] : engine::kAugmentationNames) names.emplace_back(name);
   engine::Augmentation augmentation;
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
     ASSIGN_OR_RETURN(const std::string chosen, ParseChoice(std::string(word), names));
-    for (const auto& [name, field] : kAugmentations) {
+    for (const auto& [name, field] : engine::kAugmentationNames) {
       if (chosen == name) augmentation.*field = true;
     }
   }
   if (!augmentation.shifts || !augmentation.cuts_boxes) return augmentation;
   return absl::InvalidArgumentError("crop and resized-crop exclude each other");
-}
-
-std::string AugmentationText(const engine::Augmentation& augmentation) {
-  std::vector<std::string> words;
-  for (const auto& [name, field] : kAugmentations) {
-    if (augmentation.*field) words.emplace_back(name);
-  }
-  return absl::StrJoin(words, ",");
 }
 
 absl::StatusOr<std::vector<std::string>> ParseNames(const std::string& text) {
@@ -216,32 +198,6 @@ RunFlag OutputFlag(std::string name, std::string placeholder, std::string help, 
 }
 
 using O = engine::RunConfig;
-using Effect = std::optional<std::string>;
-
-// Values in effect that follow from the options or the run alone, always or if `condition` holds.
-template <typename Value>
-auto OfOptions(Value value) {
-  return [value](const O& options, const engine::TrainingRun& /*run*/) {
-    return Effect(value(options));
-  };
-}
-template <typename Value>
-auto OfRun(Value value) {
-  return
-      [value](const O& /*options*/, const engine::TrainingRun& run) { return Effect(value(run)); };
-}
-template <typename Value>
-auto OfOptions(bool (*condition)(const O&), Value value) {
-  return [=](const O& options, const engine::TrainingRun& /*run*/) {
-    return condition(options) ? Effect(value(options)) : std::nullopt;
-  };
-}
-template <typename Value>
-auto OfRun(bool (*condition)(const engine::TrainingRun&), Value value) {
-  return [=](const O& /*options*/, const engine::TrainingRun& run) {
-    return condition(run) ? Effect(value(run)) : std::nullopt;
-  };
-}
 
 // The shortest text that reads as this number.
 template <typename Number>
@@ -250,45 +206,9 @@ std::string Text(Number value) {
   return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
 }
 
-const engine::TensorSpec& InputOf(const engine::TrainingRun& run) {
-  return run.data.train->spec().inputs.front();
-}
-bool TakesIds(const engine::TrainingRun& run) { return InputOf(run).has_ids(); }
-bool HasNumbers(const engine::TrainingRun& run) { return run.data.encoding.labels_are_numbers(); }
-bool HoldsImageFiles(const O& options) {
-  const engine::DataFormat* const format = engine::FindDataFormat({.spec = DataOf(options)});
-  return format != nullptr && format->has_image_files;
-}
-bool HoldsChats(const O& options) { return engine::HoldsChats(DataOf(options)); }
-
-// A value in effect of the default network.
-template <typename Value>
-auto InNetwork(Value value) {
-  return [value](const O& options, const engine::TrainingRun& run) -> Effect {
-    if (NameOfModel(options) != engine::kDefaultModel) return std::nullopt;
-    return value(NetworkSizeOf(options, engine::NetworkFeaturesOf(*run.data.train)));
-  };
-}
-
-bool WarmsUp(const engine::TrainingRun& run) {
-  return run.learning_rate.kind != engine::LearningRate::Kind::kConstant ||
-         run.learning_rate.warmup_steps > 0;
-}
-bool FallsToMinimum(const engine::TrainingRun& run) { return run.learning_rate.has_minimum(); }
-
 absl::StatusOr<std::string> ParseLearningRateSchedule(const std::string& text) {
   RETURN_IF_ERROR(engine::ParseLearningRateSchedule(text).status());
   return text == "cosine" ? "warmup-cosine" : text;  // which checkpoints have
-}
-
-// The file by which the data are tokens, which they may name themselves;
-// nullopt: it is not known.
-Effect TokenizerOf(const engine::RunConfig& options) {
-  if (!options.tokenizer.empty()) return options.tokenizer;
-  const absl::StatusOr<std::optional<engine::TokenInfo>> info =
-      engine::ReadTokenInfo(engine::FirstDataFile(DataOf(options)));
-  const bool is_named = info.ok() && info->has_value() && !(*info)->tokenizer.empty();
-  return is_named ? Effect((*info)->tokenizer) : std::nullopt;
 }
 
 constexpr NumberRange kNotNegative = {.min = 0.0, .max = 1e6};
@@ -329,170 +249,87 @@ std::vector<RunFlag> DataFlags() {
   const O defaults;
   return {
       Flag("--data", "A,B*,DIR", absl::StrCat(NamesOfFormats(), " [Fashion-MNIST]"),
-           Reads(&O::data, ParseData),
-           {.in_effect = OfOptions([](const O& options) { return DataOf(options); })}),
+           Reads(&O::data, ParseData)),
       Flag("--label", "NAME",
            Describe(absl::StrCat("Label column of ",
                                  engine::DescribeDataForms(&engine::DataFormat::has_label_column),
                                  ", or Y1,Y2,... of numbers"),
                     defaults.label),
-           Reads(&O::label, ParseText),
-           {.in_effect = OfOptions([](const O& options) { return options.label; })}),
+           Reads(&O::label, ParseText)),
       Flag("--drop", "NAMES", "Columns to ignore: names with commas between them",
-           Reads(&O::dropped_columns, ParseNames),
-           {.in_effect = OfOptions([](const O& options) -> Effect {
-              return options.dropped_columns.empty()
-                         ? std::nullopt
-                         : Effect(absl::StrJoin(options.dropped_columns, ","));
-            })}),
+           Reads(&O::dropped_columns, ParseNames)),
       Flag("--channels", "first|last",
            Describe("Position of the channel axis in arrays of images", "first"),
            Reads(&O::channels,
                  NamesOf<engine::ChannelOrder>({{"first", engine::ChannelOrder::kFirst},
                                                 {"last", engine::ChannelOrder::kLast}})),
-           {.saving = FlagSaving::kOnlyGiven,
-            .in_effect = OfOptions([](const O& options) -> Effect {
-              return engine::HoldsArrays(DataOf(options))
-                         ? Effect(options.channels == engine::ChannelOrder::kLast ? "last"
-                                                                                  : "first")
-                         : std::nullopt;
-            })}),
+           {.saving = FlagSaving::kOnlyGiven}),
       Flag("--image-size", "N",
            "Side of square samples made of image files [the model's, 224 or 32]",
-           Reads(&O::image_size, CountIn(1, engine::kMaxImageSampleSide)),
-           {.in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
-             if (!HoldsImageFiles(options)) return std::nullopt;
-             const kernels::Shape& shape = InputOf(run).shape;
-             if (shape.dim(1) != shape.dim(2)) return std::nullopt;
-             return absl::StrCat(shape.dim(1));
-           }}),
+           Reads(&O::image_size, CountIn(1, engine::kMaxImageSampleSide))),
       Flag("--skip-broken-images", "", "Leave out image files that cannot be read, with a notice",
-           Switches(&O::skips_broken_images), {.in_effect = OfOptions([](const O& options) {
-                                                 return options.skips_broken_images ? Effect("yes")
-                                                                                    : std::nullopt;
-                                               })}),
+           Switches(&O::skips_broken_images)),
       Flag("--augment", "LIST", "Vary training images: flip, crop (shift by up to 4), resized-crop",
-           Reads(&O::augmentation, ParseAugmentation),
-           {.in_effect = OfOptions([](const O& options) -> Effect {
-              const std::string list = AugmentationText(options.augmentation);
-              return list.empty() ? std::nullopt : Effect(list);
-            })}),
+           Reads(&O::augmentation, ParseAugmentation)),
       Flag("--loss", "NAME", "cross-entropy for classes, mse for numeric labels [the model's]",
-           Reads(&O::loss, Choice({"cross-entropy", "mse"})),
-           {.in_effect =
-                OfRun(HasNumbers, [](const engine::TrainingRun& /*run*/) { return "mse"; })}),
+           Reads(&O::loss, Choice({"cross-entropy", "mse"}))),
       Flag("--label-smoothing", "X",
            Describe("Share of a label that is spread over all classes", "0"),
-           Reads(&O::label_smoothing, NumberIn({.min = 0.0, .max = kMostSmoothing})),
-           {.in_effect = OfOptions([](const O& options) -> Effect {
-              return options.label_smoothing > 0 ? Effect(Text(options.label_smoothing))
-                                                 : std::nullopt;
-            })}),
+           Reads(&O::label_smoothing, NumberIn({.min = 0.0, .max = kMostSmoothing}))),
       Flag("--class-weights", "LIST", "W0,W1,..., a file of these, or auto: all classes alike [1]",
-           Reads(&O::class_weights, ParseText),
-           {.saving = FlagSaving::kOnlyGiven,
-            .in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
-              const std::vector<float>& weights = run.prepared.profile.loss_spec.class_weights;
-              if (weights.empty()) return std::nullopt;
-              return absl::StrJoin(weights, ",", [](std::string* out, float weight) {
-                absl::StrAppend(out, Text(weight));
-              });
-            })}),
+           Reads(&O::class_weights, ParseText), {.saving = FlagSaving::kOnlyGiven}),
       Flag("--context", "TOKENS",
            absl::StrCat("Tokens per sample [the model's, or ", engine::kDefaultContext, "]"),
-           Reads(&O::context, CountIn(1, kMaxContext)),
-           {.in_effect = OfRun(TakesIds,
-                               [](const engine::TrainingRun& run) {
-                                 return absl::StrCat(InputOf(run).shape.elements());
-                               })}),
+           Reads(&O::context, CountIn(1, kMaxContext))),
       Flag("--vocabulary", "N", "Vocabulary size [the model's, or the tokens that occur]",
-           Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary)),
-           {.in_effect = OfRun(TakesIds,
-                               [](const engine::TrainingRun& run) {
-                                 return absl::StrCat(InputOf(run).vocabulary);
-                               })}),
+           Reads(&O::vocabulary, CountIn(2, engine::kMaxVocabulary))),
       Flag("--tokenizer", "FILE",
            "Tokenizer for text: a .json or .model file, or bytes [--init's, or bytes]",
-           Reads(&O::tokenizer, ParseFile),
-           {.saving = FlagSaving::kOnlyGiven,
-            .in_effect = [](const O& options, const engine::TrainingRun& run) -> Effect {
-              return TakesIds(run) ? Effect(TokenizerOf(options)) : std::nullopt;
-            }}),
+           Reads(&O::tokenizer, ParseFile), {.saving = FlagSaving::kOnlyGiven}),
       Flag("--chat-template", "NAME", DescribeChatTemplate("Chats", "the tokenizer's"),
-           Reads(&O::chat_template, ParseChatTemplate),
-           {.saving = FlagSaving::kOnlyGiven,
-            .in_effect = OfOptions([](const O& options) -> Effect {
-              return options.chat_template.empty() ? std::nullopt : Effect(options.chat_template);
-            })}),
+           Reads(&O::chat_template, ParseChatTemplate), {.saving = FlagSaving::kOnlyGiven}),
       Flag("--train-on", "answers|all",
            Describe("Tokens of chats and completions to learn", "answers"),
-           Reads(&O::trains_on_all, NamesOf<bool>({{"answers", false}, {"all", true}})),
-           {.in_effect = OfOptions(
-                HoldsChats,
-                [](const O& options) { return options.trains_on_all ? "all" : "answers"; })}),
+           Reads(&O::trains_on_all, NamesOf<bool>({{"answers", false}, {"all", true}}))),
       Flag("--pack", "", "Pack chats into samples of --context tokens; they do not see each other",
-           Switches(&O::packs_examples), {.in_effect = OfOptions([](const O& options) {
-                                            return options.packs_examples ? Effect("yes")
-                                                                          : std::nullopt;
-                                          })})};
+           Switches(&O::packs_examples))};
 }
 
 std::vector<RunFlag> TestDataFlags() {
   return {
       Flag("--test-data", "SPEC",
            "Separate test set; then all of --data is trained on [part of --data]",
-           Reads(&O::test_data, ParseData), {.in_effect = OfOptions([](const O& options) -> Effect {
-                                               return !options.test_data.empty()
-                                                          ? Effect(options.test_data)
-                                                          : std::nullopt;
-                                             })}),
+           Reads(&O::test_data, ParseData)),
       Flag("--test-fraction", "X", absl::StrCat("Share held out for tests [", TestFractions(), "]"),
-           Reads(&O::test_fraction, ParseTestFraction),
-           {.in_effect = OfOptions([](const O& options) -> Effect {
-              return options.test_fraction.has_value() ? Effect(Text(*options.test_fraction))
-                                                       : std::nullopt;
-            }),
-            .excludes = {"--test-data"}}),
+           Reads(&O::test_fraction, ParseTestFraction), {.excludes = {"--test-data"}}),
       Flag("--train-samples", "N|all",
            absl::StrCat("Number of training samples to use [images ",
                         base::FormatCount(engine::kDefaultImageRows), ", otherwise all]"),
-           Reads(&O::rows, ParseRows()), {.in_effect = OfRun([](const engine::TrainingRun& run) {
-                                            return absl::StrCat(run.data.train->rows());
-                                          })})};
+           Reads(&O::rows, ParseRows()))};
 }
 
 std::vector<RunFlag> ModelFlags() {
   return {
       Flag("--model", "NAME|FILE",
            "default, gpt2-124m, llama, resnet18, ..., or a .toml file [default]",
-           Reads(&O::model_file, ParseModelName),
-           {.in_effect = OfOptions([](const O& options) { return NameOfModel(options); })}),
+           Reads(&O::model_file, ParseModelName)),
       Flag("--init", "PATH",
            "Start from a run, a Hugging Face folder or a torchvision .safetensors file",
            Reads(&O::initial_parameters, ParseFolder), {.saving = FlagSaving::kNever}),
+      Flag("--new-head", "",
+           "Of --init's run, draw the last layer anew: for other classes or tokens",
+           Switches(&O::draws_head), {.saving = FlagSaving::kNever, .needs = "--init"}),
       Flag("--lora", "OPTIONS",
            "Train adapters: rank=16,targets=q_proj+v_proj,train=head; or a PEFT folder",
-           Reads(&O::lora, ParseLoraFlag),
-           {.saving = FlagSaving::kOnlyGiven,
-            .in_effect = OfOptions([](const O& options) -> Effect {
-              return options.lora.empty() ? std::nullopt : Effect(LoraToSave(options.lora));
-            })}),
-      Flag(
-          "--quantize", "TYPE",
-          absl::StrCat("Store frozen weights in 4 or 8 bits: ",
-                       absl::StrJoin(QuantizationNames(), ", ")),
-          Reads(&O::quantization, ParseQuantizationFlag),
-          {.saving = FlagSaving::kOnlyGiven, .in_effect = OfOptions([](const O& options) -> Effect {
-                                               if (!options.quantization.has_value())
-                                                 return std::nullopt;
-                                               return QuantizationName(*options.quantization);
-                                             })}),
+           Reads(&O::lora, ParseLoraFlag), {.saving = FlagSaving::kOnlyGiven}),
+      Flag("--quantize", "TYPE",
+           absl::StrCat("Store frozen weights in 4 or 8 bits: ",
+                        absl::StrJoin(QuantizationNames(), ", ")),
+           Reads(&O::quantization, ParseQuantizationFlag), {.saving = FlagSaving::kOnlyGiven}),
       Flag("--layers", "N", "Number of layers of the default network [4 to 20, as the data need]",
-           Reads(&O::layers, CountIn(2, kMaxLayers)),
-           {.in_effect = InNetwork([](auto size) { return absl::StrCat(size.layers); })}),
+           Reads(&O::layers, CountIn(2, kMaxLayers))),
       Flag("--width", "N", "Hidden size of the default network [64 to 2304, as the data need]",
-           Reads(&O::width, CountIn(1, kMaxWidth)),
-           {.in_effect = InNetwork([](auto size) { return absl::StrCat(size.width); })})};
+           Reads(&O::width, CountIn(1, kMaxWidth)))};
 }
 
 std::vector<RunFlag> PipelineFlags() {
@@ -519,20 +356,12 @@ std::vector<RunFlag> PipelineFlags() {
             })}),
       Flag("--gradient-blocks", "N",
            "Parts of a batch whose gradients are summed in a binary tree [replicas]",
-           Reads(&O::gradient_blocks, CountIn(1, kMaxInt)),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan().replication.gradient_blocks);
-            }),
-            .is_of_plan = true}),
+           Reads(&O::gradient_blocks, CountIn(1, kMaxInt)), {.is_of_plan = true}),
       Flag("--shard-optimizer", "", "Shard the optimizer state over the replicas (ZeRO-1)",
            Switches(&O::shards_optimizer), {.is_of_plan = true}),
       Flag("--reduction", "tree|ring",
            "Gradient sum: fixed tree, or the library's all-reduce (other bits) [tree]",
-           Reads(&O::reduction, partition::ParseReductionKind),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return partition::Name(run.prepared.plan().replication.reduction);
-            }),
-            .is_of_plan = true}),
+           Reads(&O::reduction, partition::ParseReductionKind), {.is_of_plan = true}),
       Flag("--schedule", "NAME|FILE",
            "Pipeline schedule: a name (see simulate --help) or a file [the fastest]",
            Reads(&O::schedule, ParseScheduleOption), {.is_of_plan = true}),
@@ -540,21 +369,13 @@ std::vector<RunFlag> PipelineFlags() {
            Reads(&O::chunks, CountIn(1, kMaxStages)), {.is_of_plan = true}),
       Flag("--global-batch-size", "N",
            "Samples per optimizer step, over all replicas [128; fewer of small data]",
-           Reads(&O::batch, CountIn(1, kMaxBatch)),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan().batch_rows());
-            }),
-            .is_of_plan = true}),
+           Reads(&O::batch, CountIn(1, kMaxBatch)), {.is_of_plan = true}),
       // A count below 1 is a configuration that cannot be run, as one that does
       // not divide the batch.
       Flag("--micro-batches", "N",
            Describe("Micro-batches per step that stream through the stages",
                     absl::StrCat(engine::kDefaultMicroBatches)),
-           Reads(&O::micro_batches, CountIn(-kMaxInt, kMaxInt)),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return absl::StrCat(run.prepared.plan().micro_batches());
-            }),
-            .is_of_plan = true}),
+           Reads(&O::micro_batches, CountIn(-kMaxInt, kMaxInt)), {.is_of_plan = true}),
       Flag("--recompute", "NAME",
            "Activation checkpointing (recompute): none, attention, full, plan [plan]",
            Reads(&O::recompute,
@@ -576,10 +397,7 @@ std::vector<RunFlag> DeviceFlags() {
                  CountIn(1, kernels::CpuDeviceOptions::kMaxThreads))),
       Flag("--precision", "NAME",
            "fp32, bf16, or tf32 on CUDA devices (docs/data-and-models.md) [fp32]",
-           Reads(&engine::DeviceChoice::precision, Choice({"fp32", "tf32", "bf16"})),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              return kernels::PrecisionName(run.prepared.device.precision);
-            })}),
+           Reads(&engine::DeviceChoice::precision, Choice({"fp32", "tf32", "bf16"}))),
       Flag("--gpus", "I,J,...", "GPU of each device; devices may share one [0,1,2,...]",
            Reads(&engine::DeviceChoice::gpus, ParseGpus),
            {.belongs_to = {"--device", "--devices"}}),
@@ -643,16 +461,11 @@ std::vector<RunFlag> HyperParameterFlags() {
       options.hyper_parameters[name] = static_cast<float>(value);
       return absl::OkStatus();
     };
-    const auto in_effect = [parameter](const O& /*options*/, const engine::TrainingRun& run) {
-      const engine::Optimizer& optimizer = run.prepared.optimizer;
-      return engine::TypeOf(optimizer).Has(parameter) ? Effect(Text(optimizer.*parameter.value))
-                                                      : std::nullopt;
-    };
     flags.push_back(
         Flag(absl::StrCat("--", name), "X",
              Describe(absl::StrCat(engine::ListOptimizers(&parameter), ": ", parameter.help),
                       Text(engine::Optimizer().*parameter.value)),
-             set, {.in_effect = in_effect, .belongs_to = {"--optimizer"}}));
+             set, {.belongs_to = {"--optimizer"}}));
   }
   return flags;
 }
@@ -660,30 +473,14 @@ std::vector<RunFlag> HyperParameterFlags() {
 std::vector<RunFlag> OptimizerFlags() {
   const O defaults;
   return {Flag("--optimizer", "NAME", Describe(engine::ListOptimizers(), defaults.optimizer),
-               Reads(&O::optimizer, Choice(OptimizerNames())),
-               {.in_effect = OfOptions([](const O& options) { return options.optimizer; })}),
+               Reads(&O::optimizer, Choice(OptimizerNames()))),
           Flag("--parameter-groups", "LIST",
                "PATTERN:frozen;PATTERN:lr-factor=X,weight-decay=Y by parameter names",
-               Reads(&O::parameter_rules, engine::ParseParameterRules),
-               {.in_effect = OfOptions([](const O& options) -> Effect {
-                  return options.parameter_rules.empty()
-                             ? std::nullopt
-                             : Effect(engine::ParameterRulesText(options.parameter_rules));
-                })}),
+               Reads(&O::parameter_rules, engine::ParseParameterRules)),
           Flag("--clip-norm", "X", "Maximum gradient norm [no clipping]",
-               Reads(&O::clip_norm, NumberIn({.min = 0.0, .max = 1e30, .above_min = true})),
-               {.in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
-                  return run.prepared.optimizer.clip_norm > 0
-                             ? Effect(Text(run.prepared.optimizer.clip_norm))
-                             : std::nullopt;
-                })}),
+               Reads(&O::clip_norm, NumberIn({.min = 0.0, .max = 1e30, .above_min = true}))),
           Flag("--ema", "X", "Evaluate and keep averages of the weights, with this decay [0: none]",
-               Reads(&O::ema_decay, NumberIn(kDecay)),
-               {.in_effect = OfRun([](const engine::TrainingRun& run) -> Effect {
-                  return run.prepared.optimizer.has_ema()
-                             ? Effect(Text(run.prepared.optimizer.ema_decay))
-                             : std::nullopt;
-                })}),
+               Reads(&O::ema_decay, NumberIn(kDecay))),
           Flag("--on-nonfinite", "NAME",
                "stop or skip a step with NaN or infinite gradients [only check the loss]",
                Reads(&O::on_nonfinite,
@@ -694,40 +491,24 @@ std::vector<RunFlag> OptimizerFlags() {
 std::vector<RunFlag> LearningRateFlags() {
   return {Flag("--learning-rate", "X",
                absl::StrCat("Learning rate, or its peak [", EachOptimizer(RateOf), "]"),
-               Reads(&O::learning_rate, NumberIn(kPositive)),
-               {.in_effect = OfRun(
-                    [](const engine::TrainingRun& run) { return Text(run.learning_rate.peak); })}),
+               Reads(&O::learning_rate, NumberIn(kPositive))),
           Flag("--lr-schedule", "NAME", Describe(engine::LearningRateScheduleNames(), "cosine"),
-               Reads(&O::learning_rate_schedule, ParseLearningRateSchedule),
-               {.in_effect =
-                    OfOptions([](const O& options) { return options.learning_rate_schedule; })}),
+               Reads(&O::learning_rate_schedule, ParseLearningRateSchedule)),
           Flag("--warmup-steps", "N",
                "Warm-up steps [a tenth of all; constant 0, one-cycle 0.3 of all]",
-               Reads(&O::warmup_steps, CountIn(0, kMaxSteps)),
-               {.in_effect = OfRun(WarmsUp,
-                                   [](const engine::TrainingRun& run) {
-                                     return absl::StrCat(run.learning_rate.warmup_steps);
-                                   })}),
+               Reads(&O::warmup_steps, CountIn(0, kMaxSteps))),
           Flag("--min-lr", "X", "Final learning rate of schedules that fall to one [0]",
-               Reads(&O::min_learning_rate, NumberIn(kNotNegative)),
-               {.in_effect = OfRun(FallsToMinimum,
-                                   [](const engine::TrainingRun& run) {
-                                     return Text(run.learning_rate.minimum);
-                                   })}),
+               Reads(&O::min_learning_rate, NumberIn(kNotNegative))),
           Flag("--weight-decay", "X",
                absl::StrCat("Weight decay; biases are not decayed [", EachOptimizer(DecayOf), "]"),
-               Reads(&O::weight_decay, NumberIn(kNotNegative)),
-               {.in_effect = OfRun([](const engine::TrainingRun& run) {
-                  return Text(run.prepared.optimizer.weight_decay);
-                })})};
+               Reads(&O::weight_decay, NumberIn(kNotNegative)))};
 }
 
 std::vector<RunFlag> RunFlagsOfPlans() {
   const O defaults;
   return {
       Flag("--seed", "N", Describe("Random seed", absl::StrCat(defaults.seed)),
-           Reads(&O::seed, CountIn(0, kMostCount)),
-           {.in_effect = OfOptions([](const O& options) { return absl::StrCat(options.seed); })}),
+           Reads(&O::seed, CountIn(0, kMostCount))),
       OutputFlag("--json", "", "Print JSON, one object per line", Switches(&OutputOptions::json))};
 }
 
@@ -736,18 +517,9 @@ std::vector<RunFlag> LengthFlags() {
   return {
       Flag("--epochs", "N",
            Describe("Passes over the training data", absl::StrCat(defaults.epochs)),
-           Reads(&O::epochs, CountIn(1, 1'000'000)),
-           {.in_effect = OfOptions([](const O& options) -> Effect {
-              return !options.steps.has_value() ? Effect(absl::StrCat(options.epochs))
-                                                : std::nullopt;
-            })}),
+           Reads(&O::epochs, CountIn(1, 1'000'000))),
       Flag("--steps", "N", "Total number of optimizer steps, instead of --epochs",
-           Reads(&O::steps, CountIn(1, kMaxSteps)),
-           {.in_effect = OfOptions([](const O& options) -> Effect {
-              return options.steps.has_value() ? Effect(absl::StrCat(*options.steps))
-                                               : std::nullopt;
-            }),
-            .excludes = {"--epochs"}}),
+           Reads(&O::steps, CountIn(1, kMaxSteps)), {.excludes = {"--epochs"}}),
       Flag("--eval-every", "STEPS", "Also evaluate every N steps [after each epoch]",
            Reads(&O::evaluate_every_steps, CountIn(1, kMaxSteps))),
       Flag("--eval-rows", "N|all",

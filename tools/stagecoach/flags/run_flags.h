@@ -14,7 +14,8 @@
 #include "tools/stagecoach/flags/cli11_fwd.h"
 
 // The one table of the flags that fill engine::RunConfig and OutputOptions. A new flag is a field
-// there and a row here.
+// there and a row here; one that decides the results also has a row in
+// engine/session/decisive_options.cc, by which its value in effect is saved and compared.
 namespace stagecoach::tools {
 
 // What a command prints and writes of a run, which is nothing to the run.
@@ -50,11 +51,6 @@ enum class FlagScope : uint8_t {
 // What is special about a flag.
 struct FlagRules {
   FlagSaving saving = FlagSaving::kAlways;
-  // Of a flag that decides the results: its value in effect, given or not, which is compared when a
-  // run is resumed; nullopt: it decides nothing in this run. Null: it never does.
-  std::function<std::optional<std::string>(const engine::RunConfig& options,
-                                           const engine::TrainingRun& run)>
-      in_effect = {};
   std::string alias = {};  // another name
   bool is_output = false;  // names a file that is written
   // A plan settles it, and a resumed run with another plan does not take it from the checkpoint.

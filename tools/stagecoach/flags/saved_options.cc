@@ -25,18 +25,6 @@ bool Contains(const absl::string_view (&names)[kN], absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// The flags that decide the results, with their values in effect.
-std::vector<std::pair<std::string, std::string>> Decisive(const engine::RunConfig& options,
-                                                          const engine::TrainingRun& run) {
-  std::vector<std::pair<std::string, std::string>> decisive;
-  for (const RunFlag& flag : RunFlags()) {
-    if (flag.rules.in_effect == nullptr) continue;
-    const std::optional<std::string> value = flag.rules.in_effect(options, run);
-    if (value.has_value()) decisive.emplace_back(flag.name, *value);
-  }
-  return decisive;
-}
-
 // Whether a checkpoint keeps the flag of this name.
 bool IsSaved(const std::string& name) {
   const RunFlag* const flag = FindRunFlag(name);
@@ -58,7 +46,7 @@ std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags,
                                                const engine::RunConfig& options,
                                                const engine::TrainingRun& run) {
   std::vector<engine::SavedOption> saved;
-  for (auto& [name, value] : Decisive(options, run)) {
+  for (auto& [name, value] : OptionsInEffect(options, run)) {
     const auto& defaults = options.taken_defaults;
     const bool is_default = flags.get_option(name)->count() == 0 ||
                             std::find(defaults.begin(), defaults.end(), name) != defaults.end();
@@ -143,7 +131,7 @@ struct Change {
 std::vector<Change> ChangesOf(const engine::Manifest& manifest, const engine::RunConfig& options,
                               const engine::TrainingRun& run) {
   std::vector<Change> changes;
-  for (const auto& [name, value] : Decisive(options, run)) {
+  for (const auto& [name, value] : OptionsInEffect(options, run)) {
     if (name == "--tokenizer") continue;  // wherever the same one is now
     const bool is_length = Contains(kLengths, name);
     const bool is_test_set = Contains(kTestSets, name);

@@ -223,7 +223,7 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   engine::RunConfig& run = options.run;
   run.device.threads = 0;
   AddRunFlags(app, run,
-              {{"--devices", "Devices to split the model over [1]"},
+              {{"--devices", "Devices to split the model over [the fewest with enough memory]"},
                {"--device"},
                {"--threads-per-device", "Cores per CPU device [all: one works at a time]"},
                {"--precision"},
@@ -231,6 +231,7 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
                {"--exchange"},
                {"--tuning"},
                {"--device-memory"},
+               {"--cluster"},
                {"--timeout"},
                {"--json"}},
               &options.output);

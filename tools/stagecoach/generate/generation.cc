@@ -261,8 +261,7 @@ absl::StatusOr<engine::PreparedRun> PlanTogether(const engine::RunConfig& run, e
 // with a cache has no CUDA kernel for several sequences.
 absl::StatusOr<engine::PreparedRun> PlanGeneration(const engine::RunConfig& run, int64_t wanted,
                                                    const engine::Model& model,
-                                                   const Prompts& prompts) {
-  const int stages = run.stages.value_or(1);
+                                                   const Prompts& prompts, int stages) {
   ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(run, stages));
   int64_t together =
       std::min<int64_t>(wanted > 0 ? wanted : kTogetherOnStage * stages, std::ssize(prompts));
@@ -280,12 +279,20 @@ absl::StatusOr<engine::PreparedRun> PlanGeneration(const engine::RunConfig& run,
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeGenerationTrainer(
     const GenerateOptions& options, const engine::Model& model, const Prompts& prompts) {
   engine::RunConfig run = options.run;
-  if (run.device.threads == 0)
-    run.device.threads = std::max(1, engine::InspectMachine().processors);
+  ASSIGN_OR_RETURN(run.cluster, ReadCluster(run));
+  if (run.device.threads == 0) {
+    ASSIGN_OR_RETURN(run.device, ShareProcessors(run, 1));
+  }
+  const auto plan = [&](int stages) {
+    return PlanGeneration(run, options.together, model, prompts, stages);
+  };
   ASSIGN_OR_RETURN(engine::PreparedRun prepared,
                    WithFallBack(run.device, run.notices, [&](const engine::DeviceChoice& device) {
                      run.device = device;
-                     return PlanGeneration(run, options.together, model, prompts);
+                     // Another GPU is only taken if it is asked for.
+                     const bool takes_more = !run.stages.has_value() && device.kind == "cpu";
+                     return takes_more ? engine::OverFewestDevices(model.num_layers(), plan)
+                                       : plan(run.stages.value_or(1));
                    }));
   const engine::DeviceSpec device = prepared.device;
   return OnDevices(device,

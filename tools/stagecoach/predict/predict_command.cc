@@ -167,6 +167,7 @@ void AddPredictFlags(CLI::App& app, engine::PredictConfig& options, OutputOption
        {"--exchange"},
        {"--tuning"},
        {"--device-memory"},
+       {"--cluster"},
        {"--timeout"},
        {"--json"}},
       &output);

@@ -229,6 +229,7 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
        {"--schedule", "", second},
        {"--chunks", "", second},
        {"--device-memory", "", second},
+       {"--cluster", "", second},
        {"--device", "Both times: cpu, cuda, or auto: cuda if GPUs suffice [the run's]"},
        {"--threads-per-device", "Cores per CPU device, the second time [an equal share]"},
        {"--precision", "Both times: fp32, tf32 or bf16 [the run's]"},

@@ -86,6 +86,7 @@ engine::RunConfig OptionsOfSecond(const CLI::App& flags, const engine::RunConfig
   second.takes_fingerprint = false;  // its data are those of the first
   const partition::Plan& plan = first.run.prepared.plan();
   second.device_memory_bytes = given.device_memory_bytes;
+  second.cluster_file = given.cluster_file;
   if (HasFlag(flags, "--threads-per-device")) second.device.threads = given.device.threads;
   // The bits of a library's sum are those of one plan.
   const bool depends_on_plan = plan.replication.reduction == partition::ReductionKind::kRing;
@@ -118,24 +119,22 @@ absl::StatusOr<OneTime> PrepareSecond(const CLI::App& flags, const engine::RunCo
   const bool is_settled = options.plan.has_value() || options.stages.has_value() ||
                           schedule::IsScheduleFile(options.schedule);
   const int most = is_settled ? 1 : first.run.prepared.plan().num_layers;
-  absl::Status refusal;
-  for (int stages = 1; stages <= most; ++stages) {
+  const auto make = [&](int stages) -> absl::StatusOr<engine::TrainingRun> {
     if (!is_settled) options.stages = stages;
-    if (!HasFlag(flags, "--threads-per-device") && options.stages.has_value()) {
-      options.device.threads =
-          std::max(1, engine::InspectMachine().processors / (*options.stages * options.replicas));
+    if (!HasFlag(flags, "--threads-per-device") &&
+        (options.stages.has_value() || options.cluster.has_value())) {
+      const int devices =
+          options.stages.has_value() ? *options.stages * options.replicas : options.cluster->size();
+      ASSIGN_OR_RETURN(options.device, ShareProcessors(options, devices));
     }
-    absl::StatusOr<engine::TrainingRun> run = MakeRun(options);
-    if (run.ok()) {
-      RETURN_IF_ERROR(CheckRoom(*run));
-      second.run = *std::move(run);
-      second.run.data = first.run.data;  // once in memory
-      return second;
-    }
-    if (refusal.ok()) refusal = run.status();
-    if (!engine::IsLackOfMemory(run.status())) break;
-  }
-  return refusal;
+    ASSIGN_OR_RETURN(engine::TrainingRun run, MakeRun(options));
+    RETURN_IF_ERROR(CheckRoom(run));
+    return run;
+  };
+  ASSIGN_OR_RETURN(options.cluster, ReadCluster(options));
+  ASSIGN_OR_RETURN(second.run, engine::OverFewestDevices(most, make));
+  second.run.data = first.run.data;  // once in memory
+  return second;
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "tools/stagecoach/replay/replay_report.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,13 +24,28 @@ bool SameBitsOf(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
+// Returns the threads of each device of a run.
+std::vector<int> ThreadsOf(const engine::PreparedRun& run) {
+  std::vector<int> threads;
+  for (int i = 0; i < run.plan().num_devices(); ++i) threads.push_back(run.device.threads_of(i));
+  return threads;
+}
+
+// Returns " of 2 threads", or " of 1 to 4 threads".
+std::string DescribeThreads(const engine::PreparedRun& run) {
+  const std::vector<int> threads = ThreadsOf(run);
+  const auto [fewest, most] = std::minmax_element(threads.begin(), threads.end());
+  return absl::StrCat(" of ", *fewest < *most ? absl::StrCat(*fewest, " to ") : "",
+                      Counted(*most, "thread"));
+}
+
 std::string DescribeTime(const engine::PreparedRun& run) {
   const partition::Plan& plan = run.plan();
   const bool is_cpu = run.device.kind == engine::DeviceKind::kCpu;
   return absl::StrCat(plan.schedule.name, " over ", Counted(plan.num_stages(), "stage"),
                       plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",
                       ": ", Counted(plan.num_devices(), is_cpu ? "CPU device" : "CUDA device"),
-                      is_cpu ? absl::StrCat(" of ", Counted(run.device.threads, "thread")) : "");
+                      is_cpu ? DescribeThreads(run) : "");
 }
 
 class ReplayText final : public ReplayReport {
@@ -125,7 +142,7 @@ class ReplayJson final : public ReplayReport {
                        {"replicas", plan.replicas()},
                        {"num_devices", plan.num_devices()},
                        {"kind", engine::Name(time->device.kind)},
-                       {"threads_per_device", time->device.threads}});
+                       {"threads_per_device", ThreadsOf(*time)}});
     }
     PrintJsonLine({{"event", "replay"},
                    {"checkpoint", start.checkpoint.path()},

@@ -26,12 +26,11 @@ enum ExitStatus : int {
 
 // The same table, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 1 results differ, or a bench got slower; 2 wrong usage; 65 bad input data, "
-    "or\n"
-    "NaN or infinity; 69 device unavailable; 70 internal error; 74 cannot write output; 75 "
-    "another\n"
-    "process failed, or a timeout; 78 bad configuration; 129 stopped by SIGHUP, 130 by Ctrl-C,\n"
-    "141 by SIGPIPE, 143 by SIGTERM.";
+    "Exit status: 0; 1 results differ, or a bench got slower; 2 wrong usage; 65 bad data, or NaN\n"
+    "or infinity; 69 no such device; 70 internal error; 74 cannot write; 75 another process "
+    "failed,\n"
+    "or a timeout; 78 bad configuration; stopped by 129 SIGHUP, 130 Ctrl-C, 141 SIGPIPE, 143 "
+    "SIGTERM.";
 
 // Returns the exit status of an error's class (base::ClassOf). An error of another rank is
 // kExitTryAgain, unless that is kOutput: the rank in which it arose reports what it was.

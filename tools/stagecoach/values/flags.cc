@@ -138,12 +138,6 @@ absl::StatusOr<std::string> ParseLoraFlag(const std::string& text) {
   return text;
 }
 
-std::string LoraToSave(const std::string& text) {
-  const absl::StatusOr<engine::LoraOptions> options =
-      engine::IsPeftFolder(text) ? engine::ReadPeftConfig(text) : engine::ParseLora(text);
-  return options.ok() ? LoraTextOf(*options) : text;
-}
-
 std::string DescribeChatTemplate(const std::string& text, const std::string& fallback) {
   const std::vector<std::string> names = engine::ChatTemplateNames();
   return absl::StrCat(text, ": ", absl::StrJoin(names.begin(), names.begin() + 3, ", "),

@@ -65,8 +65,6 @@ std::vector<std::string> QuantizationNames();
 absl::StatusOr<kernels::Quantization> ParseQuantizationFlag(const std::string& text);
 // Checks the options of --lora (engine::ParseLora), unless it names a folder of adapters.
 absl::StatusOr<std::string> ParseLoraFlag(const std::string& text);
-// Returns what a checkpoint keeps of it: options. A folder may be gone when the run resumes.
-std::string LoraToSave(const std::string& text);
 // Returns the help of a flag that takes one: `text`, some of the names, and `fallback`.
 std::string DescribeChatTemplate(const std::string& text, const std::string& fallback);
 // Returns the path of a file that is read in one piece: "-" is standard input.

@@ -52,6 +52,25 @@ std::vector<std::string> NamesOf(const Dataset& data) {
   return names;
 }
 
+TEST(ImageFolder, LooksForImagesAmongTheFirstFilesOfEachSubfolder) {
+  const std::string folder = TestDirectory();
+  AddPhoto(folder, "cat/1.png");
+  std::filesystem::create_directories(std::filesystem::path(folder) / "logs");
+  for (int i = 0; i < 10'001; ++i) WriteTestFile(folder, absl::StrCat("logs/", i), "");
+  std::vector<std::string> notices;
+  const DataSource source = {
+      .spec = folder, .image_size = 6, .on_notice = [&](const std::string& notice) {
+        notices.push_back(notice);
+      }};
+  EXPECT_THAT(LoadData(source),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has 1 folder of images, expected at least 2, one per class; logs "
+                                 "has no image among the first 10,000 files in it")));
+  Pets(folder);
+  EXPECT_OK(LoadData(source));
+  EXPECT_THAT(notices, ::testing::Contains(HasSubstr("logs has no image among the first 10,000")));
+}
+
 TEST(ImageFolder, HoldsOutAShareByTheSeed) {
   const std::string folder = Pets(TestDirectory());
   ASSERT_TRUE(HoldsImageFolder(folder));

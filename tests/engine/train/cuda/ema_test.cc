@@ -17,6 +17,11 @@ TEST(CudaAverages, FollowTheirFormulaInBf16) {
       {.kind = DeviceKind::kCuda, .precision = Precision::kBfloat16});
 }
 
+TEST(CudaAverages, AreThoseOfPyTorch) {
+  if (NumGpus() < 2) GTEST_SKIP() << "needs 2 GPUs, and there are " << NumGpus();
+  ExpectAveragesToMatchPyTorch({.kind = DeviceKind::kCuda});
+}
+
 TEST(CudaAverages, HaveTheSameBitsEverywhere) {
   if (NumGpus() < 2) GTEST_SKIP() << "needs 2 GPUs, and there are " << NumGpus();
   ExpectAveragesToHaveTheSameBitsEverywhere({.kind = DeviceKind::kCuda}, /*devices=*/2);

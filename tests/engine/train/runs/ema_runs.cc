@@ -11,6 +11,7 @@
 #include "engine/nn/layers/linear.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/train/runs/reference_run.h"
 #include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
 
@@ -154,6 +155,24 @@ void ExpectAveragesToFollowTheirFormula(const DeviceSpec& device) {
     EXPECT_NE(EvaluationLossOf(*trainer), EvaluationLossOf(*plain));
     EXPECT_EQ(trainer->ParametersHash().value(), plain->ParametersHash().value());
   }
+}
+
+void ExpectAveragesToMatchPyTorch(const DeviceSpec& device) {
+  const Model model = {.input = Shape{5},
+                       .layers = {Linear(7, Activation::kGelu), LayerNorm(), Linear(3)}};
+  const ReferenceRun reference("ema");
+  ASSERT_EQ(reference.With("average/").size(), 6);
+  const auto& x = reference["x"].values;
+  const auto& labels = reference["labels"].values;
+  const auto data = TableDataset::Create(Shape{5}, 3, std::vector<float>(x.begin(), x.end()),
+                                         std::vector<int32_t>(labels.begin(), labels.end()))
+                        .value();
+  Optimizer optimizer = Optimizer::Sgd();
+  optimizer.ema_decay = kEmaDecay;
+  ExpectToMatch(
+      reference, model, EvenPlan(model, 2, "1f1b", /*micro_batches=*/2, 4), *data,
+      {.optimizer = optimizer, .learning_rate = LearningRate::Constant(0.1F), .device = device},
+      {.values = 1e-5, .gradients = 1e-5});
 }
 
 void ExpectAveragesToHaveTheSameBitsEverywhere(const DeviceSpec& device, int devices) {

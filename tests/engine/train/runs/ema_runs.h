@@ -23,6 +23,9 @@ ParameterValues AveragesOf(Trainer& trainer);
 // as without averages.
 void ExpectAveragesToFollowTheirFormula(const DeviceSpec& device);
 
+// Expects those of PyTorch's AveragedModel (tests/fixtures/ema), and the outputs that follow.
+void ExpectAveragesToMatchPyTorch(const DeviceSpec& device);
+
 // Expects the same bits of parameters, averages and evaluations for all partitions, replicas and
 // shards of the optimizer, and the predicted memory. `devices`: the most of a run.
 void ExpectAveragesToHaveTheSameBitsEverywhere(const DeviceSpec& device, int devices);

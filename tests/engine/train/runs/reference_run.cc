@@ -139,6 +139,13 @@ void ExpectToMatch(const ReferenceRun& reference, const Model& model, const part
     if (!is_fp32 && updated.contains(name)) continue;
     ExpectClose(name, ValuesOf(*trainer, name), expected.values, tolerance.values);
   }
+  EXPECT_OK(trainer->WithAverages([&] {
+    for (const auto& [name, expected] : reference.With("average/")) {
+      ExpectClose("average of " + name, ValuesOf(*trainer, name), expected.values,
+                  tolerance.values);
+    }
+    return absl::OkStatus();
+  }));
   const std::vector<float> logits = trainer->Predict(data).value();
   ExpectClose("logits", {logits.begin(), logits.end()}, reference["logits"].values,
               tolerance.values);

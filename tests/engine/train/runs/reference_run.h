@@ -19,6 +19,7 @@
 //   begin/<parameter>     F32, its value at the start, by its name here ("layer 0: weight")
 //   gradient/<parameter>  of the loss of the first step, if the optimizer updates the parameter
 //   end/<parameter>       after all steps of AdamW
+//   average/<parameter>   likewise, if the optimizer averages parameters; the logits are theirs
 //   losses                one per step; all steps have the same batch
 //   logits                the outputs for the batch in evaluation, after all steps
 // and the samples, which the test turns into a data set. Numbers that are compared are F64.
