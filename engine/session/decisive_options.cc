@@ -1,5 +1,6 @@
 // The options that decide the results of a run, of engine/session/saved_run.h.
 
+#include <algorithm>
 #include <charconv>
 #include <iterator>
 #include <optional>
@@ -180,6 +181,13 @@ std::vector<DecisiveOption> OptionsBeforeHyperParameters() {
        })},
       {"--layers", InNetwork([](auto size) { return absl::StrCat(size.layers); })},
       {"--width", InNetwork([](auto size) { return absl::StrCat(size.width); })},
+      {"--tensor-blocks", OfRun([](const TrainingRun& run) -> Effect {
+         int blocks = 1;
+         for (const ModelParameter& parameter : run.prepared.profile.parameters.all()) {
+           blocks = std::max(blocks, parameter.pieces());
+         }
+         return blocks > 1 ? Effect(absl::StrCat(blocks)) : std::nullopt;
+       })},
       {"--gradient-blocks", OfRun([](const TrainingRun& run) {
          return absl::StrCat(run.prepared.plan().replication.gradient_blocks);
        })},

@@ -346,14 +346,7 @@ std::vector<RunFlag> PipelineFlags() {
            {.alias = "--tensor-parallel", .is_of_plan = true}),
       Flag("--tensor-blocks", "N",
            "Blocks into which layers are cut to be shared; they decide the bits [--tensor]",
-           Reads(&O::tensor_blocks, CountIn(1, engine::kMostTensorBlocks)),
-           {.in_effect = OfRun([](const engine::TrainingRun& run) {
-              int blocks = 1;
-              for (const engine::ModelParameter& one : run.prepared.profile.parameters.all()) {
-                blocks = std::max(blocks, one.pieces());
-              }
-              return absl::StrCat(blocks);
-            })}),
+           Reads(&O::tensor_blocks, CountIn(1, engine::kMostTensorBlocks))),
       Flag("--gradient-blocks", "N",
            "Parts of a batch whose gradients are summed in a binary tree [replicas]",
            Reads(&O::gradient_blocks, CountIn(1, kMaxInt)), {.is_of_plan = true}),
