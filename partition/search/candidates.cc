@@ -21,6 +21,7 @@ namespace {
 using schedule::Generator;
 using schedule::Schedule;
 
+constexpr int64_t kMostBoundedPasses = 1 << 13;
 constexpr int kMostChunks = 4;  // that are tried, where a schedule takes any number
 
 bool IsFused(const Schedule& schedule) {
@@ -51,10 +52,13 @@ absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& requ
                                : space.refusal_;
   }
   for (Candidate& candidate : space.candidates_) {
-    // Only where a schedule is asked for, the candidate's plans have no other one.
+    // Only where a schedule is asked for, the candidate's plans have no other one. A long one is
+    // left for later: there may be a thousand numbers of devices to bound.
+    const int64_t passes = int64_t{candidate.num_stages()} * candidate.micro_batches_of_each();
+    const bool is_known = request.schedule != kAnySchedule && passes <= kMostBoundedPasses;
     const absl::StatusOr<Schedule> schedule =
-        request.schedule == kAnySchedule ? absl::StatusOr<Schedule>(absl::NotFoundError("any"))
-                                         : space.ScheduleOf(candidate);
+        is_known ? space.ScheduleOf(candidate)
+                 : absl::StatusOr<Schedule>(absl::NotFoundError("not needed"));
     ASSIGN_OR_RETURN(candidate.lower_bound_ns,
                      space.LowerBoundNs(candidate, schedule.ok() ? &*schedule : nullptr));
   }
