@@ -55,7 +55,8 @@ std::vector<BoundarySums> SumsOfLayers(const LayerTable& table, absl::Span<const
     const int64_t own_bytes = LeastOwnStashBytes(layer, may_recompute);
     sums.push_back({layer.batch_ns(micro_batches), layer.forward_ns,
                     layer.forward_ns + layer.backward_input_ns,
-                    layer.forward_ns + layer.fused_backward_ns(),
+                    layer.forward_ns + layer.fused_backward_ns(), layer.backward_input_ns,
+                    layer.fused_backward_ns(),
                     static_cast<double>(TrainedBytes(layer, replication)),
                     kept_bytes[i] + static_cast<double>(own_bytes)});
   }

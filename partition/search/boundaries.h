@@ -16,12 +16,14 @@ namespace stagecoach::partition {
 
 // Sums over the layers before a boundary.
 enum BoundarySum : uint8_t {
-  kWorkNs,         // LayerCost::batch_ns of all micro-batches of a replica
-  kForwardNs,      // F, per micro-batch
-  kTurnNs,         // F and B, per micro-batch
-  kFusedTurnNs,    // F and BW, per micro-batch
-  kResidentBytes,  // kept by a device all the time
-  kStashBytes,     // of one micro-batch, from F until B
+  kWorkNs,           // LayerCost::batch_ns of all micro-batches of a replica
+  kForwardNs,        // F, per micro-batch
+  kTurnNs,           // F and B, per micro-batch
+  kFusedTurnNs,      // F and BW, per micro-batch
+  kBackwardNs,       // B, per micro-batch
+  kFusedBackwardNs,  // BW, per micro-batch
+  kResidentBytes,    // kept by a device all the time
+  kStashBytes,       // of one micro-batch, from F until B
 };
 using BoundarySums = std::array<double, kStashBytes + 1>;
 
@@ -48,6 +50,7 @@ std::vector<Boundary> BoundariesOf(const LayerTable& table, absl::Span<const Edg
 // and replicas.
 struct KnownBoundaries {
   std::map<std::tuple<int64_t, int, int>, std::vector<Boundary>> of;
+  std::map<int64_t, std::vector<double>> needed_ns;  // NeededNs by micro-batch size
 };
 
 inline constexpr int kMostBoundaries = 640;

@@ -21,6 +21,7 @@ namespace {
 using schedule::Generator;
 using schedule::Schedule;
 
+constexpr int64_t kMostBoundedPasses = 1 << 13;
 constexpr int kMostChunks = 4;  // that are tried, where a schedule takes any number
 
 bool IsFused(const Schedule& schedule) {
@@ -51,7 +52,15 @@ absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& requ
                                : space.refusal_;
   }
   for (Candidate& candidate : space.candidates_) {
-    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space.LowerBoundNs(candidate));
+    // Only where a schedule is asked for, the candidate's plans have no other one. A long one is
+    // left for later: there may be a thousand numbers of devices to bound.
+    const int64_t passes = int64_t{candidate.num_stages()} * candidate.micro_batches_of_each();
+    const bool is_known = request.schedule != kAnySchedule && passes <= kMostBoundedPasses;
+    const absl::StatusOr<Schedule> schedule =
+        is_known ? space.ScheduleOf(candidate)
+                 : absl::StatusOr<Schedule>(absl::NotFoundError("not needed"));
+    ASSIGN_OR_RETURN(candidate.lower_bound_ns,
+                     space.LowerBoundNs(candidate, schedule.ok() ? &*schedule : nullptr));
   }
   std::stable_sort(
       space.candidates_.begin(), space.candidates_.end(),
@@ -339,7 +348,7 @@ absl::StatusOr<double> CandidateSpace::WorkBoundNs(const Candidate& candidate, b
   const int micro_batches = candidate.micro_batches_of_each();
   const bool is_step = request_.objective == PlanObjective::kStep;
   // Where steps overlap, no work waits for other work.
-  std::vector<double>& needed_ns = needed_ns_[candidate.micro_batch_rows];
+  std::vector<double>& needed_ns = boundaries_->needed_ns[candidate.micro_batch_rows];
   if (needed_ns.empty() && is_step) needed_ns = NeededNs(*layers, request_.profile.edges);
   double bound_ns = SimpleBoundNs(*layers, speeds, micro_batches, needed_ns);
   if (!IsInOrder(candidate)) return bound_ns;

@@ -135,7 +135,6 @@ class CandidateSpace {
   std::map<std::tuple<int, int, int64_t, std::string>, double> bounds_;
   std::map<std::tuple<int, int64_t, bool>, double> step_bounds_;  // by replicas and size; in order
   std::shared_ptr<KnownBoundaries> boundaries_;
-  std::map<int64_t, std::vector<double>> needed_ns_;  // NeededNs by micro-batch size
 };
 
 }  // namespace stagecoach::partition

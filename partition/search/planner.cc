@@ -37,7 +37,11 @@ class OptionSearch {
  public:
   OptionSearch(const PlannerRequest& request, absl::Span<const ModelOption> options,
                const SearchLimits& limits)
-      : request_(request), options_(options), limits_(limits) {}
+      : request_(request), options_(options), limits_(limits) {
+    for (size_t i = 0; i < options.size(); ++i) {
+      boundaries_.push_back(std::make_shared<KnownBoundaries>());
+    }
+  }
 
   absl::StatusOr<PlanEvaluation> Run() {
     const absl::Time start = absl::Now();
@@ -63,6 +67,7 @@ class OptionSearch {
     PlannerRequest request = request_;
     request.profile = options_[index].profile;
     request.cluster = options_[index].cluster;
+    request.boundaries = boundaries_[index];
     return request;
   }
 
@@ -174,7 +179,7 @@ class OptionSearch {
       std::vector<std::string> left_out;
     };
     PlannerRequest whole = RequestFor(best_->option_index);
-    whole.boundaries = std::make_shared<KnownBoundaries>();
+    whole.boundaries = boundaries_[best_->option_index];
     std::vector<Smaller> smaller;
     double least_ns = bound_ns_;  // bounds above the least of all do not matter
     std::vector<std::vector<int>> choices = FewerDevices(whole.cluster);
@@ -260,6 +265,7 @@ class OptionSearch {
   const PlannerRequest& request_;
   absl::Span<const ModelOption> options_;
   const SearchLimits& limits_;
+  std::vector<std::shared_ptr<KnownBoundaries>> boundaries_;  // index: option
   std::optional<PlanEvaluation> best_;
   std::unique_ptr<PlanSearch> best_search_;  // if it is to be continued
   std::vector<std::pair<size_t, absl::Status>> failures_;

@@ -16,7 +16,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kPrecision = 4e-3;
 constexpr double kSlack = 1e-9;      // of sums, which are not exact
 constexpr double kFirstStep = 0.05;  // above what is known
-constexpr double kMostTimes = 64;    // what is known; beyond, nothing is looked for
+constexpr int kMostRepeats = 50;
+constexpr double kMostTimes = 64;  // what is known; beyond, nothing is looked for
 
 // The largest step, about, that does not pass: none below passes either.
 double LargestThatFails(double at_least_ns, double enough_ns, absl::FunctionRef<bool()> is_over,
@@ -54,6 +55,7 @@ class Divisions {
       : problem_(problem),
         boundaries_(problem.boundaries),
         turn_(problem.is_fused ? kFusedTurnNs : kTurnNs),
+        backward_(problem.is_fused ? kFusedBackwardNs : kBackwardNs),
         count_(problem.micro_batches),
         all_(boundaries_.back().least),
         ranks_(problem.speeds.size()),
@@ -66,6 +68,8 @@ class Divisions {
   // Whether some boundaries meet all conditions for a step.
   bool Pass(double step_ns) {
     step_ns_ = step_ns;
+    least_turn_ns_ = LeastTurnNs();
+    if (least_turn_ns_ > step_ns) return false;
     reached_.assign(boundaries_.size(), {});
     reached_.front() = {0, 0, 0, 0};
     for (size_t stage = 0; stage < ranks_; ++stage) {
@@ -83,7 +87,7 @@ class Divisions {
     for (size_t begin = 0; ranks_ < stages_.size() && begin + 1 < boundaries_.size(); ++begin) {
       if (reached_[begin].fill_ns < kNever) Extend(ranks_, begin, reached_);
     }
-    const Reached& end = reached_.back();
+    const Reached end = AtLeast(reached_.back(), boundaries_.size() - 1, RatesOf(ranks_ - 1));
     return end.lost_ns + all_[kWorkNs] <= step_ns * all_speeds_ &&
            end.lost_in_turns_ns + count_ * all_[turn_] <= step_ns * all_speeds_;
   }
@@ -109,6 +113,11 @@ class Divisions {
     // What ranks wait and send beside the work, or beside all passes but W; weighted by speeds.
     double lost_ns = kNever;
     double lost_in_turns_ns = kNever;
+  };
+  // By what each of these grows with F or with the turn of a layer of a stage.
+  struct Rates {
+    double of_time = 1;  // fill and turn
+    double of_lost = 0;  // the others
   };
 
   bool is_in_order() const { return problem_.chunks == 1; }
@@ -179,6 +188,36 @@ class Divisions {
     }
   }
 
+  // What a micro-batch takes there and back again, at least, within the step: with one stage per
+  // rank, all F but one of a rank, or all B but one, come in addition to that. So fast ranks take
+  // only a part of the layers, and slow ones must take the rest. Above the step: none is within it.
+  double LeastTurnNs() const {
+    const double least_ns = all_[turn_] / fastest_ + messages_ns_;
+    if (!is_in_order() || count_ < 2) return least_ns;
+    double turn_ns = least_ns;
+    for (int i = 0; i < kMostRepeats; ++i) {
+      const double most_ns = (step_ns_ - turn_ns) / (count_ - 1);
+      if (most_ns < 0) return kNever;
+      const double next_ns = messages_ns_ + LeastSpreadNs(all_[kForwardNs], most_ns) +
+                             LeastSpreadNs(all_[backward_], most_ns);
+      if (next_ns <= turn_ns * (1 + kSlack)) break;
+      turn_ns = next_ns;
+    }
+    return std::max(least_ns, (1 - kSlack) * turn_ns);
+  }
+
+  // What ranks take in total, at least, for so much work, if none may take longer than that: the
+  // fastest take as much as they may.
+  double LeastSpreadNs(double work_ns, double most_ns) const {
+    double sum_ns = 0;
+    for (const double speed : fastest_first_) {
+      const double own_ns = std::min(most_ns, work_ns / speed);
+      sum_ns += own_ns;
+      work_ns -= own_ns * speed;
+    }
+    return work_ns > kSlack * all_[kWorkNs] ? kNever : sum_ns;
+  }
+
   void LookBehind() {
     std::vector<double> least_ns(forward_ns_.size(), kNever);
     for (size_t messages = 0; messages < least_ns.size(); ++messages) {
@@ -191,6 +230,12 @@ class Divisions {
       const Stage& next = stages_[i + 1];
       stages_[i].messages_ns = next.messages_ns + (i + 2 < ranks_ ? least_ns[next.messages] : 0);
     }
+    if (ranks_ > 1 && boundaries_.size() > 2) {
+      messages_ns_ = stages_.front().messages_ns + least_ns[stages_.front().messages];
+    }
+    fastest_first_ = problem_.speeds;
+    std::sort(fastest_first_.begin(), fastest_first_.end(), std::greater<>());
+    fastest_ = fastest_first_.front();
   }
 
   double LeastBetween(size_t begin, size_t end, BoundarySum sum) const {
@@ -227,7 +272,8 @@ class Divisions {
     const double back_ns =
         index == 0 || !problem_.sends_block ? 0 : backward_ns_[stages_[index - 1].messages][begin];
     const BoundarySums& before = boundaries_[begin].most;
-    const Reached from = reached_[begin];
+    const Rates before_rates = RatesOf(index == 0 ? 0 : index - 1);
+    const Reached from = AtLeast(reached_[begin], begin, before_rates);
     const double rest_ns = all_[kWorkNs] - step_ns_ * stage.speeds;
     bool is_any = false;
     size_t end = is_last ? last : begin + (boundaries_[begin].is_single ? 1 : 0);
@@ -244,38 +290,70 @@ class Divisions {
       if (from.turn_ns - back_ns + count_ * turn_ns + sends_ns > step_ns_) continue;
       // a boundary is passed by one message after the other;
       if (from.turn_ns + turn_ns + own.passed_ns > step_ns_) continue;
+      // no B comes before one micro-batch is back from the stages behind, and the last F is
+      // followed by the way there and back; all others of the kind are in between;
+      const double forward_ns = LeastBetween(begin, end, kForwardNs) / stage.speed;
+      const double backward_ns = LeastBetween(begin, end, backward_) / stage.speed;
+      const double kind_ns = problem_.sends_block
+                                 ? std::max(forward_ns + own.forward_ns, backward_ns + back_ns)
+                                 : std::max(forward_ns, backward_ns);
+      const double all_ns = std::max(least_turn_ns_, from.turn_ns + turn_ns + own.behind_ns);
+      if (all_ns + (count_ - 1) * kind_ns > step_ns_) continue;
       // the ranks behind can do the rest; and of what is in flight, one must have been behind the
       // stage before another one comes.
       if (after.most[kWorkNs] < rest_ns || !IsAfter(begin, end)) continue;
       const double turns = std::ceil(count_ / MostInFlight(stage, begin, end));
       if (!(from.turn_ns + turns * (turn_ns + own.behind_ns) <= step_ns_)) continue;
       is_any = true;
-      Reach(index, from, own, {LeastBetween(begin, end, kForwardNs) / stage.speed, turn_ns},
-            next[end]);
+      Reach(index, begin, from, end, next[end]);
     }
     return is_any;
   }
 
-  // What one micro-batch takes in a stage.
-  struct Own {
-    double forward_ns = 0;
-    double turn_ns = 0;
-  };
-  void Reach(size_t index, const Reached& from, const End& end, const Own& own, Reached& to) const {
+  Rates RatesOf(size_t index) const {
     const Stage& stage = stages_[index];
-    const double sends_ns = problem_.sends_block
-                                ? count_ * stage.sending_speed * (end.forward_ns + end.backward_ns)
-                                : 0;
+    return {1 / stage.speed, stage.speeds_behind / stage.speed};
+  }
+
+  // What is noted of a boundary leaves out how much of a sum its own set has, at the rates of the
+  // stage that ends there. Between two stages of the same rates the set then does not matter, and a
+  // boundary that stands for several sets is no looser than one of them.
+  Reached AtLeast(const Reached& noted, size_t boundary, const Rates& rates) const {
+    const BoundarySums& least = boundaries_[boundary].least;
+    return {noted.fill_ns + rates.of_time * least[kForwardNs],
+            noted.turn_ns + rates.of_time * least[turn_],
+            noted.lost_ns + rates.of_lost * least[kForwardNs],
+            noted.lost_in_turns_ns + rates.of_lost * least[turn_]};
+  }
+
+  // Notes an end of the stage. `from`: AtLeast of its begin.
+  void Reach(size_t index, size_t begin, const Reached& from, size_t end, Reached& to) const {
+    const Stage& stage = stages_[index];
+    const Rates before = RatesOf(index == 0 ? 0 : index - 1), own = RatesOf(index);
+    const double there_ns = ends_[end].forward_ns, back_ns = ends_[end].backward_ns;
+    const double sends_ns =
+        problem_.sends_block ? count_ * stage.sending_speed * (there_ns + back_ns) : 0;
     const double next_speed = index + 1 < stages_.size() ? stages_[index + 1].waiting_speed : 0;
     const double back_speeds = stage.speeds_behind - (problem_.sends_block ? next_speed : 0);
-    const auto take = [](double& least_ns, double ns) { least_ns = std::min(least_ns, ns); };
-    take(to.fill_ns, from.fill_ns + own.forward_ns + end.forward_ns);
-    take(to.turn_ns, from.turn_ns + own.turn_ns + end.forward_ns + end.backward_ns);
-    take(to.lost_ns,
-         from.lost_ns + stage.speeds_behind * (own.forward_ns + end.forward_ns) + sends_ns);
-    take(to.lost_in_turns_ns, from.lost_in_turns_ns +
-                                  stage.speeds_behind * (own.turn_ns + end.forward_ns) +
-                                  back_speeds * end.backward_ns + sends_ns);
+    // Of the sum that the set at the begin has, and by what the stage has more at least.
+    const auto take = [&](double& least_ns, double noted_ns, double from_ns, BoundarySum sum,
+                          double before_rate, double own_rate, double messages_ns) {
+      const double change = before_rate - own_rate;
+      const Boundary& set = boundaries_[begin];
+      const double by_set_ns = noted_ns + change * (change > 0 ? set.least : set.most)[sum];
+      const double by_stage_ns =
+          from_ns + own_rate * (LeastBetween(begin, end, sum) - boundaries_[end].least[sum]);
+      least_ns = std::min(least_ns, std::max(by_set_ns, by_stage_ns) + messages_ns);
+    };
+    const Reached noted = reached_[begin];
+    take(to.fill_ns, noted.fill_ns, from.fill_ns, kForwardNs, before.of_time, own.of_time,
+         there_ns);
+    take(to.turn_ns, noted.turn_ns, from.turn_ns, turn_, before.of_time, own.of_time,
+         there_ns + back_ns);
+    take(to.lost_ns, noted.lost_ns, from.lost_ns, kForwardNs, before.of_lost, own.of_lost,
+         stage.speeds_behind * there_ns + sends_ns);
+    take(to.lost_in_turns_ns, noted.lost_in_turns_ns, from.lost_in_turns_ns, turn_, before.of_lost,
+         own.of_lost, stage.speeds_behind * there_ns + back_speeds * back_ns + sends_ns);
   }
 
   // One of two known sets of a graph may lack what the other has.
@@ -303,6 +381,7 @@ class Divisions {
   const StepBoundProblem& problem_;
   const absl::Span<const Boundary> boundaries_;
   const BoundarySum turn_;
+  const BoundarySum backward_;
   const double count_;  // of micro-batches
   const BoundarySums all_;
   const size_t ranks_;
@@ -310,7 +389,11 @@ class Divisions {
   // The first of each rank; then, where ranks have several, one that stands for all others.
   std::vector<Stage> stages_;
   std::vector<std::vector<double>> forward_ns_, backward_ns_;  // index: boundary; the first: none
+  std::vector<double> fastest_first_;                          // the speeds of the ranks
+  double fastest_ = 1;
+  double messages_ns_ = 0;  // of one micro-batch between all ranks, whatever the boundaries
   double step_ns_ = 0;
+  double least_turn_ns_ = 0;
   std::vector<End> ends_;                // of the stage at hand; index: boundary
   std::vector<Reached> reached_, next_;  // index: boundary
 };

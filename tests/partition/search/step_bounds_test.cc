@@ -1,5 +1,7 @@
 #include "partition/search/step_bounds.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -37,6 +39,7 @@ struct Request {
   int chunks = 1;
   bool sends_block = false;
   bool is_fused = false;
+  std::vector<double> speeds = {};  // none: all 1
 };
 
 double BoundOf(const Request& request) {
@@ -54,6 +57,7 @@ double BoundOf(const Request& request) {
                               .is_fused = request.is_fused,
                               .sends_block = request.sends_block,
                               .in_flight = request.in_flight};
+  if (!request.speeds.empty()) problem.speeds = request.speeds;
   problem.memory_bytes.assign(problem.speeds.size(), request.memory_bytes);
   problem.forward_links.assign(problem.speeds.size(), {.latency_ns = request.message_ns});
   problem.backward_links = problem.forward_links;
@@ -182,6 +186,49 @@ TEST(StepBounds, ManyLayersArePutTogether) {
   const double few_ns = bound_ns(layers), many_ns = bound_ns(EqualLayers(3 * kMostBoundaries));
   EXPECT_LE(many_ns, 1.01 * few_ns);
   EXPECT_GE(many_ns, 0.98 * few_ns);
+}
+
+// However many boundaries stand for several, what a micro-batch takes in all stages is not lost.
+TEST(StepBounds, PutTogetherOneMicroBatchStillPassesAllLayers) {
+  constexpr int kLayers = 5 * kMostBoundaries;
+  ExpectClose({.layers = EqualLayers(kLayers),
+               .ranks = 32,
+               .micro_batches = 1,
+               .message_ns = 1000,
+               .is_fused = true},
+              kLayers * 3000.0 + 2 * 31 * 1000.0);
+}
+
+// What fast ranks cannot take within the step is left to slow ones, through which every micro-batch
+// passes. For every cut the step is at least what one micro-batch takes in all stages, and all
+// others in one of them, forward or backward; and at least what the fullest rank takes after those
+// before it.
+TEST(StepBounds, SlowRanksTakeTheRest) {
+  const std::vector<double> speeds = {1, 1, 0.25, 0.25};
+  constexpr int kLayers = 12, kMicroBatches = 10;
+  double least_ns = kNever;
+  for (int a = 1; a < kLayers; ++a) {
+    for (int b = a + 1; b < kLayers; ++b) {
+      for (int c = b + 1; c < kLayers; ++c) {
+        const int counts[] = {a, b - a, c - b, kLayers - c};
+        double all_ns = 0, own_ns = 0, most_ns = 0;
+        for (size_t rank = 0; rank < speeds.size(); ++rank) {
+          const double turn_ns = counts[rank] * 3000.0 / speeds[rank];
+          own_ns = std::max(own_ns, all_ns + kMicroBatches * turn_ns);
+          most_ns = std::max(most_ns, turn_ns * 2 / 3);
+          all_ns += turn_ns;
+        }
+        least_ns = std::min(least_ns, std::max(own_ns, all_ns + (kMicroBatches - 1) * most_ns));
+      }
+    }
+  }
+  const double bound_ns = BoundOf({.layers = EqualLayers(kLayers),
+                                   .ranks = 4,
+                                   .micro_batches = kMicroBatches,
+                                   .is_fused = true,
+                                   .speeds = speeds});
+  EXPECT_LE(bound_ns, least_ns);
+  EXPECT_GE(bound_ns, 0.9 * least_ns);
 }
 
 // The messages of each of a rank's stages count.
