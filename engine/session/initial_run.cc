@@ -194,7 +194,7 @@ Trainer::ValuesOf InitialValuesOf(const RunConfig& config, const TrainingRun& ru
   return [&values, seed = config.seed, is_of_head = HeadOf(run.prepared.profile.parameters)](
              const ModelParameter& parameter, const kernels::Tensor& to) -> absl::Status {
     if (!is_of_head[static_cast<size_t>(parameter.id.value())]) return values.Read(parameter, to);
-    FillFromFloats(parameter, to,
+    FillFromFloats(parameter, {}, to,
                    [&](absl::Span<float> drawn) { FillInitial(parameter, seed, drawn); });
     return absl::OkStatus();
   };
