@@ -90,6 +90,15 @@ TEST(PlanFile, ReadsWhatTheDocumentationShows) {
   EXPECT_EQ(ToPlanJson(*file), kTwoStages);
 }
 
+TEST(PlanFile, KeepsHowManyDevicesShareLayers) {
+  PlanFile file = FileOf("1f1b", 2, 4);
+  file.plan.tensor_parts = 4;
+  const absl::StatusOr<PlanFile> read = ParsePlanJson(ToPlanJson(file));
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(*read, file);
+  EXPECT_EQ(read->plan.num_devices(), 8);
+}
+
 TEST(PlanFile, NamesItsDevicesIfTheClusterHasOthers) {
   PlanFile file = FileOf("1f1b", 2, 4);
   file.devices = {"a.0", "b\"c\".1"};
@@ -237,6 +246,8 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
        At("$.micro_batches: ", "8 micro-batches cannot be divided evenly into 6")},
       {With("'replicas': 2", "'replicas': 1"),
        At("$.shard_optimizer: ", "a sharded optimizer for 1 replica")},
+      {With("'replicas': 2", "'replicas': 2, 'tensor_parallel': 3"),
+       At("$: ", "3 tensor parts: expected a power of two")},
       {With("'replicas': 2", "'replicas': 2, 'reduction': 'ring'"),
        At("$.reduction: ", "a ring gives every replica all sums")},
       {With("'replicas': 2", "'replicas': 2, 'reduction': 'star'"),

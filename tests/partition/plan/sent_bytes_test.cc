@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "partition/search/balance_stages.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -27,7 +28,7 @@ SentBytes SentBy(int rank, int replica, const Replication& replication,
                      .replication = replication};
   const CompiledPlan prepared =
       CompilePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
-  return SentBytesOf(prepared, ties, Rank(rank), replica);
+  return SentBytesOf(prepared, {}, ties, Rank(rank), replica);
 }
 
 TEST(SentBytes, OfOneReplicaAreActivationsAndGradients) {
@@ -109,13 +110,38 @@ TEST(SentBytes, HaveTheGradientsThatAreTied) {
   }
 }
 
+// Nobody wants the gradient of the data, and a layer that repeats F sends its sums again.
+TEST(SentBytes, OfPartsAreTheSumsOfTheirLayers) {
+  std::vector<LayerCost> layers(3);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].memory = {.parameter_bytes = 1024, .input_bytes = 512, .output_bytes = 512};
+    layers[i].recompute_stash_bytes = 0;
+    layers[i].forward_exchange_bytes = 1 << (4 * i);
+    layers[i].backward_exchange_bytes = 2 << (4 * i);
+  }
+  const Plan plan = {.first_layer = {0, 1},
+                     .num_layers = 3,
+                     .schedule = GeneratedSchedule("1f1b", kSentMicroBatches)(2).value(),
+                     .tensor_parts = 4,
+                     .recomputed = {2}};
+  const schedule::CollectiveMemory collectives = {.norm_bytes = 24, .tensor_parts = 4};
+  const CompiledPlan prepared =
+      CompilePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
+  const auto to_parts = [&](int rank) {
+    return SentBytesOf(prepared, layers, {}, Rank(rank), 0).to_parts;
+  };
+  const int64_t norms = 3 * 2 * 24;  // of both ranks, to three others
+  EXPECT_EQ(to_parts(0), kSentMicroBatches * 0x001 + norms);
+  EXPECT_EQ(to_parts(1), kSentMicroBatches * (0x110 + 0x220 + 0x100) + norms);
+}
+
 TEST(SentBytes, OfOneDeviceAreNone) {
   const CompiledPlan prepared = CompilePlan({.first_layer = {0},
                                              .num_layers = 1,
                                              .schedule = GeneratedSchedule("gpipe", 2)(1).value()},
                                             std::vector<LayerCost>(1), {})
                                     .value();
-  EXPECT_EQ(SentBytesOf(prepared, {}, Rank(0), 0), SentBytes());
+  EXPECT_EQ(SentBytesOf(prepared, {}, {}, Rank(0), 0), SentBytes());
 }
 
 }  // namespace
