@@ -77,7 +77,7 @@ class GpuCheck:
         }
         models = [
             Step("devices", "What this machine has", 3, self.devices, every),
-            Step("parity", "Tests on the GPU, against the CPU", 40, self.parity,
+            Step("parity", "Tests on the GPU, against the CPU", 70, self.parity,
                  (_MODELS, _IMAGES)),
             Step("gpt2", "GPT-2 124M, steps of 64 x 1,024 tokens", 28, self.models.gpt2),
             Step("attention", "Attention, forward and backward", 25, self.models.attention),
@@ -85,10 +85,10 @@ class GpuCheck:
             Step("step", "Default network, a step of batch 4,096 on one device", 10,
                  self.bench("step")),
             Step("torch", "The same in PyTorch", 79, self.models.torch),
-            Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
-                 is_extra=True),
         ]
         adapters = [
+            Step("llama", "A Llama of 1.1 B, here and in PyTorch", 80, self.models.llama,
+                 is_extra=True),
             Step("lora", "Adapters of 8 blocks of Llama 3 8B, here and in PyTorch", 150,
                  self.models.lora, is_extra=True),
             Step("quantized", "Few rows by weights in 4 and 8 bits", 15, self.bench("quantized"),
@@ -107,10 +107,14 @@ class GpuCheck:
             Step("kernels", "AdamW and LayerNorm against copies", 4, self.bench("kernels")),
             Step("profile", "Kernels of a step of GPT-2, the Llama and ResNet-50", 75,
                  self.models.profile, is_extra=True),
-            Step("memcheck", "compute-sanitizer memcheck", 10, self.sanitizer("memcheck")),
-            Step("racecheck", "compute-sanitizer racecheck", 8, self.sanitizer("racecheck")),
-            Step("synccheck", "compute-sanitizer synccheck", 7, self.sanitizer("synccheck")),
-            Step("initcheck", "compute-sanitizer initcheck", 7, self.sanitizer("initcheck")),
+            Step("memcheck", "compute-sanitizer memcheck", 10, self.sanitizer("memcheck"),
+                 is_extra=True),
+            Step("racecheck", "compute-sanitizer racecheck", 8, self.sanitizer("racecheck"),
+                 is_extra=True),
+            Step("synccheck", "compute-sanitizer synccheck", 7, self.sanitizer("synccheck"),
+                 is_extra=True),
+            Step("initcheck", "compute-sanitizer initcheck", 7, self.sanitizer("initcheck"),
+                 is_extra=True),
         ]
         for group, steps in zip(every, (models, adapters, images, others)):
             for step in steps:

@@ -309,10 +309,10 @@ class ProgramTest(Folder):
         _, found = self.gpu_check("images", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "resnets", "torch-resnets"])
         _, found = self.gpu_check("adapters", "--minutes", "0.01")
-        self.assertEqual(list(found), ["devices", "lora", "quantized"])
+        self.assertEqual(list(found), ["devices", "llama", "lora", "quantized"])
         _, found = self.gpu_check("transformers", "--minutes", "0.01")
         self.assertEqual(list(found), ["devices", "parity", "gpt2", "attention", "generate", "step",
-                                       "torch", "llama"])
+                                       "torch"])
 
     def test_fails_if_a_rank_computes_something_else(self):
         self.fake_stagecoach(of_a_rank="""{
