@@ -28,39 +28,39 @@ using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::HasSubstr;
 
-constexpr int kMicroBatches = 4;
-constexpr int64_t kContext = 12;
-constexpr int64_t kVocabulary = 19;
+constexpr int kCutMicroBatches = 4;
+constexpr int64_t kCutContext = 12;
+constexpr int64_t kCutVocabulary = 19;
 
-Transformer Named(const std::string& name) { return NamedTransformer(name).value(); }
+Transformer CutNamed(const std::string& name) { return NamedTransformer(name).value(); }
 
 // Small ones with everything that is cut: biases and GELU, or shared keys and values and SwiGLU.
-Transformer Gpt2() {
-  Transformer model = Named("gpt2:blocks=2,width=32,heads=8,context=12");
-  model.vocabulary = kVocabulary;
+Transformer CutGpt2() {
+  Transformer model = CutNamed("gpt2:blocks=2,width=32,heads=8,context=12");
+  model.vocabulary = kCutVocabulary;
   model.positions = 0;
   model.end_of_text.clear();
   model.begin_of_text.reset();
   return model;
 }
-Transformer Llama() {
-  return Named(
+Transformer CutLlama() {
+  return CutNamed(
       "llama:blocks=2,width=32,heads=8,kv_heads=4,hidden=24,context=12,vocabulary=19,qkv_bias=1");
 }
 
-Model ModelOf(const Transformer& transformer, int blocks) {
+Model CutModelOf(const Transformer& transformer, int blocks) {
   const std::string table = blocks > 1 ? absl::StrCat("\n", TensorTableOf(blocks)) : "";
   return ParseModel(absl::StrCat(ModelFileOf(transformer), table),
                     {.input = Shape{transformer.context},
-                     .vocabulary = kVocabulary,
-                     .classes = kVocabulary})
+                     .vocabulary = kCutVocabulary,
+                     .classes = kCutVocabulary})
       .value();
 }
 
-std::shared_ptr<const Dataset> Data() {
+std::shared_ptr<const Dataset> CutData() {
   std::vector<int32_t> ids;
-  for (int i = 0; i < 8 * kContext + 1; ++i) ids.push_back(i * i % 17 + i % 3);
-  return TokenDataset::Create(TokenIds::Of(ids).value(), kContext, kVocabulary).value();
+  for (int i = 0; i < 8 * kCutContext + 1; ++i) ids.push_back(i * i % 17 + i % 3);
+  return TokenDataset::Create(TokenIds::Of(ids).value(), kCutContext, kCutVocabulary).value();
 }
 
 struct PartsCase {
@@ -83,15 +83,15 @@ std::vector<PartsCase> PartsCases() {
           {"four, recomputed", 4, 2, "1f1b", {1, 2}, true}};
 }
 
-partition::Plan PlanOf(const Model& model, const PartsCase& parts) {
+partition::Plan PlanOfParts(const Model& model, const PartsCase& parts) {
   partition::Plan plan =
-      EvenPlan(model, parts.stages, parts.schedule, kMicroBatches, 2, 0, parts.replication);
+      EvenPlan(model, parts.stages, parts.schedule, kCutMicroBatches, 2, 0, parts.replication);
   plan.tensor_parts = parts.parts;
   if (parts.recomputes) plan.recomputed = {1, 2, 3, 4};
   return plan;
 }
 
-TrainerOptions OptionsOf(Precision precision, float clip_norm) {
+TrainerOptions PartsOptionsOf(Precision precision, float clip_norm) {
   Optimizer optimizer = Optimizer::AdamW();
   optimizer.clip_norm = clip_norm;
   return {.optimizer = optimizer,
@@ -100,8 +100,8 @@ TrainerOptions OptionsOf(Precision precision, float clip_norm) {
 }
 
 // Returns the fingerprint after some steps, and their losses.
-std::string Train(Trainer& trainer, int steps) {
-  const std::shared_ptr<const Dataset> data = Data();
+std::string TrainParts(Trainer& trainer, int steps) {
+  const std::shared_ptr<const Dataset> data = CutData();
   std::string trace;
   for (int step = 0; step < steps; ++step) {
     const absl::StatusOr<StepResult> taken = trainer.Step(*data, Rows(0, 8));
@@ -120,15 +120,15 @@ class TensorBlocksTest : public ::testing::TestWithParam<Precision> {
 };
 
 TEST_P(TensorBlocksTest, HaveTheSameBitsOnAnyNumberOfDevices) {
-  for (const Transformer& transformer : {Gpt2(), Llama()}) {
-    const Model model = ModelOf(transformer, 4);
+  for (const Transformer& transformer : {CutGpt2(), CutLlama()}) {
+    const Model model = CutModelOf(transformer, 4);
     for (const float clip_norm : {0.0F, 0.5F}) {
-      const TrainerOptions options = OptionsOf(GetParam(), clip_norm);
+      const TrainerOptions options = PartsOptionsOf(GetParam(), clip_norm);
       const std::string expected =
-          Train(*MakeTrainer(model, PlanOf(model, {.name = "one"}), options), 3);
+          TrainParts(*MakeTrainer(model, PlanOfParts(model, {.name = "one"}), options), 3);
       for (const PartsCase& parts : PartsCases()) {
         SCOPED_TRACE(absl::StrCat(parts.name, ", clipping ", clip_norm));
-        EXPECT_EQ(Train(*MakeTrainer(model, PlanOf(model, parts), options), 3), expected);
+        EXPECT_EQ(TrainParts(*MakeTrainer(model, PlanOfParts(model, parts), options), 3), expected);
       }
     }
   }
@@ -136,16 +136,16 @@ TEST_P(TensorBlocksTest, HaveTheSameBitsOnAnyNumberOfDevices) {
 
 INSTANTIATE_TEST_SUITE_P(Precisions, TensorBlocksTest,
                          ::testing::Values(Precision::kFloat32, Precision::kBfloat16),
-                         [](const auto& info) { return kernels::PrecisionName(info.param); });
+                         [](const auto& one) { return kernels::PrecisionName(one.param); });
 
-std::vector<std::string> NamesOf(const Model& model) {
+std::vector<std::string> ParameterNamesOf(const Model& model) {
   std::vector<std::string> names;
   const auto profile = AnalyzeModel(model, {.micro_batch_rows = 2}).value();
   for (const ModelParameter& parameter : profile.parameters.all()) names.push_back(parameter.name);
   return names;
 }
 
-double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+double LargestDistance(const std::vector<float>& a, const std::vector<float>& b) {
   double largest = 0.0;
   for (size_t i = 0; i < a.size(); ++i) {
     largest = std::max(largest, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
@@ -155,53 +155,53 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 
 // Blocks add in another order: only roundings differ.
 TEST(TensorBlocks, ComputeWhatTheWholeDoes) {
-  for (const Transformer& transformer : {Gpt2(), Llama()}) {
-    const Model whole = ModelOf(transformer, 1), cut = ModelOf(transformer, 4);
-    ASSERT_EQ(NamesOf(cut), NamesOf(whole));
-    TrainerOptions options = OptionsOf(Precision::kFloat32, 0.0F);
+  for (const Transformer& transformer : {CutGpt2(), CutLlama()}) {
+    const Model whole = CutModelOf(transformer, 1), cut = CutModelOf(transformer, 4);
+    ASSERT_EQ(ParameterNamesOf(cut), ParameterNamesOf(whole));
+    TrainerOptions options = PartsOptionsOf(Precision::kFloat32, 0.0F);
     options.optimizer = Optimizer::Sgd(0.0F);
     options.learning_rate = LearningRate::Constant(0.5F);
-    const auto of_whole = MakeTrainer(whole, PlanOf(whole, {.name = "whole"}), options);
-    const auto of_cut = MakeTrainer(cut, PlanOf(cut, {.name = "cut", .parts = 2}), options);
-    for (const std::string& name : NamesOf(whole)) {
+    const auto of_whole = MakeTrainer(whole, PlanOfParts(whole, {.name = "whole"}), options);
+    const auto of_cut = MakeTrainer(cut, PlanOfParts(cut, {.name = "cut", .parts = 2}), options);
+    for (const std::string& name : ParameterNamesOf(whole)) {
       EXPECT_EQ(of_cut->Parameter(name).value(), of_whole->Parameter(name).value()) << name;
     }
     for (int step = 0; step < 3; ++step) {
-      ASSERT_OK_AND_ASSIGN(const StepResult expected, of_whole->Step(*Data(), Rows(0, 8)));
-      ASSERT_OK_AND_ASSIGN(const StepResult taken, of_cut->Step(*Data(), Rows(0, 8)));
+      ASSERT_OK_AND_ASSIGN(const StepResult expected, of_whole->Step(*CutData(), Rows(0, 8)));
+      ASSERT_OK_AND_ASSIGN(const StepResult taken, of_cut->Step(*CutData(), Rows(0, 8)));
       EXPECT_NEAR(taken.loss, expected.loss, 1e-5 * expected.loss);
     }
-    for (const std::string& name : NamesOf(whole)) {
+    for (const std::string& name : ParameterNamesOf(whole)) {
       const std::vector<float> expected = of_whole->Parameter(name).value();
-      EXPECT_LE(LargestDifference(of_cut->Parameter(name).value(), expected), 1e-5) << name;
+      EXPECT_LE(LargestDistance(of_cut->Parameter(name).value(), expected), 1e-5) << name;
     }
   }
 }
 
 TEST(TensorBlocks, AreSavedWhole) {
-  const Model model = ModelOf(Gpt2(), 4);
-  const TrainerOptions options = OptionsOf(Precision::kFloat32, 0.0F);
+  const Model model = CutModelOf(CutGpt2(), 4);
+  const TrainerOptions options = PartsOptionsOf(Precision::kFloat32, 0.0F);
   for (const bool shards : {false, true}) {
     const TestFolder folder;
     const PartsCase on_four = {
         .name = "four", .parts = 4, .replication = {shards ? 2 : 1, 2, shards}};
-    const auto saving = MakeTrainer(model, PlanOf(model, on_four), options);
-    Train(*saving, 2);
+    const auto saving = MakeTrainer(model, PlanOfParts(model, on_four), options);
+    TrainParts(*saving, 2);
     ASSERT_OK_AND_ASSIGN(const std::string path, saving->Save(folder.path().string()));
-    const std::string expected = Train(*saving, 2);
+    const std::string expected = TrainParts(*saving, 2);
     for (const PartsCase& parts : PartsCases()) {
       SCOPED_TRACE(parts.name);
-      const auto resumed = MakeTrainer(model, PlanOf(model, parts), options);
+      const auto resumed = MakeTrainer(model, PlanOfParts(model, parts), options);
       ASSERT_OK(resumed->Restore(path));
-      EXPECT_EQ(Train(*resumed, 2), expected);
+      EXPECT_EQ(TrainParts(*resumed, 2), expected);
     }
     // Another number of blocks reads it, too.
-    const Model whole = ModelOf(Gpt2(), 1);
-    const auto uncut = MakeTrainer(whole, PlanOf(whole, {.name = "whole"}), options);
+    const Model whole = CutModelOf(CutGpt2(), 1);
+    const auto uncut = MakeTrainer(whole, PlanOfParts(whole, {.name = "whole"}), options);
     ASSERT_OK(uncut->Restore(path));
-    const auto again = MakeTrainer(model, PlanOf(model, {.name = "two", .parts = 2}), options);
+    const auto again = MakeTrainer(model, PlanOfParts(model, {.name = "two", .parts = 2}), options);
     ASSERT_OK(again->Restore(path));
-    for (const std::string& name : NamesOf(whole)) {
+    for (const std::string& name : ParameterNamesOf(whole)) {
       EXPECT_EQ(uncut->Parameter(name).value(), again->Parameter(name).value()) << name;
     }
   }
@@ -210,10 +210,10 @@ TEST(TensorBlocks, AreSavedWhole) {
 TEST(TensorBlocks, TakeAndSendWhatWasPredicted) {
   for (const PartsCase& parts : PartsCases()) {
     SCOPED_TRACE(parts.name);
-    const Model model = ModelOf(Llama(), 4);
+    const Model model = CutModelOf(CutLlama(), 4);
     const auto trainer =
-        MakeTrainer(model, PlanOf(model, parts), OptionsOf(Precision::kFloat32, 1.0F));
-    Train(*trainer, 2);
+        MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 1.0F));
+    TrainParts(*trainer, 2);
     ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
     EXPECT_EQ(std::ssize(devices), parts.parts * parts.stages * parts.replication.replicas);
     for (const DeviceReport& device : devices) {
@@ -226,12 +226,12 @@ TEST(TensorBlocks, TakeAndSendWhatWasPredicted) {
 
 // Each of four devices holds a fourth of what is cut.
 TEST(TensorBlocks, DivideTheMemoryOfLayers) {
-  Transformer wide = Llama();
+  Transformer wide = CutLlama();
   wide.hidden = 4096;
-  const Model model = ModelOf(wide, 4);
+  const Model model = CutModelOf(wide, 4);
   const auto peak = [&](int parts) {
-    const auto trainer = MakeTrainer(model, PlanOf(model, {.name = "wide", .parts = parts}),
-                                     OptionsOf(Precision::kFloat32, 0.0F));
+    const auto trainer = MakeTrainer(model, PlanOfParts(model, {.name = "wide", .parts = parts}),
+                                     PartsOptionsOf(Precision::kFloat32, 0.0F));
     return trainer->Devices().value().front().predicted_peak_bytes;
   };
   EXPECT_LT(peak(4), 0.3 * static_cast<double>(peak(1)));
@@ -245,22 +245,22 @@ TEST(TensorBlocks, RefuseWhatCannotBeCut) {
   };
   const std::string head = "\n[[layer]]\ntype = \"head\"\n";
   for (const Refused& refused : std::vector<Refused>{
-           {ModelFileOf(Llama()), 8, "4 heads of keys and values cannot be cut into 8"},
-           {ModelFileOf(Gpt2()), 16, "8 heads cannot be cut into 16 equal blocks"},
-           {ModelFileOf(Gpt2()), 3, "is 3, expected a power of two"},
-           {ModelFileOf(Named("llama:blocks=1,width=32,heads=4,kv_heads=4,qk_norm=1")), 2,
+           {ModelFileOf(CutLlama()), 8, "4 heads of keys and values cannot be cut into 8"},
+           {ModelFileOf(CutGpt2()), 16, "8 heads cannot be cut into 16 equal blocks"},
+           {ModelFileOf(CutGpt2()), 3, "is 3, expected a power of two"},
+           {ModelFileOf(CutNamed("llama:blocks=1,width=32,heads=4,kv_heads=4,qk_norm=1")), 2,
             "norms of queries and keys"},
            {"[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = 8\n" + head, 2,
             "no layer can be cut into blocks"}}) {
     const std::string text = absl::StrCat(refused.model, "\n", TensorTableOf(refused.blocks));
-    EXPECT_THAT(
-        ParseModel(text,
-                   {.input = Shape{kContext}, .vocabulary = kVocabulary, .classes = kVocabulary}),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refused.why)));
+    EXPECT_THAT(ParseModel(text, {.input = Shape{kCutContext},
+                                  .vocabulary = kCutVocabulary,
+                                  .classes = kCutVocabulary}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refused.why)));
   }
-  const Model model = ModelOf(Gpt2(), 2);
-  EXPECT_THAT(Trainer::Create(model, PlanOf(model, {.name = "four", .parts = 4}),
-                              OptionsOf(Precision::kFloat32, 0.0F)),
+  const Model model = CutModelOf(CutGpt2(), 2);
+  EXPECT_THAT(Trainer::Create(model, PlanOfParts(model, {.name = "four", .parts = 4}),
+                              PartsOptionsOf(Precision::kFloat32, 0.0F)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("4 devices cannot share 2 blocks equally")));
 }
