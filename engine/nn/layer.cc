@@ -161,12 +161,14 @@ Tensor StoredForm(const Shape& shape, const std::optional<kernels::QuantizedMatr
   return {nullptr, type, shape};
 }
 
+// Both halves have as many elements, and overlap where the range cannot be divided, so that all
+// parts send the same numbers of bytes.
 RangeHalves HalveFor(int part, int round, const ElementRange& range) {
   constexpr int64_t kAlignment = PartSums::kAlignment;
-  const int64_t half = (range.count() + 1) / 2;
-  const int64_t middle =
-      std::min(range.end, range.begin + (half + kAlignment - 1) / kAlignment * kAlignment);
-  const ElementRange lower{range.begin, middle}, upper{middle, range.end};
+  const int64_t half = ((range.count() + 1) / 2 + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t count = std::min(range.count(), half);
+  const ElementRange lower{range.begin, range.begin + count};
+  const ElementRange upper{range.end - count, range.end};
   return (part >> round & 1) == 0 ? RangeHalves{lower, upper} : RangeHalves{upper, lower};
 }
 
@@ -174,9 +176,9 @@ int64_t PartSums::SentBytes(const Tensor& tensor, TensorPart part) {
   int64_t sent = 0;
   ElementRange range{0, tensor.elements()};
   for (int round = 0; 1 << round < part.parts; ++round) {
-    const RangeHalves halves = HalveFor(part.index, round, range);
-    sent += halves.other.count() + halves.own.count();  // the first time, and back
-    range = halves.own;
+    // The other half, and later what the other part lacks.
+    sent += range.count();
+    range = HalveFor(part.index, round, range).own;
   }
   return sent * SizeOf(tensor.dtype);
 }

@@ -42,9 +42,13 @@ absl::Status TransportPartSums::AddUp(kernels::Stream& stream, const Tensor& ten
     RETURN_IF_ERROR(device_.ops().elementwise().Add(stream, own, theirs, own));
   }
   while (round-- > 0) {
-    const RangeHalves& own = halves[static_cast<size_t>(round)];
-    RETURN_IF_ERROR(Exchange(part ^ 1 << round, round, ElementsOf(tensor, own.own),
-                             ElementsOf(tensor, own.other)));
+    const auto& [own, other] = halves[static_cast<size_t>(round)];
+    const bool is_lower = own.begin < other.begin;
+    RETURN_IF_ERROR(Exchange(part ^ 1 << round, round,
+                             ElementsOf(tensor, is_lower ? ElementRange{own.begin, other.begin}
+                                                         : ElementRange{other.end, own.end}),
+                             ElementsOf(tensor, is_lower ? ElementRange{own.end, other.end}
+                                                         : ElementRange{other.begin, own.begin})));
   }
   return absl::OkStatus();
 }
