@@ -247,8 +247,8 @@ TEST(ModelFile, SaysWhereAndWhatIsWrong) {
       {"layer = [\n{ type = \"liner\" }]\n", StartsWith("2:3: $.layer[0].type: ")},
       {LayerLines("residual", "layers = [{ type = \"pooling\" }]"),
        AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
-             HasSubstr("linear, layer_norm, rms_norm, residual, branches, sequence, embedding, "
-                       "attention, head_norm, swiglu, geglu, dropout"))},
+             HasSubstr("linear, layer_norm, rms_norm, residual, branches, tensor_blocks, sequence, "
+                       "embedding, attention, head_norm, swiglu, geglu, dropout"))},
       {LayerLines("linear", "outputs = 3\nactivatoin = \"relu\""),
        AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
              HasSubstr("\"activation\""))},

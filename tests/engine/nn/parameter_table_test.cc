@@ -70,18 +70,51 @@ TEST(ParameterTable, HoldsWhatLayersDeclareInTheOrderOfTheModel) {
                                                       .name = "layer 0: bias",
                                                       .shape = Shape{4},
                                                       .random_stream = 1,
-                                                      .decays = false},
+                                                      .decays = false,
+                                                      .first_piece = 1},
                                        ModelParameter{.id = ParameterId(2),
                                                       .layer = 2,
                                                       .name = "layer 2: scale",
                                                       .shape = Shape{4},
                                                       .init = Init::Constant(1),
-                                                      .random_stream = 2048},
+                                                      .random_stream = 2048,
+                                                      .first_piece = 2},
                                        ModelParameter{.id = ParameterId(3),
                                                       .layer = 3,
                                                       .name = "layer 3: weight",
                                                       .shape = Shape{4, 2},
-                                                      .random_stream = 3072}));
+                                                      .random_stream = 3072,
+                                                      .first_piece = 3}));
+}
+
+TEST(ParameterTable, CountsThePiecesOfWhatIsCut) {
+  EXPECT_EQ(ParameterTable().pieces(), 0);
+  ParameterTable table;
+  const BlockOrder four = {.blocks = 4, .axis = 0, .extents = {8}};
+  const BlockOrder only_first = {.blocks = 4, .axis = BlockOrder::kOnlyFirst, .extents = {}};
+  table.Add(0, {ParameterSpec{.name = "cut", .shape = Shape{8}, .blocks = four},
+                ParameterSpec{.name = "bias", .shape = Shape{8}, .blocks = only_first},
+                ParameterSpec{.name = "whole", .shape = Shape{8}}});
+  std::vector<int> first, pieces;
+  for (const ModelParameter& parameter : table.all()) {
+    first.push_back(parameter.first_piece);
+    pieces.push_back(parameter.pieces());
+  }
+  EXPECT_THAT(first, ElementsAre(0, 4, 5));
+  EXPECT_THAT(pieces, ElementsAre(4, 1, 1));
+  EXPECT_EQ(table.pieces(), 6);
+}
+
+TEST(ParameterTable, TiesWhatIsCutAlike) {
+  ParameterTable table;
+  const BlockOrder two = {.blocks = 2, .axis = 0, .extents = {8}};
+  table.Add(0, {ParameterSpec{.name = "cut", .shape = Shape{8}, .blocks = two}});
+  table.Add(1, {ParameterSpec{.name = "whole", .shape = Shape{8}},
+                ParameterSpec{.name = "cut", .shape = Shape{8}, .blocks = two}});
+  EXPECT_THAT(table.Tie({{0, "cut"}, {1, "whole"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("they are not cut into the same blocks")));
+  EXPECT_OK(table.Tie({{0, "cut"}, {1, "cut"}}));
 }
 
 TEST(ParameterTable, GivesTheParametersOfAnyRangeOfLayers) {
