@@ -207,6 +207,36 @@ TEST(TensorBlocks, AreSavedWhole) {
   }
 }
 
+// Sources of values, such as folders of Hugging Face's, know nothing of blocks.
+TEST(TensorBlocks, TakeValuesInTheOrderOfTheWhole) {
+  const Model model = CutModelOf(CutLlama(), 4);
+  const auto value_at = [](const std::string& name, int64_t i) {
+    return static_cast<float>(name.size()) + 0.125F * static_cast<float>(i % 1021);
+  };
+  for (const PartsCase& parts : PartsCases()) {
+    SCOPED_TRACE(parts.name);
+    const auto trainer =
+        MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 0.0F));
+    ASSERT_OK(
+        trainer->SetParameters([&](const ModelParameter& parameter, const kernels::Tensor& values) {
+          EXPECT_EQ(values.elements(), parameter.shape.elements());
+          for (int64_t i = 0; i < values.elements(); ++i) {
+            values.f32()[i] = value_at(parameter.name, i);
+          }
+          return absl::OkStatus();
+        }));
+    for (const std::string& name : ParameterNamesOf(model)) {
+      const std::vector<float> all = trainer->Parameter(name).value();
+      std::vector<float> expected;
+      for (int64_t i = 0; i < std::ssize(all); ++i) expected.push_back(value_at(name, i));
+      EXPECT_EQ(all, expected) << name;
+      std::reverse(expected.begin(), expected.end());
+      ASSERT_OK(trainer->SetParameter(name, expected));
+      EXPECT_EQ(trainer->Parameter(name).value(), expected) << name;
+    }
+  }
+}
+
 TEST(TensorBlocks, TakeAndSendWhatWasPredicted) {
   for (const PartsCase& parts : PartsCases()) {
     SCOPED_TRACE(parts.name);
