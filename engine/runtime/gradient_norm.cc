@@ -26,7 +26,7 @@ absl::StatusOr<GradientNorm> GradientNorm::Create(kernels::Device& device, std::
   norm.column_squares_ = {table + own_bytes + part.index * column_bytes, DType::kFloat64,
                           Shape{ranks, parameters.pieces()}};
   norm.all_squares_ = {table + own_bytes, DType::kFloat64,
-                       Shape{part.parts * ranks, parameters.pieces()}};
+                       Shape{int64_t{part.parts} * ranks, parameters.pieces()}};
   norm.norm_ = {table + own_bytes + all_bytes, DType::kFloat64, Shape{1}};
   norm.scale_ = {table + own_bytes + all_bytes + SizeOf(DType::kFloat64), DType::kFloat32,
                  Shape{1}};
