@@ -1,8 +1,8 @@
 #include "engine/runtime/gradient_norm.h"
 
 #include <limits>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "base/status_macros.h"
 #include "engine/comm/collectives.h"
 #include "kernels/ops/ops.h"
@@ -47,7 +47,7 @@ absl::Status GradientNorm::Exchange(Transport& transport, absl::Span<const Rank>
 }
 
 absl::Status GradientNorm::ExchangeParts(Transport& transport, base::Deadline deadline) {
-  std::vector<Rank> parts;
+  absl::InlinedVector<Rank, 16> parts;
   for (int part = 0; part < transport.ranks(); ++part) parts.emplace_back(part);
   return AllGather(transport, parts, device_->stream(), Message::Kind::kNorms, column_squares_,
                    all_squares_, deadline);

@@ -21,8 +21,8 @@ class TransportPartSums final : public PartSums {
  public:
   // Minimum of what the transport must allow (InProcessOptions::max_outstanding).
   static constexpr int kMostOutstanding = 4;
-  // Returns the same of CommunicatorOptions::max_groups, for so many sums between two calls of
-  // Restart and one exchange of norms.
+  // Returns the minimum of CommunicatorOptions::max_groups, where so many sums and an exchange of
+  // norms come between two calls of Restart.
   static int MostGroups(int parts, int sums);
 
   // `transport` connects the parts of a stage, in their order: a power of two. Both outlive it.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "base/text/nearest.h"
+#include "engine/nn/parsing/entry_type.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -54,13 +55,6 @@ absl::Status SetTrained(const std::vector<std::string>& names, LoraOptions& opti
     if (std::find(names.begin(), names.end(), name) != names.end()) options.trained.push_back(name);
   }
   return absl::OkStatus();
-}
-
-// Returns the type of the entry beside entry `i`; "" if there is none.
-std::string TypeAt(const json& list, size_t i) {
-  if (i >= list.size() || !list[i].is_object()) return "";
-  const auto type = list[i].find("type");
-  return type != list[i].end() && type->is_string() ? type->get<std::string>() : "";
 }
 
 // A linear layer, or a norm of heads, has attention next.

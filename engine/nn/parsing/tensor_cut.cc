@@ -7,17 +7,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/parsing/entry_type.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using nlohmann::json;
 
+// "" for an entry that is repeated, too.
 std::string SingleTypeAt(const json& list, size_t i) {
-  if (i >= list.size() || !list[i].is_object()) return "";
-  const auto type = list[i].find("type");
-  const bool is_single = list[i].value("repeat", json(1)) == 1;
-  return type != list[i].end() && type->is_string() && is_single ? type->get<std::string>() : "";
+  const std::string type = TypeAt(list, i);
+  return type.empty() || list[i].value("repeat", json(1)) == 1 ? type : "";
 }
 
 // Returns how many layers from position i on are cut together; 0: none.

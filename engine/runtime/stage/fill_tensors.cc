@@ -55,6 +55,10 @@ absl::Status FillTensors(kernels::Device& device, absl::Span<const Tensor> tenso
                          });
 }
 
+int64_t FirstHeld(const ModelParameter& parameter, TensorPart part, const Tensor& held) {
+  return parameter.pieces() > 1 ? part.index * held.elements() : 0;
+}
+
 void FillFromFloats(const ModelParameter& parameter, TensorPart part, const Tensor& tensor,
                     absl::FunctionRef<void(absl::Span<float> values)> fill) {
   const auto elements = static_cast<size_t>(parameter.shape.elements());
@@ -65,7 +69,7 @@ void FillFromFloats(const ModelParameter& parameter, TensorPart part, const Tens
   const auto values = std::make_unique_for_overwrite<float[]>(elements);
   fill(absl::MakeSpan(values.get(), elements));
   if (is_cut) {
-    const int64_t first = part.index * tensor.elements();
+    const int64_t first = FirstHeld(parameter, part, tensor);
     return ForEachRun(
         parameter.shape, *parameter.blocks, first, tensor.elements(), [&](const ElementRun& run) {
           const float* const from = values.get() + run.whole;

@@ -1,6 +1,8 @@
 #ifndef STAGECOACH_ENGINE_RUNTIME_STAGE_FILL_TENSORS_H_
 #define STAGECOACH_ENGINE_RUNTIME_STAGE_FILL_TENSORS_H_
 
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -18,6 +20,9 @@ namespace stagecoach::engine {
 absl::Status FillTensors(
     kernels::Device& device, absl::Span<const kernels::Tensor> tensors,
     absl::FunctionRef<absl::Status(int, const kernels::Tensor& values)> values_of);
+
+// Returns the place in a parameter, as it is stored, from which on a part holds it.
+int64_t FirstHeld(const ModelParameter& parameter, TensorPart part, const kernels::Tensor& held);
 
 // Fills the tensor of what a part holds of a parameter, which is in host memory, with the values
 // that `fill` writes: all of the parameter's, in the order of its shape. Unless these are what is

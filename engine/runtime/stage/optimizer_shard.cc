@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/runtime/stage/fill_tensors.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -16,11 +17,6 @@ using kernels::Tensor;
 Tensor ElementsOf(const Tensor& whole, int64_t first, int64_t count) {
   return {static_cast<std::byte*>(whole.data) + first * SizeOf(whole.dtype), whole.dtype,
           kernels::Shape{count}};
-}
-
-// Returns where in a parameter that begins of which a part holds a tensor.
-int64_t PlaceOfPart(const ModelParameter& parameter, const Tensor& held, TensorPart part) {
-  return parameter.pieces() > 1 ? part.index * held.elements() : 0;
 }
 
 // Returns the pieces of parameters that lie in the range of `gradients`. `states`: those of that
@@ -58,7 +54,7 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
       trained.push_back({.parameter = parameter.original(),
                          .is_copy = parameter.is_copy(),
                          .state = state,
-                         .first = PlaceOfPart(parameter, gradient, options.part) + first,
+                         .first = FirstHeld(parameter, options.part, gradient) + first,
                          .tensor = tensor});
     }
   }

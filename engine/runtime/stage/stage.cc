@@ -397,9 +397,7 @@ std::vector<TrainedPiece> Stage::TrainedPieces() const {
     const ParameterId id = parameters_[i].original();
     const bool is_copy = parameters_[i].is_copy();
     kernels::ParameterTensors tensors = tensors_[i];
-    // Those of all parts, one after the other, are the whole.
-    const int64_t first =
-        parameters_[i].pieces() > 1 ? options_.part.index * tensors.value.elements() : 0;
+    const int64_t first = FirstHeld(parameters_[i], options_.part, tensors.value);
     pieces.push_back(
         {.parameter = id, .is_copy = is_copy, .first = first, .tensor = tensors.value});
     for (int state = 0; state < options_.optimizer.states(); ++state) {

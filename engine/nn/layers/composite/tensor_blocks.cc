@@ -145,9 +145,9 @@ class TensorBlocksLayer final : public Layer {
       const absl::string_view name = absl::string_view(of_block.name).substr(dot + 1);
       const auto found = std::find_if(whole.begin(), whole.end(),
                                       [&](const ParameterSpec& one) { return one.name == name; });
-      if (found == whole.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor blocks: the first block has no \"", name, "\""));
+      if (found == whole.end() || found->blocks->BlockOf(found->shape) != of_block.shape) {
+        return absl::InvalidArgumentError(absl::StrCat("tensor blocks: the first block has no \"",
+                                                       name, "\" of ", of_block.shape.ToString()));
       }
       const int64_t block = std::stoll(of_block.name.substr(0, dot));
       views_.push_back({.whole = static_cast<size_t>(found - whole.begin()),

@@ -11,6 +11,7 @@
 #include "engine/data/tokens/tokens.h"
 #include "engine/models/model_file.h"
 #include "engine/models/transformer.h"
+#include "engine/nn/layers/linear.h"
 #include "engine/runtime/stage/profile.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
@@ -265,6 +266,20 @@ TEST(TensorBlocks, DivideTheMemoryOfLayers) {
     return trainer->Devices().value().front().predicted_peak_bytes;
   };
   EXPECT_LT(peak(4), 0.3 * static_cast<double>(peak(1)));
+}
+
+TEST(TensorBlocks, RefuseBlocksOfDifferentSizes) {
+  const auto block = [](int64_t hidden, bool has_bias) -> std::vector<LayerFactory> {
+    return {Linear(hidden), Linear({.outputs = 4, .has_bias = has_bias})};
+  };
+  const auto analyzed = [&](int64_t hidden) {
+    return AnalyzeModel(
+        {.input = Shape{4}, .layers = {TensorBlocks({block(8, true), block(hidden, false)}, {1})}},
+        {});
+  };
+  EXPECT_OK(analyzed(8));
+  EXPECT_THAT(analyzed(12), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("the first block has no \"0.weight\" of [4, 12]")));
 }
 
 TEST(TensorBlocks, RefuseWhatCannotBeCut) {
