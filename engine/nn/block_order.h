@@ -35,8 +35,8 @@ struct BlockOrder {
   static constexpr int kOnlyFirst = -1;
 
   int blocks = 1;
-  // Of the shape: the one that is cut; kOnlyFirst: the parameter is the first block's alone, and
-  // not cut.
+  // The axis of the shape that is cut. kOnlyFirst: the first block alone has the parameter, which
+  // is not cut.
   int axis = 0;
   // Consecutive extents along the axis, such as those of queries, keys and values, of each of which
   // a block has its share; they add up to the axis, and each is a multiple of the blocks.

@@ -87,8 +87,8 @@ struct ParameterSpec {
   bool is_trained_base = false;
   // How a matrix is stored that is frozen: the layer reads it as uint8.
   std::optional<kernels::QuantizedMatrix> quantized = std::nullopt;
-  // Set in a layer that is cut into blocks; otherwise elements are in the order of the shape. Not
-  // of a quantized matrix.
+  // Set in a layer that is cut into blocks; otherwise elements are in the order of the shape. A
+  // quantized matrix has none.
   std::optional<BlockOrder> blocks = std::nullopt;
 };
 
@@ -146,8 +146,8 @@ class PartSums {
   // with tensors of the same shape. `scratch`: ScratchBytes.
   virtual absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) = 0;
   static int64_t ScratchBytes(const Tensor& tensor) { return tensor.bytes(); }
-  // Returns the bytes that a part sends for it: 2 (parts - 1) / parts of the tensor's, or little
-  // more or less, since parts send whole numbers of kAlignment elements.
+  // Returns the bytes that each part sends for it: 2 (parts - 1) / parts of the tensor's, or a few
+  // more, since parts add up whole multiples of kAlignment elements.
   static int64_t SentBytes(const Tensor& tensor, TensorPart part);
   static constexpr int64_t kAlignment = 64;
 };

@@ -40,9 +40,9 @@ struct ModelParameter {
   bool is_trained_base = false;
   std::optional<kernels::QuantizedMatrix> quantized = {};  // as in ParameterSpec
   std::optional<BlockOrder> blocks = {};                   // likewise
-  // Its first piece among those of all parameters: each of its blocks, or the parameter, is one.
-  // What is computed of gradients and values by itself, such as norms and hashes, is of pieces, so
-  // that it is the same whichever devices have the blocks.
+  // The number of its first piece, counted over all parameters: each of its blocks is a piece, or
+  // else the whole parameter. Norms and hashes are computed piece by piece, so that they are the
+  // same whichever devices have the blocks.
   int first_piece = 0;
 
   int pieces() const { return blocks.has_value() && blocks->is_cut() ? blocks->blocks : 1; }

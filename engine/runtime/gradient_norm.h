@@ -30,8 +30,8 @@ class GradientNorm {
                                              TensorPart part, const ParameterTable& parameters,
                                              float clip_norm);
 
-  // Returns the place for the squared norms of the pieces of a stage's parameters: float64. Those
-  // of other ranks' parameters stay 0.
+  // Returns the place for the squared norms of the pieces of a stage's parameters: float64. The
+  // places of other ranks' parameters stay 0.
   kernels::Tensor Squares(absl::Span<const ModelParameter> own) const;
 
   // Sends this rank's squares to the other `ranks`, and receives theirs. A job of the device's

@@ -53,7 +53,7 @@ class HeadLayer final : public Layer, public NormFusion {
     return spec;
   }
 
-  // With positions whose logits nobody wants, there is nothing to do.
+  // There is nothing to do for positions whose logits nobody wants.
   bool takes_norm() const override { return generates_ && op_->chooses_of_norm(); }
   bool takes_norm_in(const LayerArgs& args) const override {
     return args.loss == nullptr || args.loss->choice != nullptr;

@@ -11,8 +11,8 @@ namespace stagecoach::engine {
 // from 0: those of a rank one after the other, in the order of replicas, and those of a replica in
 // the order of parts. Regular value type.
 //
-// Those with one replica and one part, one of each rank, are a column: they send one another what
-// passes from stage to stage.
+// The devices of one replica and one part, one for each rank, are a column: they send one another
+// what passes from stage to stage.
 class Mesh {
  public:
   explicit Mesh(int ranks, int replicas = 1, int parts = 1)

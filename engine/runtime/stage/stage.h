@@ -99,9 +99,9 @@ class Stage {
   bool has(ParameterId id) const {
     return !parameters_.empty() && parameters_.front().id <= id && id <= parameters_.back().id;
   }
-  // Of the parts that perform the stage together, returns whether this one counts a parameter, in
-  // norms and hashes: what all have alike is the first one's, and of one that is cut, each has
-  // PiecesOf pieces, from FirstPieceOf on (ModelParameter::first_piece).
+  // Returns whether this part counts a parameter in norms and hashes: the first part counts those
+  // that all have alike, and each part its PiecesOf pieces, from FirstPieceOf on, of one that is
+  // cut (ModelParameter::first_piece).
   bool Counts(const ModelParameter& parameter) const {
     return parameter.pieces() > 1 || options_.part.index == 0;
   }
