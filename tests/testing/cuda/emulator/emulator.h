@@ -43,7 +43,12 @@
 #define __shared__ static_assert(false, "use SharedMemory<T>()");
 #define __constant__ static_assert(false, "not emulated: __constant__");
 #define __grid_constant__
+// Names the bounds, so that Clang does not take their constants for unused ones.
+#ifdef __clang__
+#define __launch_bounds__(...) __attribute__((annotate("launch bounds", __VA_ARGS__)))
+#else
 #define __launch_bounds__(...)
+#endif
 
 // ---- The position of a thread, which the emulator sets whenever it switches.
 extern uint3 threadIdx, blockIdx;
