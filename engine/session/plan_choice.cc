@@ -359,6 +359,12 @@ absl::StatusOr<std::optional<partition::Cluster>> PlannedCluster(const RunConfig
   return std::move(own.cluster);
 }
 
+absl::StatusOr<int> PlannedTensorParts(const RunConfig& options) {
+  if (!HasPlan(options)) return options.tensor_parts;
+  ASSIGN_OR_RETURN(const partition::PlanFile file, TakePlan(options));
+  return file.plan.tensor_parts;
+}
+
 absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model) {
   ASSIGN_OR_RETURN(const RunConfig options, WithCluster(given));
   if (HasPlan(options)) return TakeGivenPlan(options, model);

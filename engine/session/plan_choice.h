@@ -28,6 +28,10 @@ absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& options, ModelSource mod
 // that is for some of them only. Nothing: it names none.
 absl::StatusOr<std::optional<partition::Cluster>> PlannedCluster(const RunConfig& options);
 
+// Returns the number of devices that share the layers of each stage: the plan's, if the
+// configuration names one, or its own (RunConfig::tensor_parts).
+absl::StatusOr<int> PlannedTensorParts(const RunConfig& options);
+
 // Returns the errors of ChoosePlan that configuration and files alone show, before data are read or
 // devices asked for.
 absl::Status CheckPlanFlags(const RunConfig& options);

@@ -91,7 +91,7 @@ struct RunConfig {
   std::optional<int> stages;
   int replicas = 1;
   int tensor_parts = 1;  // devices that take the place of each, and share layers that are cut
-  // Blocks into which layers are cut; unset: as many as tensor_parts, or as the model says.
+  // Blocks into which layers are cut; unset: as many as devices share them, or as the model says.
   std::optional<int> tensor_blocks;
   std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool shards_optimizer = false;

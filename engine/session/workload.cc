@@ -444,10 +444,12 @@ absl::StatusOr<std::string> WithAdapters(const RunConfig& options, std::string t
 }
 
 absl::StatusOr<std::string> WithTensorBlocks(const RunConfig& options, std::string text) {
-  const int parts = options.tensor_parts;
+  ASSIGN_OR_RETURN(const int parts, PlannedTensorParts(options));
   const auto refuse = [&](const auto&... why) {
-    return base::UsageError(absl::StrCat(
-        options.tensor_blocks.has_value() ? "--tensor-blocks: " : "--tensor: ", why...));
+    const std::string cause = options.tensor_blocks.has_value() ? "--tensor-blocks"
+                              : options.plan_file.empty()       ? "--tensor"
+                                                                : options.plan_file;
+    return base::UsageError(absl::StrCat(cause, ": ", why...));
   };
   const absl::StatusOr<int64_t> own = text.empty() ? 1 : TensorBlocksOf(text);
   if (!own.ok()) return text;  // ParseModel tells errors

@@ -36,7 +36,8 @@ partition::Plan StagePerLayer(const partition::Plan& plan,
   partition::Plan fine = {.num_layers = plan.num_layers,
                           .micro_batch_rows = plan.micro_batch_rows,
                           .schedule = {.name = plan.schedule.name,
-                                       .num_micro_batches = plan.schedule.num_micro_batches}};
+                                       .num_micro_batches = plan.schedule.num_micro_batches},
+                          .tensor_parts = plan.tensor_parts};
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     for (int layer = plan.first(stage); layer <= plan.last(stage); ++layer) {
       fine.first_layer.push_back(layer);
@@ -153,7 +154,8 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
   STAGECOACH_CHECK(measure.repeats >= 1 && measure.devices >= 1,
                    "a measurement needs a device and at least one run");
   ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
-  const int devices = std::min(measure.devices, model.num_layers());
+  const int parts = options.tensor_parts;
+  const int devices = std::clamp(measure.devices / parts, 1, model.num_layers());
   DeviceSpec device = options.device;
   device.cluster = {};  // the speeds of its devices are relative to this one
   ModelProfile alike = profile;
@@ -168,6 +170,7 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
   ASSIGN_OR_RETURN(const PreparedRun cut,
                    PrepareRun(model, alike,
                               PlanOptions{.devices = devices,
+                                          .tensor_parts = parts,
                                           .micro_batches = kMicroBatchesPerDevice * devices,
                                           .micro_batch_rows = options.micro_batch_rows,
                                           .optimizer = options.optimizer,

@@ -1,6 +1,7 @@
 #include "partition/cost/device_groups.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <set>
 #include <utility>
@@ -113,6 +114,27 @@ absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, in
                                             groups[static_cast<size_t>(to)], cluster))});
   }
   return grouped;
+}
+
+void AddSumTimes(int devices, const schedule::Link& link, LayerCost& layer) {
+  const int messages = 2 * (std::bit_width(static_cast<unsigned>(devices)) - 1);
+  const auto time_ns = [&](int64_t bytes) {
+    const double passing_ns =
+        link.bytes_per_second > 0 ? 1e9 * static_cast<double>(bytes) / link.bytes_per_second : 0;
+    return layer.part_sums * messages * static_cast<double>(link.latency_ns) + passing_ns;
+  };
+  layer.forward_ns += time_ns(layer.forward_exchange_bytes);
+  // Nobody wants the gradient of the data.
+  if (layer.backward_input_ns > 0) {
+    layer.backward_input_ns += time_ns(layer.backward_exchange_bytes);
+  }
+}
+
+Profile WithSumTimes(Profile profile, int devices, const schedule::Link& link) {
+  for (SizedLayers& size : profile.sizes) {
+    for (LayerCost& layer : size.layers) AddSumTimes(devices, link, layer);
+  }
+  return profile;
 }
 
 }  // namespace stagecoach::partition

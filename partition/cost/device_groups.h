@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "partition/cost/cluster.h"
+#include "partition/cost/layer_cost.h"
+#include "partition/cost/profile.h"
 #include "schedule/simulate/costs.h"
 
 namespace stagecoach::partition {
@@ -41,6 +43,13 @@ struct GroupedCluster {
 // their devices concurrently: each sends a message divided by `message_parts`. InvalidArgument: the
 // size does not divide the devices, or a group would span several hosts.
 absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, int message_parts);
+
+// Adds to F and B of a layer what its sums over the devices of a group take (LayerCost::part_sums),
+// whose messages pass over that link. Each sum is a reduce-scatter by halving and an all-gather by
+// doubling (Thakur et al. 2005), of log2(devices) messages each, one after the other.
+void AddSumTimes(int devices, const schedule::Link& link, LayerCost& layer);
+// Returns the profile with that added to every layer.
+Profile WithSumTimes(Profile profile, int devices, const schedule::Link& link);
 
 }  // namespace stagecoach::partition
 

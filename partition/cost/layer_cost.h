@@ -83,8 +83,10 @@ struct LayerCost {
   double step_ns = 0;             // the optimizer's update, once per batch
   double flops = 0;               // of F, B and W together; 0: unknown
   // Bytes that a device sends, within F and within B, to those that perform the stage with it
-  // (Plan::tensor_parts); the times above include that.
+  // (Plan::tensor_parts), and in how many sums each; the times above include that on devices of
+  // one machine, see AddSumTimes (device_groups.h).
   int64_t forward_exchange_bytes = 0, backward_exchange_bytes = 0;
+  int part_sums = 0;
   LayerMemory memory = {};
   // The bytes kept from F until B instead of stash_bytes and weight_stash_bytes if the layer
   // repeated F within B. Absent: it cannot.

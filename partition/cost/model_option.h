@@ -14,6 +14,8 @@ struct ModelOption {
   std::string name;  // "flash attention, tensor parallelism 8"; "" for the only one
   Profile profile;
   Cluster cluster;
+  // Plan::tensor_parts of a run: the profile is of one part, and the cluster's devices are groups.
+  int tensor_parts = 1;
 };
 
 }  // namespace stagecoach::partition

@@ -98,6 +98,7 @@ partition::LayerCost CostOf(const LayerSpec& spec) {
   cost.parameters = HeldParameters(spec, 1);
   cost.forward_exchange_bytes = spec.forward_exchange_bytes;
   cost.backward_exchange_bytes = spec.backward_exchange_bytes;
+  cost.part_sums = spec.part_sums;
   cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
                spec.backward_shared.flops;
   cost.memory = spec.memory;

@@ -1,6 +1,7 @@
 #include "engine/runtime/stage/profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "engine/data/feed.h"
 #include "engine/runtime/stage/layer_cost.h"
 #include "partition/cost/analytic.h"
+#include "partition/cost/device_groups.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -31,6 +33,14 @@ absl::Status TieLayers(const Model& model, ModelProfile& profile) {
                             .bytes = bytes});
   }
   return absl::OkStatus();
+}
+
+// How devices of one machine add up their parts: a message is copied, which reads and writes it,
+// and half of the messages are added to what is there, which reads two and writes one.
+schedule::Link SumsInMemory(const partition::DeviceSpeed& device) {
+  constexpr double kPasses = 2 + 3.0 / 2;
+  return {.latency_ns = std::llround(device.overhead_ns),
+          .bytes_per_second = device.bytes_per_second / kPasses};
 }
 
 absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels::Device& device,
@@ -90,8 +100,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                    .backward_shared = has_b ? spec->backward_shared : partition::Work(),
                    .step = options.optimizer.StepWork(HeldParameters(*spec, options.tensor_parts))},
                   partition::DeviceSpeed{}, cost);
+    AddSumTimes(options.tensor_parts, SumsInMemory(partition::DeviceSpeed{}), cost);
     profile.parameters.Add(index, spec->parameters);
-    profile.part_sums += spec->part_sums;
     if (spec->has_attention) profile.attention_layers.push_back(index);
     profile.layers.push_back(std::move(cost));
     profile.inputs.push_back(input);

@@ -28,7 +28,6 @@ struct ModelProfile : partition::SizedLayers {
   Shape output;                            // of one sample
   ParameterTable parameters;
   Skips skips;
-  int part_sums = 0;                  // of all layers (LayerSpec::part_sums)
   std::vector<int> attention_layers;  // those with LayerSpec::has_attention, ascending
 };
 

@@ -40,5 +40,28 @@ TEST(DeviceGroups, AreOnOneHostAndTakeAllDevices) {
   EXPECT_THAT(GroupDevices(cluster, 2, 1), testing::IsRefused("2 to 3 are not on one host"));
 }
 
+TEST(DeviceGroups, AddUpInMessagesOneAfterTheOther) {
+  LayerCost layer = {.forward_ns = 100,
+                     .backward_input_ns = 200,
+                     .backward_weight_ns = 300,
+                     .forward_exchange_bytes = 1000,
+                     .backward_exchange_bytes = 3000,
+                     .part_sums = 3};
+  Profile profile;
+  profile.sizes = {{.layers = {layer, layer}}};
+  profile.sizes.front().layers.front().backward_input_ns = 0;  // its input is the data
+  const schedule::Link link = {.latency_ns = 10, .bytes_per_second = 2e9};
+  const Profile of_four = WithSumTimes(profile, 4, link);
+  const std::vector<LayerCost>& layers = of_four.sizes.front().layers;
+  EXPECT_EQ(layers[0].forward_ns, 100 + 3 * 4 * 10 + 500);
+  EXPECT_EQ(layers[0].backward_input_ns, 0);
+  EXPECT_EQ(layers[1].forward_ns, 100 + 3 * 4 * 10 + 500);
+  EXPECT_EQ(layers[1].backward_input_ns, 200 + 3 * 4 * 10 + 1500);
+  EXPECT_EQ(layers[1].backward_weight_ns, 300);
+  EXPECT_EQ(WithSumTimes(profile, 2, {.latency_ns = 10}).sizes.front().layers[1].forward_ns,
+            100 + 3 * 2 * 10);
+  EXPECT_EQ(WithSumTimes(profile, 1, {.latency_ns = 10}).sizes.front().layers[1].forward_ns, 100);
+}
+
 }  // namespace
 }  // namespace stagecoach::partition

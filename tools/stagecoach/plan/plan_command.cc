@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/error_class.h"
 #include "base/status_macros.h"
 #include "base/system/file.h"
 #include "base/text/units.h"
@@ -70,8 +71,11 @@ absl::StatusOr<std::vector<Export>> ParseExports(const std::string& text) {
   return ParseList(text, ParseExport);
 }
 
-absl::StatusOr<std::string> ExportText(const PlanEvaluation& evaluation,
+absl::StatusOr<std::string> ExportText(const PlanEvaluation& evaluation, int tensor_parts,
                                        const std::string& format) {
+  if (tensor_parts > 1) {
+    return base::UsageError("other programs do not share layers as --tensor does");
+  }
   if (format == "torch") return ToTorchPlanJson(evaluation.plan(), evaluation.layer_names);
   if (format == "torch-schedule") return ToTorchScheduleCsv(evaluation.plan());
   if (format == "torch-lowered") return ToTorchLoweredCsv(evaluation.plan());
@@ -95,11 +99,11 @@ absl::Status CheckPaths(const PlanCommandOptions& options) {
 }
 
 absl::Status WriteFiles(const PlanCommandOptions& options, const PlanEvaluation& evaluation,
-                        const std::vector<ComparedPlan>& compared) {
+                        int tensor_parts, const std::vector<ComparedPlan>& compared) {
   // All texts are made before any file is written, so that one that cannot be made leaves none.
   std::vector<std::string> texts;
   for (const Export& own : options.exports) {
-    absl::StatusOr<std::string> text = ExportText(evaluation, own.format);
+    absl::StatusOr<std::string> text = ExportText(evaluation, tensor_parts, own.format);
     if (!text.ok()) {
       return base::Annotate(text.status(), absl::StrCat("--export ", own.format));
     }
@@ -107,6 +111,7 @@ absl::Status WriteFiles(const PlanCommandOptions& options, const PlanEvaluation&
   }
   if (!options.save.empty()) {
     partition::PlanFile file = {evaluation.model, evaluation.plan(), evaluation.parameter_bytes};
+    file.plan.tensor_parts = tensor_parts;
     if (!evaluation.left_out.empty() && !options.request.cluster.empty()) {
       for (const partition::ClusterDevice& device : evaluation.cluster.devices) {
         file.devices.push_back(device.name);
@@ -193,7 +198,8 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   for (const std::string& name : options.compare) {
     ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, evaluation, task.request));
   }
-  RETURN_IF_ERROR(WriteFiles(options, evaluation, compared));
+  const int tensor_parts = task.options[evaluation.option_index].tensor_parts;
+  RETURN_IF_ERROR(WriteFiles(options, evaluation, tensor_parts, compared));
   if (!options.json) {
     PrintText(evaluation, compared);
     return kExitOk;

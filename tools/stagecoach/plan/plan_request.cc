@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,9 +17,11 @@
 #include "base/system/file.h"
 #include "base/text/line.h"
 #include "base/text/units.h"
+#include "engine/nn/layers/composite/tensor_blocks.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/stage/profile.h"
 #include "engine/train/measured_profile.h"
+#include "partition/cost/device_groups.h"
 #include "partition/io/cluster_file.h"
 #include "partition/io/csv_profile.h"
 #include "partition/io/pipedream_profile.h"
@@ -29,6 +32,7 @@
 #include "tools/stagecoach/flags/add_flag.h"
 #include "tools/stagecoach/flags/run_flags.h"
 #include "tools/stagecoach/terminal/slow_notice.h"
+#include "tools/stagecoach/values/flag_values.h"
 #include "tools/stagecoach/values/flags.h"
 #include "tools/stagecoach/values/schedule_option.h"
 
@@ -118,11 +122,14 @@ absl::StatusOr<std::vector<int64_t>> SizesFor(const PlanFlags& flags, int64_t ba
 }
 
 absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::DeviceSpec& device,
-                                     int64_t batch, int devices,
+                                     int64_t batch, int devices, int tensor_parts,
                                      std::optional<int64_t> micro_batches) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, SizesFor(flags, batch, micro_batches));
-  ASSIGN_OR_RETURN(const engine::PlannedModel planned, PrepareModel(flags.run));
-  const engine::ProfileOptions options = {.optimizer = planned.optimizer, .device = device};
+  engine::RunConfig run = flags.run;
+  run.tensor_parts = tensor_parts;
+  ASSIGN_OR_RETURN(const engine::PlannedModel planned, PrepareModel(run));
+  const engine::ProfileOptions options = {
+      .optimizer = planned.optimizer, .device = device, .tensor_parts = tensor_parts};
   const std::string name = NameOfModel(flags.run);
   std::optional<SlowNotice> notice;
   if (flags.profile == "measured") notice.emplace(engine::DescribeMeasuring(sizes));
@@ -130,6 +137,50 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::Devic
              ? MeasureProfile(planned.model, name, sizes, options,
                               {.devices = engine::DevicesAtOnce(devices, device)})
              : AnalyzeProfile(planned.model, name, sizes, options);
+}
+
+// Sets the time of messages, unless --cluster describes it: the devices are then taken for those
+// that the profile was measured on.
+void SetMessageTime(const PlanFlags& flags, const Profile& profile, Cluster& cluster) {
+  if (!flags.cluster.empty()) return;
+  cluster.within_host.latency_ns = std::llround(profile.overheads.message_ns);
+}
+
+// Returns the numbers of devices that may share the layers of a model.
+std::vector<int> TensorPartsFor(const PlanFlags& flags, int devices) {
+  if (flags.tensor_parts.has_value()) return {*flags.tensor_parts};
+  const int most = flags.run.tensor_blocks.value_or(engine::kMostTensorBlocks);
+  std::vector<int> all;
+  for (int parts = 1; parts <= most && devices % parts == 0; parts *= 2) all.push_back(parts);
+  return all;
+}
+
+// Calls `profile` for each number of devices that may share layers, and returns the options of
+// which the planner chooses. Where the number is open, those that the model or the hosts do not
+// allow are left out.
+absl::StatusOr<std::vector<ModelOption>> ShareLayers(
+    const PlanFlags& flags, const Cluster& cluster,
+    absl::FunctionRef<absl::StatusOr<Profile>(int tensor_parts)> profile) {
+  std::vector<ModelOption> options;
+  for (const int parts : TensorPartsFor(flags, cluster.size())) {
+    const auto share = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(partition::GroupedCluster groups,
+                       GroupDevices(cluster, parts, /*message_parts=*/1));
+      ASSIGN_OR_RETURN(Profile own, profile(parts));
+      SetMessageTime(flags, own, groups.cluster);
+      options.push_back({.name = absl::StrCat("tensor parallelism ", parts),
+                         .profile = WithSumTimes(std::move(own), parts, groups.within),
+                         .cluster = std::move(groups.cluster),
+                         .tensor_parts = parts});
+      return absl::OkStatus();
+    };
+    const absl::Status shared = share();
+    if (shared.ok()) continue;
+    if (options.empty() || !absl::IsInvalidArgument(shared)) return shared;
+    break;
+  }
+  if (options.size() == 1 && options.front().tensor_parts == 1) options.front().name.clear();
+  return options;
 }
 
 absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, int64_t usual_devices) {
@@ -149,13 +200,6 @@ absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, int64_t usual_devices)
   return cluster;
 }
 
-// Sets the time of messages, unless --cluster describes it: the devices are then taken for those
-// that the profile was measured on.
-void SetMessageTime(const PlanFlags& flags, const Profile& profile, Cluster& cluster) {
-  if (!flags.cluster.empty()) return;
-  cluster.within_host.latency_ns = std::llround(profile.overheads.message_ns);
-}
-
 // How `train` would perform transfers between devices of that kind.
 schedule::Transfers TransfersBetween(int devices, engine::DeviceSpec device,
                                      const engine::DeviceChoice& choice) {
@@ -166,10 +210,10 @@ schedule::Transfers TransfersBetween(int devices, engine::DeviceSpec device,
 }
 
 // Returns a parser of a count or "auto", which leaves it open.
-auto CountOrAuto() {
-  return [](const std::string& text) -> absl::StatusOr<std::optional<int>> {
+auto CountOrAuto(int64_t most = kMaxPlanned) {
+  return [most](const std::string& text) -> absl::StatusOr<std::optional<int>> {
     if (text == "auto") return std::optional<int>();
-    absl::StatusOr<int64_t> count = ParseCount(text, 1, kMaxPlanned);
+    absl::StatusOr<int64_t> count = ParseCount(text, 1, most);
     if (count.ok()) return std::optional<int>(static_cast<int>(*count));
     return absl::InvalidArgumentError(absl::StrCat(count.status().message(), ", or \"auto\""));
   };
@@ -228,6 +272,14 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
   AddFlag(app, "--replicas", "N|auto", flags.replicas, "Data-parallel copies of the model [1]",
           CountOrAuto())
       ->group(group);
+  AddFlag(app, "--tensor", "N|auto", flags.tensor_parts,
+          "Devices that share the layers of each stage (tensor parallelism) [1]",
+          CountOrAuto(engine::kMostTensorBlocks))
+      ->group(group);
+  AddFlag(app, "--tensor-blocks", "N", flags.run.tensor_blocks,
+          "Blocks of layers that are shared, which decide the bits [--tensor]",
+          CountIn(1, engine::kMostTensorBlocks))
+      ->group(group);
   AddFlag(app, "--gradient-blocks", "N", flags.gradient_blocks,
           "Parts of a batch whose gradients are summed in a binary tree [replicas]",
           [](const std::string& text) { return ParseCount(text, 1, kMaxPlanned); })
@@ -257,7 +309,7 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
 
 void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   AddModelFlags(app, flags.run);
-  const std::vector<CLI::Option*> of_models = app.get_options([](const CLI::Option* option) {
+  std::vector<CLI::Option*> of_models = app.get_options([](const CLI::Option* option) {
     if (option->get_lnames().empty()) return false;
     const std::string& name = option->get_lnames().front();
     return name != "help" && name != "exchange";
@@ -270,6 +322,9 @@ void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   AddProfileFlags(app, flags);
   AddDeviceFlags(app, flags);
   AddChoiceFlags(app, flags);
+  for (const char* flag : {"--tensor", "--tensor-blocks"}) {
+    of_models.push_back(app.get_option(flag));
+  }
   // These flags would not change what a file says about the layers.
   app.final_callback([&flags, of_models] {
     for (const CLI::Option* option : of_models) {
@@ -318,7 +373,8 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
     }
     const int devices = request.cluster.size();
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
-    const auto profile_on = [&](const engine::DeviceChoice& choice) -> absl::StatusOr<Profile> {
+    const auto profile_on =
+        [&](const engine::DeviceChoice& choice) -> absl::StatusOr<std::vector<ModelOption>> {
       ASSIGN_OR_RETURN(engine::DeviceSpec device, Resolve(choice, 1, flags.run.notices));
       if (!flags.cluster.empty()) {
         engine::RunConfig named = flags.run;
@@ -326,15 +382,21 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
         RETURN_IF_ERROR(SetCluster(named, request.cluster, devices, device));
       }
       request.cluster.transfers = TransfersBetween(devices, device, choice);
-      absl::StatusOr<Profile> profile =
-          ProfileModel(flags, device, request.batch_rows, devices, micro_batches);
-      if (profile.ok()) TellOfMissingGpus(choice, device, devices, flags.run.notices);
-      return profile;
+      absl::StatusOr<std::vector<ModelOption>> options =
+          ShareLayers(flags, request.cluster, [&](int parts) -> absl::StatusOr<Profile> {
+            if (flags.profile == "measured" && parts > 1) {  // by as many as share layers
+              ASSIGN_OR_RETURN(const engine::DeviceSpec all,
+                               Resolve(choice, parts, flags.run.notices));
+              device.gpus = all.gpus;
+            }
+            return ProfileModel(flags, device, request.batch_rows, devices, parts, micro_batches);
+          });
+      if (options.ok()) TellOfMissingGpus(choice, device, devices, flags.run.notices);
+      return options;
     };
-    ASSIGN_OR_RETURN(request.profile,
-                     WithFallBack(flags.run.device, flags.run.notices, profile_on));
-    SetMessageTime(flags, request.profile, request.cluster);
-    task.options = {{"", request.profile, request.cluster}};
+    ASSIGN_OR_RETURN(task.options, WithFallBack(flags.run.device, flags.run.notices, profile_on));
+    request.profile = task.options.front().profile;
+    request.cluster = task.options.front().cluster;
     return task;
   }
   if (flags.run.device.exchange == "nccl") {

@@ -29,6 +29,7 @@ struct PlanFlags {
 
   std::string schedule = partition::kAnySchedule;  // name, "auto" or file
   std::optional<int> chunks, micro_batches;        // unset: searched
+  std::optional<int> tensor_parts = 1;             // unset: searched
   std::optional<int64_t> batch;
   std::optional<int> replicas = 1;     // unset: searched
   std::optional<int> gradient_blocks;  // unset: as many as replicas
