@@ -29,6 +29,9 @@ struct EmbeddingShape {
   // positions has S. For Forward alone.
   int64_t sequence = 0;
   float scale = 1.0F;  // a, which the activation type rounds
+  // If it is not 0: the table is a block of one with W ids, of those from `first` on.
+  int64_t all_ids = 0;  // W
+  int64_t first = 0;
 
   int64_t table_positions() const { return sequence > 0 ? sequence : positions; }
   bool has_scale() const { return scale > 0.0F && scale <= std::numeric_limits<float>::max(); }
@@ -40,6 +43,12 @@ struct EmbeddingShape {
 // tokens, positions, y and dy are of the device's activation type, gradients float32. Without
 // positions the tensors of that name are ignored. An id outside [0, V) makes y NaN, and adds
 // nothing to dtokens.
+//
+// Of a block, y is a summand: the sum over the blocks that make up the table has the bits of a
+// block that has it all, in any order. y[r, t] is 0 for ids of other blocks, a tokens[ids[r, t]] is
+// rounded, the block with first = 0 alone adds the positions and is NaN for ids outside [0, W),
+// and zeros are positive. dpositions is the same for all blocks, and the order of a sum in dtokens
+// depends on all ids.
 class EmbeddingOp : public Operation {
  public:
   // Returns the size of the scratch for BackwardWeight, whose contents need not be kept between

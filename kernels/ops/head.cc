@@ -6,6 +6,34 @@
 
 namespace stagecoach::kernels {
 
+namespace {
+
+absl::Status NoBlocks() {
+  return absl::UnimplementedError("head: its classes cannot be divided into blocks");
+}
+
+}  // namespace
+
+absl::Status HeadOp::NumbersOfBlock(Stream& /*stream*/, const Tensor& /*x*/, const Tensor& /*w*/,
+                                    const Tensor& /*labels*/, int64_t /*first*/,
+                                    const Tensor& /*numbers*/, std::byte* /*workspace*/) {
+  return NoBlocks();
+}
+
+absl::Status HeadOp::JoinBlocks(Stream& /*stream*/, const Tensor& /*numbers*/, int64_t /*classes*/,
+                                const Tensor& /*labels*/, const LossTerms* /*terms*/,
+                                const Tensor& /*result*/, std::byte* /*statistics*/,
+                                std::byte* /*workspace*/) {
+  return NoBlocks();
+}
+
+absl::Status HeadOp::GradientsOfBlock(Stream& /*stream*/, const Tensor& /*x*/, const Tensor& /*w*/,
+                                      int64_t /*first*/, const std::byte* /*statistics*/,
+                                      const Tensor& /*dx*/, const Tensor& /*dw*/,
+                                      bool /*accumulate*/, std::byte* /*workspace*/) {
+  return NoBlocks();
+}
+
 absl::Status CheckHead(const HeadShape& shape, int64_t max_extent) {
   if (shape.positions < 1 || shape.rows % shape.positions != 0) {
     return absl::InvalidArgumentError(absl::StrCat("head: ", shape.rows, " rows are no samples of ",

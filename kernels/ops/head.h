@@ -21,6 +21,19 @@ class HeadOp;
 // HeadShape::tile_rows is a multiple of this.
 inline constexpr int64_t kHeadTileGranule = 128;
 
+// What a block of the classes contributes to the softmax of a row.
+enum class BlockNumber : int64_t {
+  kMaximum,  // of the block's logits
+  kSum,      // of e^(logit - maximum), rounded
+  kSumRest,  // what the rounding left, if the device knows it
+  kAtLabel,  // the label's logit; 0 if the label is of another block
+  kLargest,  // the first class, of all blocks, that has the maximum
+  kBlockNumbers,
+};
+inline constexpr auto kBlockNumbers = static_cast<int64_t>(BlockNumber::kBlockNumbers);
+// float32 has the number of each.
+inline constexpr int64_t kMostBlockClasses = int64_t{1} << 24;
+
 struct HeadShape {
   using Op = HeadOp;
 
@@ -96,6 +109,27 @@ class HeadOp : public Operation {
                                 const Tensor& labels, const LossTerms* terms, const Tensor& result,
                                 const Tensor& dx, const Tensor& dw, bool accumulate,
                                 std::byte* workspace) = 0;
+
+  // ---- The same of more classes than memory or a device should have: they are divided into
+  // blocks. C are then those of one block, from `first` of all on, and w is its rows.
+
+  // Computes what the block contributes: numbers (kBlockNumbers, R) float32. Labels are of all
+  // classes.
+  virtual absl::Status NumbersOfBlock(Stream& stream, const Tensor& x, const Tensor& w,
+                                      const Tensor& labels, int64_t first, const Tensor& numbers,
+                                      std::byte* workspace);
+  // Joins what all blocks contribute, numbers (blocks, kBlockNumbers, R), one by one in the order
+  // of their classes: computes the result, and leaves statistics for GradientsOfBlock. `classes`:
+  // of all blocks, at most kMostBlockClasses.
+  virtual absl::Status JoinBlocks(Stream& stream, const Tensor& numbers, int64_t classes,
+                                  const Tensor& labels, const LossTerms* terms,
+                                  const Tensor& result, std::byte* statistics,
+                                  std::byte* workspace);
+  // Computes dx, the block's summand alone, and dw. Either may be empty: it is not computed.
+  virtual absl::Status GradientsOfBlock(Stream& stream, const Tensor& x, const Tensor& w,
+                                        int64_t first, const std::byte* statistics,
+                                        const Tensor& dx, const Tensor& dw, bool accumulate,
+                                        std::byte* workspace);
 };
 
 // Returns InvalidArgument for shapes that no backend takes if its extents are at most `max_extent`.

@@ -41,6 +41,8 @@ class CpuEmbedding final : public EmbeddingOp {
         has_positions_(shape.has_positions),
         sequence_(shape.sequence),
         scale_(T(shape.scale)),
+        W_(shape.all_ids),
+        first_(shape.first),
         row_tiles_(R_ * T_, kRowTile),
         column_tiles_(C_, kColumnTile),
         zero_tiles_(V_ * C_, kZeroTile) {}
@@ -54,20 +56,18 @@ class CpuEmbedding final : public EmbeddingOp {
       for (int64_t n = begin; n < begin + row_tiles_.length(tile); ++n) {
         T* const to = Elements<T>(y) + n * C_;
         const int32_t id = ids.i32()[n];
-        if (!IsInVocabulary(id)) {
+        if (IsNowhere(id)) {
           std::fill_n(to, C_, T(std::numeric_limits<float>::quiet_NaN()));
           continue;
         }
-        const T* const from = Elements<T>(tokens) + id * C_;
-        if (scale_ == 1.0F) {
-          std::memcpy(to, from, static_cast<size_t>(C_) * sizeof(T));
+        if (IsHere(id)) {
+          Scale(Elements<T>(tokens) + (id - first_) * C_, to);
         } else {
-          for (int64_t c = 0; c < C_; ++c) to[c] = scale_ * from[c];
+          std::fill_n(to, C_, T(0.0F));
         }
-        if (!has_positions_) continue;
-        const int64_t position = sequence_ > 0 ? rows[n].position : n % T_;
-        if (sequence_ > 0 && position >= sequence_) continue;
-        AddTo(Elements<T>(positions) + position * C_, C_, to);
+        if (has_positions_ && first_ == 0) AddPosition(n, positions, rows, to);
+        if (W_ == 0) continue;
+        for (int64_t c = 0; c < C_; ++c) to[c] = to[c] + 0.0F;  // no zero is negative
       }
     });
     return absl::OkStatus();
@@ -90,7 +90,9 @@ class CpuEmbedding final : public EmbeddingOp {
       for (int64_t n = 0; n < R_ * T_; ++n) {
         const T* const from = Elements<T>(dy) + n * C_ + c;
         const int32_t id = ids.i32()[n];
-        if (IsInVocabulary(id)) AddScaled(from, scale_, columns, dtokens.f32() + id * C_ + c);
+        if (IsHere(id)) {
+          AddScaled(from, scale_, columns, dtokens.f32() + (id - first_) * C_ + c);
+        }
         if (has_positions_) AddTo(from, columns, dpositions.f32() + n % T_ * C_ + c);
       }
     });
@@ -98,12 +100,29 @@ class CpuEmbedding final : public EmbeddingOp {
   }
 
  private:
-  bool IsInVocabulary(int32_t id) const { return id >= 0 && id < V_; }
+  bool IsHere(int32_t id) const { return id >= first_ && id - first_ < V_; }
+  // Of no block; the first one says so.
+  bool IsNowhere(int32_t id) const { return first_ == 0 && (id < 0 || id >= std::max(V_, W_)); }
+
+  void Scale(const T* from, T* to) const {
+    if (scale_ == 1.0F) {
+      std::memcpy(to, from, static_cast<size_t>(C_) * sizeof(T));
+      return;
+    }
+    for (int64_t c = 0; c < C_; ++c) to[c] = scale_ * from[c];
+  }
+
+  void AddPosition(int64_t n, const Tensor& positions, const CachedRow* rows, T* to) const {
+    const int64_t position = sequence_ > 0 ? rows[n].position : n % T_;
+    if (sequence_ > 0 && position >= sequence_) return;
+    AddTo(Elements<T>(positions) + position * C_, C_, to);
+  }
 
   const int64_t R_, T_, V_, C_;
   const bool has_positions_;
   const int64_t sequence_;
   const float scale_;
+  const int64_t W_, first_;  // of a block
   const Tiling row_tiles_, column_tiles_, zero_tiles_;
 };
 

@@ -161,6 +161,103 @@ class CpuHead final : public HeadOp {
     return absl::OkStatus();
   }
 
+  absl::Status NumbersOfBlock(Stream& stream, const Tensor& x, const Tensor& w,
+                              const Tensor& labels, int64_t first, const Tensor& numbers,
+                              std::byte* workspace) override {
+    const Scratch scratch = ScratchAt(workspace);
+    for (int tile = 0; tile < row_tiles_.count; ++tile) {
+      Rows rows = RowsOf(tile, {}, nullptr);
+      rows.labels = labels.i32() + rows.begin;
+      rows.valid = rows.m;
+      rows.first_class = first;
+      std::fill_n(scratch.label_logits, rows.m, 0.0F);
+      LoadRows(rows, x, scratch);
+      RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
+        RETURN_IF_ERROR(Logits(rows, w, classes, slot, scratch));
+        Softmax(rows, classes, scratch);
+        return absl::OkStatus();
+      }));
+      for (int64_t r = 0; r < rows.m; ++r) {
+        const Joined joined = JoinTiles(r, scratch);
+        const auto sum = static_cast<float>(joined.sum);
+        const auto store = [&](BlockNumber number, double value) {
+          numbers.f32()[static_cast<int64_t>(number) * R_ + rows.begin + r] =
+              static_cast<float>(value);
+        };
+        store(BlockNumber::kMaximum, joined.maximum);
+        store(BlockNumber::kSum, sum);
+        store(BlockNumber::kSumRest, std::isfinite(sum) ? joined.sum - sum : 0.0);
+        store(BlockNumber::kAtLabel, scratch.label_logits[r]);
+        store(BlockNumber::kLargest, static_cast<double>(first + joined.largest));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status JoinBlocks(Stream& /*stream*/, const Tensor& numbers, int64_t classes,
+                          const Tensor& labels, const LossTerms* terms, const Tensor& result,
+                          std::byte* statistics, std::byte* /*workspace*/) override {
+    const int64_t blocks = numbers.elements() / (kBlockNumbers * R_);
+    Total total;
+    for (int tile = 0; tile < row_tiles_.count; ++tile) {
+      const Rows rows = RowsOf(tile, labels, terms);
+      RowSoftmax* const softmax = reinterpret_cast<RowSoftmax*>(statistics) + rows.begin;
+      for (int64_t r = 0; r < rows.valid; ++r) {
+        const auto at = [&](int64_t block, BlockNumber number) {
+          const int64_t array = block * kBlockNumbers + static_cast<int64_t>(number);
+          return numbers.f32()[array * R_ + rows.begin + r];
+        };
+        Joined joined;
+        for (int64_t block = 0; block < blocks; ++block) {
+          if (at(block, BlockNumber::kMaximum) <= joined.maximum) continue;
+          joined.maximum = at(block, BlockNumber::kMaximum);
+          joined.largest = static_cast<int64_t>(at(block, BlockNumber::kLargest));
+        }
+        float at_label = 0.0F;
+        for (int64_t block = 0; block < blocks; ++block) {
+          const double sum = static_cast<double>(at(block, BlockNumber::kSum)) +
+                             static_cast<double>(at(block, BlockNumber::kSumRest));
+          joined.sum +=
+              sum *
+              std::exp(static_cast<double>(at(block, BlockNumber::kMaximum) - joined.maximum));
+          at_label += at(block, BlockNumber::kAtLabel);
+        }
+        softmax[r] = SoftmaxOf(rows, r, joined, at_label, classes, total);
+      }
+      std::fill(softmax + rows.valid, softmax + rows.m, kNoGradient);
+    }
+    Store(total, result);
+    return absl::OkStatus();
+  }
+
+  absl::Status GradientsOfBlock(Stream& stream, const Tensor& x, const Tensor& w, int64_t first,
+                                const std::byte* statistics, const Tensor& dx, const Tensor& dw,
+                                bool accumulate, std::byte* workspace) override {
+    const Scratch scratch = ScratchAt(workspace);
+    for (int tile = 0; tile < row_tiles_.count; ++tile) {
+      const Rows rows = RowsOf(tile, {}, nullptr);
+      const auto* const softmax = reinterpret_cast<const RowSoftmax*>(statistics) + rows.begin;
+      for (int64_t r = 0; r < rows.m; ++r) {
+        scratch.rows[r] = softmax[r];
+        if (softmax[r].label < 0) continue;
+        // Among the classes of the block; at none if it is of another.
+        const int64_t label = softmax[r].label - first;
+        scratch.rows[r].label =
+            0 <= label && label < C_ ? static_cast<int32_t>(label) : static_cast<int32_t>(C_);
+      }
+      LoadRows(rows, x, scratch);
+      RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
+        RETURN_IF_ERROR(Logits(rows, w, classes, slot, scratch));
+        Softmax(rows, classes, scratch);
+        LogitGradients(rows.m, scratch.rows, classes, scratch);
+        if (dw.empty()) return absl::OkStatus();
+        return WeightGradients(rows, x, classes, slot, scratch, accumulate || tile > 0, dw);
+      }));
+      if (!dx.empty()) RETURN_IF_ERROR(InputGradients(stream, rows, w, scratch, dx));
+    }
+    return absl::OkStatus();
+  }
+
  private:
   struct Scratch {
     float* z;             // (C, M): logits, then their exponentials, then their gradients
@@ -177,9 +274,10 @@ class CpuHead final : public HeadOp {
   // A tile of rows.
   struct Rows {
     int64_t begin, m;
-    const int32_t* labels;  // null if there is no loss
-    int64_t valid = 0;      // rows among the m
-    float scale = 0.0F;     // of the gradient of a row
+    const int32_t* labels;    // null if there is no loss
+    int64_t valid = 0;        // rows among the m
+    float scale = 0.0F;       // of the gradient of a row
+    int64_t first_class = 0;  // to which labels are relative
   };
 
   const HeadProducts& ProductsFor(const Rows& rows) const { return rows.m == M_ ? whole_ : last_; }
@@ -254,7 +352,7 @@ class CpuHead final : public HeadOp {
       for (int64_t i = 0; i < elements; ++i) z[i] = Capped(z[i], cap_);
     }
     for (int64_t r = 0; r < rows.valid; ++r) {
-      const int64_t row = rows.labels[r] - c;
+      const int64_t row = rows.labels[r] - rows.first_class - c;
       if (0 <= row && row < class_tiles_.length(classes)) {
         scratch.label_logits[r] = z[row * rows.m + r];
       }
@@ -289,36 +387,49 @@ class CpuHead final : public HeadOp {
     return absl::OkStatus();
   }
 
-  // Combines the tiles of classes, in order.
+  // The softmax of a row over some classes.
+  struct Joined {
+    float maximum = -std::numeric_limits<float>::infinity();
+    int64_t largest = 0;
+    double sum = 0.0;
+  };
+
+  // Joins the tiles of classes, in order.
+  Joined JoinTiles(int64_t r, const Scratch& scratch) const {
+    Joined joined;
+    for (int classes = 0; classes < class_tiles_.count; ++classes) {
+      const Partial partial = PartialOf(classes, scratch);
+      if (partial.maximum[r] <= joined.maximum) continue;
+      joined.maximum = partial.maximum[r];
+      joined.largest = partial.largest[r];
+    }
+    for (int classes = 0; classes < class_tiles_.count; ++classes) {
+      const Partial partial = PartialOf(classes, scratch);
+      joined.sum +=
+          partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - joined.maximum));
+    }
+    return joined;
+  }
+
+  // Adds the row's loss to the total. `classes`: of which the label is one.
+  RowSoftmax SoftmaxOf(const Rows& rows, int64_t r, const Joined& joined, float at_label,
+                       int64_t classes, Total& total) const {
+    const int32_t label = rows.labels[r];
+    if (label == kNoLabel) return kNoGradient;
+    const bool is_class = 0 <= label && label < classes;
+    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+    if (!is_class) at_label = kNaN;
+    total.loss += std::log(joined.sum) - (static_cast<double>(at_label) - joined.maximum);
+    total.correct += joined.largest == label ? 1 : 0;
+    // A loss that is NaN or infinite shows in the gradient.
+    return {joined.maximum,
+            is_class ? static_cast<float>(static_cast<double>(rows.scale) / joined.sum) : kNaN,
+            rows.scale * (1.0F + 0.0F * at_label), is_class ? label : 0};
+  }
+
   void Combine(const Rows& rows, const Scratch& scratch, RowSoftmax* softmax, Total& total) const {
     for (int64_t r = 0; r < rows.valid; ++r) {
-      float maximum = -std::numeric_limits<float>::infinity();
-      int32_t largest = 0;
-      for (int classes = 0; classes < class_tiles_.count; ++classes) {
-        const Partial partial = PartialOf(classes, scratch);
-        if (partial.maximum[r] <= maximum) continue;
-        maximum = partial.maximum[r];
-        largest = partial.largest[r];
-      }
-      double sum = 0.0;
-      for (int classes = 0; classes < class_tiles_.count; ++classes) {
-        const Partial partial = PartialOf(classes, scratch);
-        sum += partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - maximum));
-      }
-      const int32_t label = rows.labels[r];
-      if (label == kNoLabel) {
-        softmax[r] = kNoGradient;
-        continue;
-      }
-      const bool is_class = 0 <= label && label < C_;
-      constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-      const float at_label = is_class ? scratch.label_logits[r] : kNaN;
-      // A loss that is NaN or infinite shows in the gradient.
-      softmax[r] = {maximum,
-                    is_class ? static_cast<float>(static_cast<double>(rows.scale) / sum) : kNaN,
-                    rows.scale * (1.0F + 0.0F * at_label), is_class ? label : 0};
-      total.loss += std::log(sum) - (static_cast<double>(at_label) - maximum);
-      total.correct += largest == label ? 1 : 0;
+      softmax[r] = SoftmaxOf(rows, r, JoinTiles(r, scratch), scratch.label_logits[r], C_, total);
     }
     std::fill(softmax + rows.valid, softmax + rows.m, kNoGradient);
   }
