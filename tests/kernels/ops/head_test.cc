@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -373,6 +374,80 @@ class Head : public OpTest<HeadShape> {
     return {results[0], wants_dx ? results[2] : Vector{}, results[1]};
   }
 
+  // The classes of each block: the first is half of them, the others are fewer.
+  static std::vector<int64_t> BlocksOf(int64_t classes) {
+    std::vector<int64_t> blocks;
+    for (int64_t left = classes; left > 0; left -= blocks.back()) {
+      blocks.push_back(blocks.size() == 2 ? left : (left + 1) / 2);
+    }
+    return blocks;
+  }
+
+  // The same by blocks. dx is the sum of what they give, in double.
+  Gradients BackwardOfBlocks(const Problem& problem, bool accumulate, bool at_once) const {
+    const HeadShape& shape = problem.shape;
+    const std::vector<int64_t> blocks = BlocksOf(shape.classes);
+    const Shape inputs{shape.rows, shape.features};
+    OpResults results = Results([&](OpBench& bench) {
+      HeadShape first_shape = shape;
+      first_shape.classes = blocks.front();
+      HeadOp& joins = bench.Create(first_shape);
+      const Tensors on = Place(bench, problem, joins);
+      const auto count = static_cast<int64_t>(blocks.size());
+      const Tensor numbers = bench.ResultOf(DType::kFloat32, {count, kBlockNumbers, shape.rows});
+      std::byte* const statistics = bench.Workspace(joins.statistics_bytes());
+      std::vector<Tensor> tensors = {on.result};
+      int64_t first = 0;
+      std::vector<std::function<absl::Status(Stream&)>> numbers_of, gradients_of;
+      for (int64_t block = 0; block < count; first += blocks[static_cast<size_t>(block++)]) {
+        HeadShape own = shape;
+        own.classes = blocks[static_cast<size_t>(block)];
+        HeadOp& op = bench.Create(own);
+        const Shape weights{own.classes, shape.features};
+        const auto part = [&](const std::vector<float>& all) {
+          return absl::MakeConstSpan(all).subspan(static_cast<size_t>(first * shape.features),
+                                                  static_cast<size_t>(weights.elements()));
+        };
+        const Tensor w = bench.Operand(weights, part(problem.w));
+        const Tensor dw = bench.Sums(weights, part(problem.dw), accumulate);
+        const Tensor dx = bench.Result(inputs);
+        Tensor place = numbers;
+        place.shape = {kBlockNumbers, shape.rows};
+        place.data = numbers.f32() + block * place.elements();
+        std::byte* const scratch = bench.Workspace(op.workspace_bytes());
+        numbers_of.emplace_back([=, &op](Stream& stream) {
+          return op.NumbersOfBlock(stream, on.x, w, on.labels, first, place, scratch);
+        });
+        gradients_of.emplace_back([=, &op](Stream& stream) {
+          const auto compute = [&](const Tensor& to_x, const Tensor& to_w) {
+            return op.GradientsOfBlock(stream, on.x, w, first, statistics, to_x, to_w, accumulate,
+                                       scratch);
+          };
+          if (at_once) return compute(dx, dw);
+          absl::Status status = compute(dx, {});
+          status.Update(compute({}, dw));
+          return status;
+        });
+        tensors.insert(tensors.end(), {dw, dx});
+      }
+      bench.Run([&](Stream& stream) {
+        absl::Status status;
+        for (const auto& run : numbers_of) status.Update(run(stream));
+        status.Update(joins.JoinBlocks(stream, numbers, shape.classes, on.labels, on.terms,
+                                       on.result, statistics, on.workspace));
+        for (const auto& run : gradients_of) status.Update(run(stream));
+        return status;
+      });
+      return tensors;
+    });
+    Gradients gradients = {results[0], Vector(static_cast<size_t>(inputs.elements())), {}};
+    for (size_t i = 1; i < results.size(); i += 2) {
+      gradients.dw.insert(gradients.dw.end(), results[i].begin(), results[i].end());
+      for (size_t j = 0; j < gradients.dx.size(); ++j) gradients.dx[j] += results[i + 1][j];
+    }
+    return gradients;
+  }
+
   Problem MakeProblem() const { return {shape(), type()}; }
   Problem MakeProblem(const HeadShape& shape) const { return {shape, type()}; }
 
@@ -439,6 +514,28 @@ TEST_P(Head, FusedAndSplitGiveTheSameBits) {
   const Gradients added = Backward(problem, Pass::kFused, /*accumulate=*/true);
   EXPECT_THAT(added.dw, CloseTo(expected.dw, expected.dw_bounds));
   EXPECT_EQ(Backward(problem, Pass::kSplit, /*accumulate=*/true), added);
+}
+
+// Each of three blocks rounds what it gives of dx.
+TEST_P(Head, BlocksOfClassesMatchReference) {
+  Problem problem = MakeProblem();
+  problem.Pad(problem.shape.rows / 3);
+  if (problem.shape.rows > 2) problem.labels[1] = kNoLabel;
+  Expected expected(problem);
+  for (double& bound : expected.dx_bounds) bound *= 3.0;
+  const double largest = *std::max_element(problem.w.begin(), problem.w.end());
+  for (double& bound : expected.dx_bounds) {
+    bound += 3.0 * PrecisionOf(type()).unit_roundoff * problem.scale * std::fabs(largest);
+  }
+  const Gradients actual = BackwardOfBlocks(problem, /*accumulate=*/false, /*at_once=*/false);
+  EXPECT_NEAR(actual.result[0], expected.loss.loss, expected.loss_bound);
+  EXPECT_THAT(actual.result[1], AllOf(Ge(expected.least_correct), Le(expected.most_correct)));
+  EXPECT_THAT(actual.dx, CloseTo(expected.dx, expected.dx_bounds));
+  EXPECT_THAT(actual.dw, CloseTo(expected.dw, expected.dw_bounds));
+  EXPECT_EQ(BackwardOfBlocks(problem, /*accumulate=*/false, /*at_once=*/true), actual);
+  const Gradients added = BackwardOfBlocks(problem, /*accumulate=*/true, /*at_once=*/true);
+  expected.AddTo(problem.dw);
+  EXPECT_THAT(added.dw, CloseTo(expected.dw, expected.dw_bounds));
 }
 
 TEST_P(Head, WhatIsNotWantedChangesNoBit) {
@@ -596,6 +693,22 @@ TEST_P(HeadOfAnyShape, OnlyPaddingIsALossOfZero) {
   const Gradients gradients = Backward(problem, Pass::kFused);
   EXPECT_THAT(gradients.result, ElementsAre(0.0, 0.0));
   EXPECT_THAT(gradients.dw, Each(0.0));
+}
+
+TEST_P(HeadOfAnyShape, BlocksFindTheFirstOfSeveralLargestLogits) {
+  Problem problem = MakeProblem({.rows = 3, .features = 1, .classes = 20});
+  problem.x = {1.0F, 1.0F, 1.0F};
+  std::fill(problem.w.begin(), problem.w.end(), -0.5F);
+  for (const size_t c : {12, 17}) problem.w[c] = -0.25F;
+  problem.labels = {12, 17, 0};
+  EXPECT_EQ(BackwardOfBlocks(problem, false, true).result[1], 1.0);
+  problem.w[12] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(BackwardOfBlocks(problem, false, true).result[0], IsNan());
+  problem.w[12] = -0.25F;
+  problem.labels[0] = 20;
+  const Gradients of_no_class = BackwardOfBlocks(problem, false, true);
+  EXPECT_THAT(of_no_class.result[0], IsNan());
+  EXPECT_THAT(of_no_class.dw, Each(IsNan()));
 }
 
 TEST_P(HeadOfAnyShape, NotANumberIsSeenInTheLoss) {
