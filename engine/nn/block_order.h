@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -18,6 +19,11 @@ struct TensorPart {
 
   friend bool operator==(const TensorPart&, const TensorPart&) = default;
 };
+
+inline constexpr int kMostTensorBlocks = 256;
+// Returns InvalidArgument unless that number of blocks is a power of two, not above the limit, and
+// can be divided among the parts.
+absl::Status CheckTensorBlocks(int blocks, TensorPart part);
 
 // Elements of a parameter in memory: those from `stored` on, in the order in which the parameter is
 // stored, are those from `whole` on in the row-major order of its shape.

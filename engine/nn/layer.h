@@ -136,7 +136,7 @@ struct LayerSpec {
   int part_sums = 0;
 };
 
-// Adds up what the parts of a group of devices have computed.
+// Joins what the parts of a group of devices have computed: adds it up, or gathers it.
 class PartSums {
  public:
   virtual ~PartSums() = default;
@@ -146,6 +146,13 @@ class PartSums {
   // with tensors of the same shape. `scratch`: ScratchBytes.
   virtual absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) = 0;
   static int64_t ScratchBytes(const Tensor& tensor) { return tensor.bytes(); }
+  // Gives all parts the whole tensor, of which each has its own of as many equal pieces in their
+  // order. Pre-condition: the elements can be divided so.
+  virtual absl::Status Gather(kernels::Stream& stream, const Tensor& tensor) = 0;
+  // Returns the bytes that each part sends for that.
+  static int64_t GatheredBytes(const Tensor& tensor, TensorPart part) {
+    return tensor.bytes() / part.parts * (part.parts - 1);
+  }
   // Returns the bytes that each part sends for it: 2 (parts - 1) / parts of the tensor's, or a few
   // more, since parts add up whole multiples of kAlignment elements.
   static int64_t SentBytes(const Tensor& tensor, TensorPart part);

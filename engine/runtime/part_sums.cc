@@ -53,6 +53,21 @@ absl::Status TransportPartSums::AddUp(kernels::Stream& stream, const Tensor& ten
   return absl::OkStatus();
 }
 
+absl::Status TransportPartSums::Gather(kernels::Stream& /*stream*/, const Tensor& tensor) {
+  const int part = transport_.rank().value();
+  const int64_t piece = tensor.elements() / transport_.ranks();
+  for (int round = 0; 1 << round < transport_.ranks(); ++round) {
+    const int partner = part ^ 1 << round;
+    // Each has the pieces of all parts whose numbers differ from its own in lower bits alone.
+    const auto pieces_of = [&](int one) {
+      const int64_t first = one >> round << round;
+      return ElementsOf(tensor, {first * piece, (first + (1 << round)) * piece});
+    };
+    RETURN_IF_ERROR(Exchange(partner, round, pieces_of(part), pieces_of(partner)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TransportPartSums::Exchange(int partner, int round, const Tensor& sent,
                                          const Tensor& received) {
   const Message message = {.kind = Message::Kind::kPartSums, .stage = StageId(round)};

@@ -34,6 +34,8 @@ class TransportPartSums final : public PartSums {
   void BeforeFlush(std::function<absl::Status()> function) { before_flush_ = std::move(function); }
 
   absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) override;
+  // By recursive doubling.
+  absl::Status Gather(kernels::Stream& stream, const Tensor& tensor) override;
 
  private:
   // Sends to another part, and receives from it, what is not empty.

@@ -119,8 +119,9 @@ absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, in
 void AddSumTimes(int devices, const schedule::Link& link, LayerCost& layer) {
   const int messages = 2 * (std::bit_width(static_cast<unsigned>(devices)) - 1);
   const auto time_ns = [&](int64_t bytes) {
+    if (bytes == 0) return 0.0;
     const double passing_ns =
-        link.bytes_per_second > 0 ? 1e9 * static_cast<double>(bytes) / link.bytes_per_second : 0;
+        link.bytes_per_second > 0 ? 1e9 * static_cast<double>(bytes) / link.bytes_per_second : 0.0;
     return layer.part_sums * messages * static_cast<double>(link.latency_ns) + passing_ns;
   };
   layer.forward_ns += time_ns(layer.forward_exchange_bytes);

@@ -1,10 +1,12 @@
 #include "engine/nn/layers/embedding.h"
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/row_blocks.h"
 #include "engine/nn/parsing/parsed_layer.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/ops.h"
@@ -33,14 +35,20 @@ class EmbeddingLayer final : public Layer {
           "embedding: learned positions count from the beginning of a sample, not of each document "
           "in it: packed examples need a model with rotary positions");
     }
+    const bool has_blocks = options_.blocks > 1;
+    RETURN_IF_ERROR(base::Annotate(CheckBlocks(options_.blocks, vocabulary, context), "embedding"));
+    const TensorPart part = has_blocks ? context.part : TensorPart{};
+    const int64_t held = vocabulary / part.parts;
     const kernels::EmbeddingShape shape = {
         .rows = context.rows,
         .positions = positions,
-        .vocabulary = vocabulary,
+        .vocabulary = held,
         .features = features,
         .has_positions = options_.positions,
         .sequence = options_.positions ? context.cached_positions : 0,
-        .scale = options_.scale};
+        .scale = options_.scale,
+        .all_ids = has_blocks ? vocabulary : 0,
+        .first = part.index * held};
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
     is_sequence_ = shape.sequence > 0;
     if (context.vocabulary > vocabulary) {
@@ -57,6 +65,7 @@ class EmbeddingLayer final : public Layer {
     spec.takes_ids = true;
     spec.parameters = {{"tokens", Shape{vocabulary, features},
                         Init::Normal(0.0F, options_.token_deviation), true}};
+    if (has_blocks) spec.parameters.front().blocks = RowBlocks(options_.blocks, vocabulary);
     if (options_.positions) {
       spec.parameters.push_back({"positions", Shape{rows, features},
                                  Init::Normal(0.0F, options_.position_deviation), true});
@@ -72,6 +81,14 @@ class EmbeddingLayer final : public Layer {
     AddUnread("earlier_positions", options_.position_offset, spec);
     elementwise_ = &context.device.ops().elementwise();
     spec.memory.workspace_bytes = op_->workspace_bytes();
+    if (part.parts > 1) {
+      sums_ = context.part_sums;
+      const Tensor y{nullptr, context.device.activation_type(), spec.output.Batched(context.rows)};
+      spec.memory.workspace_bytes =
+          std::max(spec.memory.workspace_bytes, PartSums::ScratchBytes(y));
+      spec.forward_exchange_bytes = PartSums::SentBytes(y, part);
+      spec.part_sums = 1;
+    }
     spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
     const auto elements = static_cast<double>(context.rows * positions * features);
     const double adds = options_.positions ? elements : 0.0;
@@ -80,13 +97,16 @@ class EmbeddingLayer final : public Layer {
     // All of dtokens is written once per step, whatever the ids are. Gradients are read and written
     // in 4 bytes.
     spec.backward_weight = {elements + adds, (w + 8.0) * (elements + adds) +
-                                                 4.0 * static_cast<double>(vocabulary * features)};
+                                                 4.0 * static_cast<double>(held * features)};
     return spec;
   }
 
   absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], PositionsOf(args.parameters),
-                        is_sequence_ ? args.call.rows : nullptr, args.y);
+    RETURN_IF_ERROR(op_->Forward(args.stream, args.x, args.parameters[0],
+                                 PositionsOf(args.parameters),
+                                 is_sequence_ ? args.call.rows : nullptr, args.y));
+    if (sums_ == nullptr) return absl::OkStatus();
+    return sums_->AddUp(args.stream, args.y, args.workspace);
   }
 
   // Ids have no gradient.
@@ -121,6 +141,7 @@ class EmbeddingLayer final : public Layer {
   // True with LayerContext::cached_positions and vectors of positions.
   bool is_sequence_ = false;
   kernels::ElementwiseOps* elementwise_ = nullptr;
+  PartSums* sums_ = nullptr;
 };
 
 }  // namespace
@@ -151,6 +172,7 @@ const LayerType kEmbeddingType = {
       RETURN_IF_ERROR(ParseDeviation("token_deviation", entry.reader, options.token_deviation));
       RETURN_IF_ERROR(
           ParseDeviation("position_deviation", entry.reader, options.position_deviation));
+      ASSIGN_OR_RETURN(options.blocks, ParseBlocks(options.vocabulary, entry.reader));
       layer.factories = {Embedding(options)};
       layer.output_of = [outputs = options.features](const Shape& input) {
         return input.rank() == 1 ? Shape{input.dim(0), outputs} : input;

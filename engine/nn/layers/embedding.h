@@ -21,6 +21,9 @@ struct EmbeddingOptions {
   // nanoGPT.
   float token_deviation = 0.02F;
   float position_deviation = 0.02F;
+  // Of the vocabulary, which divides it: with several, devices may share the layer, as they do
+  // TensorBlocks (composite/tensor_blocks.h). A power of two.
+  int blocks = 1;
 };
 
 // The first layer of a model of ids: maps a sample [T] of ids to [T, features], the vector of each

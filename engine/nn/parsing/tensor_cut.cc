@@ -123,6 +123,10 @@ absl::StatusOr<TensorCut> CutOf(const json& list, int64_t blocks) {
 absl::StatusOr<json> WithTensorBlocks(const json& layers, int64_t blocks) {
   json result = layers;
   int cuts = 0;
+  for (size_t i = 0; i < result.size(); ++i) {
+    const std::string type = TypeAt(result, i);
+    if (type == "embedding" || type == "head") result[i]["blocks"] = blocks;
+  }
   for (json& layer : result) RETURN_IF_ERROR(CutInside(layer, blocks, cuts));
   if (cuts > 0) return result;
   return absl::InvalidArgumentError(

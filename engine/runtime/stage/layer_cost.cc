@@ -79,8 +79,9 @@ std::vector<RowPass> OtherPasses(const Model& model, const kernels::Device& devi
   return passes;
 }
 
-int64_t BytesOfGradient(const ModelParameter& parameter) {
-  return parameter.shape.elements() * SizeOf(DType::kFloat32);
+int64_t BytesOfGradient(const ModelParameter& parameter, int tensor_parts) {
+  return HeldElements(parameter.shape, parameter.blocks, {.parts = tensor_parts}) *
+         SizeOf(DType::kFloat32);
 }
 
 int64_t HeldParameters(const LayerSpec& spec, int tensor_parts) {

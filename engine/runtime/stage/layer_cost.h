@@ -54,8 +54,9 @@ std::vector<RowPass> OtherPasses(const Model& model, const kernels::Device& devi
 // returns outputs of the last position of each sequence alone.
 int64_t OutputRows(const Model& model, int64_t micro_batch_rows);
 
+// Returns the bytes of what one of the devices that perform a stage together has of its gradient,
 // float32, not rounded up.
-int64_t BytesOfGradient(const ModelParameter& parameter);
+int64_t BytesOfGradient(const ModelParameter& parameter, int tensor_parts);
 
 // Returns the number of parameters of a layer that a device updates, of those that perform its
 // stage together.

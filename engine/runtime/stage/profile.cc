@@ -18,11 +18,11 @@
 namespace stagecoach::engine {
 namespace {
 
-absl::Status TieLayers(const Model& model, ModelProfile& profile) {
+absl::Status TieLayers(const Model& model, int tensor_parts, ModelProfile& profile) {
   for (const ParameterTie& tie : model.ties) RETURN_IF_ERROR(profile.parameters.Tie(tie));
   for (const ModelParameter& parameter : profile.parameters.all()) {
     if (!parameter.has_tied_gradient()) continue;
-    const int64_t bytes = BytesOfGradient(parameter);
+    const int64_t bytes = BytesOfGradient(parameter, tensor_parts);
     partition::LayerCost& layer = profile.layers[static_cast<size_t>(parameter.layer)];
     layer.memory.workspace_bytes =
         std::max(layer.memory.workspace_bytes, partition::TieWorkspaceBytes(bytes));
@@ -108,7 +108,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     input = spec->output;
     layer_computes_loss = spec->computes_loss;
   }
-  RETURN_IF_ERROR(TieLayers(model, profile));
+  RETURN_IF_ERROR(TieLayers(model, options.tensor_parts, profile));
   RETURN_IF_ERROR(rules.Check(profile.parameters));
   profile.output = input;
   ASSIGN_OR_RETURN(profile.loss_spec,

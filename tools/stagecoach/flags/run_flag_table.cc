@@ -20,7 +20,7 @@
 #include "engine/data/formats/image_folder.h"
 #include "engine/data/formats/synthetic.h"
 #include "engine/data/tokens/tokens.h"
-#include "engine/nn/layers/composite/tensor_blocks.h"
+#include "engine/nn/block_order.h"
 #include "engine/session/learning_rate_schedule.h"
 #include "engine/train/class_metrics.h"
 #include "kernels/cpu/cpu_device.h"

@@ -17,7 +17,7 @@
 #include "base/system/file.h"
 #include "base/text/line.h"
 #include "base/text/units.h"
-#include "engine/nn/layers/composite/tensor_blocks.h"
+#include "engine/nn/block_order.h"
 #include "engine/runtime/rank_group.h"
 #include "engine/runtime/stage/profile.h"
 #include "engine/train/measured_profile.h"

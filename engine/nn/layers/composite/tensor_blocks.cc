@@ -30,7 +30,7 @@ class TensorBlocksLayer final : public Layer {
     part_ = context.part;
     sums_ = context.part_sums;
     const auto blocks = static_cast<int>(factories_.size());
-    RETURN_IF_ERROR(CheckBlocks(blocks));
+    RETURN_IF_ERROR(base::Annotate(CheckTensorBlocks(blocks, part_), "tensor blocks"));
     const size_t own = factories_.size() / static_cast<size_t>(part_.parts);
     // The first part's blocks tell what all others declare, which lack the bias at most.
     std::unique_ptr<Layer> first = BlocksFrom(0, own)();
@@ -97,20 +97,6 @@ class TensorBlocksLayer final : public Layer {
   LayerFactory BlocksFrom(size_t first, size_t count) const {
     return Branches({factories_.begin() + static_cast<std::ptrdiff_t>(first),
                      factories_.begin() + static_cast<std::ptrdiff_t>(first + count)});
-  }
-
-  absl::Status CheckBlocks(int blocks) const {
-    if (blocks < 1 || !std::has_single_bit(static_cast<unsigned>(blocks)) ||
-        blocks > kMostTensorBlocks) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor blocks: there are ", blocks,
-                                                     ", expected a power of two, at most ",
-                                                     kMostTensorBlocks));
-    }
-    if (blocks % part_.parts != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor blocks: ", part_.parts, " devices cannot share ", blocks, " blocks equally"));
-    }
-    return absl::OkStatus();
   }
 
   // Rules are for the parameters of the whole.

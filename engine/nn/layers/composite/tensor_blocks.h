@@ -9,8 +9,6 @@
 
 namespace stagecoach::engine {
 
-inline constexpr int kMostTensorBlocks = 256;
-
 // Layers that are cut into blocks, as Megatron cuts a block of a transformer (Shoeybi et al. 2019):
 // a linear one, whose outputs are shared out; others without parameters that work on each share by
 // itself, such as attention, whose heads are; and a linear one whose inputs are. Each block is a

@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 
 constexpr int kCutMicroBatches = 4;
 constexpr int64_t kCutContext = 12;
-constexpr int64_t kCutVocabulary = 19;
+constexpr int64_t kCutVocabulary = 20;
 
 Transformer CutNamed(const std::string& name) { return NamedTransformer(name).value(); }
 
@@ -46,15 +46,15 @@ Transformer CutGpt2() {
 }
 Transformer CutLlama() {
   return CutNamed(
-      "llama:blocks=2,width=32,heads=8,kv_heads=4,hidden=24,context=12,vocabulary=19,qkv_bias=1");
+      "llama:blocks=2,width=32,heads=8,kv_heads=4,hidden=24,context=12,vocabulary=20,qkv_bias=1");
 }
 
-Model CutModelOf(const Transformer& transformer, int blocks) {
+Model CutModelOf(const Transformer& transformer, int blocks, int64_t vocabulary = kCutVocabulary) {
   const std::string table = blocks > 1 ? absl::StrCat("\n", TensorTableOf(blocks)) : "";
   return ParseModel(absl::StrCat(ModelFileOf(transformer), table),
                     {.input = Shape{transformer.context},
-                     .vocabulary = kCutVocabulary,
-                     .classes = kCutVocabulary})
+                     .vocabulary = vocabulary,
+                     .classes = vocabulary})
       .value();
 }
 
@@ -252,6 +252,23 @@ TEST(TensorBlocks, TakeAndSendWhatWasPredicted) {
       EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
       EXPECT_EQ(device.measured_sent.to_parts > 0, parts.parts > 1) << device.device;
     }
+  }
+}
+
+// All devices then have all of an embedding and a head.
+TEST(TensorBlocks, LeaveAVocabularyWholeThatTheyDoNotDivide) {
+  for (const int64_t vocabulary : {int64_t{20}, int64_t{21}}) {
+    Transformer transformer = CutGpt2();
+    transformer.vocabulary = vocabulary;
+    const Model model = CutModelOf(transformer, 4, vocabulary);
+    const auto profile = AnalyzeModel(model, {.micro_batch_rows = 2, .tensor_parts = 2}).value();
+    int cut = 0;
+    for (const ModelParameter& parameter : profile.parameters.all()) {
+      if (parameter.shape == Shape{vocabulary, 32}) cut += parameter.blocks.has_value() ? 1 : 0;
+    }
+    EXPECT_EQ(cut, vocabulary == 20 ? 2 : 0);
+    EXPECT_EQ(profile.layers.back().part_sums, vocabulary == 20 ? 2 : 0);
+    EXPECT_EQ(profile.layers.front().part_sums, vocabulary == 20 ? 1 : 0);
   }
 }
 
