@@ -374,19 +374,20 @@ class Head : public OpTest<HeadShape> {
     return {results[0], wants_dx ? results[2] : Vector{}, results[1]};
   }
 
-  // The classes of each block: the first is half of them, the others are fewer.
-  static std::vector<int64_t> BlocksOf(int64_t classes) {
+  // The classes of each of at most `most` blocks: the first is half of them, the others are fewer.
+  static std::vector<int64_t> BlocksOf(int64_t classes, int64_t most) {
     std::vector<int64_t> blocks;
     for (int64_t left = classes; left > 0; left -= blocks.back()) {
-      blocks.push_back(blocks.size() == 2 ? left : (left + 1) / 2);
+      blocks.push_back(std::ssize(blocks) + 1 == most ? left : (left + 1) / 2);
     }
     return blocks;
   }
 
   // The same by blocks. dx is the sum of what they give, in double.
-  Gradients BackwardOfBlocks(const Problem& problem, bool accumulate, bool at_once) const {
+  Gradients BackwardOfBlocks(const Problem& problem, bool accumulate, bool at_once,
+                             int64_t most = 3) const {
     const HeadShape& shape = problem.shape;
-    const std::vector<int64_t> blocks = BlocksOf(shape.classes);
+    const std::vector<int64_t> blocks = BlocksOf(shape.classes, most);
     const Shape inputs{shape.rows, shape.features};
     OpResults results = Results([&](OpBench& bench) {
       HeadShape first_shape = shape;
@@ -536,6 +537,17 @@ TEST_P(Head, BlocksOfClassesMatchReference) {
   const Gradients added = BackwardOfBlocks(problem, /*accumulate=*/true, /*at_once=*/true);
   expected.AddTo(problem.dw);
   EXPECT_THAT(added.dw, CloseTo(expected.dw, expected.dw_bounds));
+}
+
+// A CPU device has more digits of a sum than the numbers of a block.
+TEST_P(Head, OneBlockOfAllClassesHasTheBitsOfTheWholeOnACudaDevice) {
+  if (backend().is_cpu) return;
+  Problem problem = MakeProblem();
+  problem.Pad(problem.shape.rows / 3);
+  for (const bool accumulate : {false, true}) {
+    EXPECT_EQ(BackwardOfBlocks(problem, accumulate, /*at_once=*/true, /*most=*/1),
+              Backward(problem, Pass::kFused, accumulate));
+  }
 }
 
 TEST_P(Head, WhatIsNotWantedChangesNoBit) {
