@@ -712,8 +712,8 @@ TEST_P(HeadOfAnyShape, BlocksFindTheFirstOfSeveralLargestLogits) {
   problem.x = {1.0F, 1.0F, 1.0F};
   std::fill(problem.w.begin(), problem.w.end(), -0.5F);
   for (const size_t c : {12, 17}) problem.w[c] = -0.25F;
-  problem.labels = {12, 17, 0};
-  EXPECT_EQ(BackwardOfBlocks(problem, false, true).result[1], 1.0);
+  problem.labels = {12, 12, 17};
+  EXPECT_EQ(BackwardOfBlocks(problem, false, true).result[1], 2.0);
   problem.w[12] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(BackwardOfBlocks(problem, false, true).result[0], IsNan());
   problem.w[12] = -0.25F;
