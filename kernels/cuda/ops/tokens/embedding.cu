@@ -300,9 +300,10 @@ cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, ElementType type,
   if (error != cudaSuccess || groups == 1) return error;
   constexpr int kWidth = kVectorWidth<float>;
   const bool has_vectors = a.features % kWidth == 0 && AlignedForVectors(a.dtokens);
-  const auto [grid, block] = CutColumns(groups, a.features, has_vectors ? kWidth : 1);
+  const ColumnBlocks blocks = CutColumns(groups, a.features, has_vectors ? kWidth : 1);
   const auto launch = [&](auto of_vectors, auto of_numbers) {
-    return Launch(has_vectors ? of_vectors : of_numbers, grid, block, 0, stream, ordered);
+    return Launch(has_vectors ? of_vectors : of_numbers, blocks.grid, blocks.block, 0, stream,
+                  ordered);
   };
   return is_block ? launch(EmbeddingJoinKernel<kWidth, true>, EmbeddingJoinKernel<1, true>)
                   : launch(EmbeddingJoinKernel<kWidth, false>, EmbeddingJoinKernel<1, false>);
