@@ -34,6 +34,11 @@ struct EmbeddingShape {
   int64_t first = 0;
 
   int64_t table_positions() const { return sequence > 0 ? sequence : positions; }
+  // Returns whether the ids are all that there are, or a block of them.
+  bool has_block() const {
+    return all_ids == 0 ? first == 0
+                        : first >= 0 && first < all_ids && vocabulary <= all_ids - first;
+  }
   bool has_scale() const { return scale > 0.0F && scale <= std::numeric_limits<float>::max(); }
 };
 
@@ -72,7 +77,7 @@ class EmbeddingOp : public Operation {
 };
 
 // InvalidArgument: also a sequence with more than one id per row, or without positions; a scale
-// that is not above 0, or infinite.
+// that is not above 0, or infinite; a block of ids that are not among all.
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
                                                          Device& device);
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& shape,

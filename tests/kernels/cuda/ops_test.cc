@@ -142,7 +142,7 @@ TEST_F(CudaOpsTest, EmbeddingScalesTokens) {
 }
 
 TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
-  for (const EmbeddingShape shape :
+  for (const EmbeddingShape& shape :
        {EmbeddingShape{.rows = 0}, EmbeddingShape{.positions = -1}, EmbeddingShape{.vocabulary = 0},
         EmbeddingShape{.features = kHuge}, EmbeddingShape{.rows = kHuge},
         EmbeddingShape{.scale = -1.0F}, EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},

@@ -148,6 +148,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& s
                      shape.rows, " rows, ", shape.positions, " positions, ", shape.vocabulary,
                      " words, ", shape.features, " features"));
   }
+  if (!shape.has_block() || shape.all_ids > kMaxExtent) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "embedding: a block of ", shape.vocabulary, " ids from ", shape.first,
+        " on must be among all ", shape.all_ids, " ids, which are at most ", kMaxExtent));
+  }
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<EmbeddingOp> {
     return std::make_unique<CpuEmbedding<T>>(shape);
   });

@@ -37,9 +37,11 @@ class CudaEmbedding final : public EmbeddingOp {
         .vocabulary = shape_.vocabulary,
         .features = shape_.features,
         .scale = scale(),
+        .all_ids = shape_.all_ids,
+        .first = shape_.first,
         .ids = ids.i32(),
         .tokens = tokens.data,
-        .position_table = shape_.has_positions ? positions.data : nullptr,
+        .position_table = shape_.has_positions && shape_.first == 0 ? positions.data : nullptr,
         .y = y.data};
     return CudaStatus(LaunchEmbeddingForward(AsCuda(stream).compute(), type_, arguments),
                       "LaunchEmbeddingForward");
@@ -54,6 +56,8 @@ class CudaEmbedding final : public EmbeddingOp {
                                                         .vocabulary = shape_.vocabulary,
                                                         .features = shape_.features,
                                                         .scale = scale(),
+                                                        .all_ids = shape_.all_ids,
+                                                        .first = shape_.first,
                                                         .ids = ids.i32(),
                                                         .dy = dy.data,
                                                         .dtokens = dtokens.f32(),
@@ -110,6 +114,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& 
                      ", ids in all and numbers of a sample ", "too, and features at most ",
                      kMaxEmbeddingFeatures, ": ", shape.rows, " rows, ", shape.positions,
                      " positions, ", shape.vocabulary, " words, ", shape.features, " features"));
+  }
+  if (!shape.has_block() || shape.all_ids > kMaxCudaExtent) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "embedding: a block of ", shape.vocabulary, " ids from ", shape.first,
+        " on must be among all ", shape.all_ids, " ids, which are at most ", kMaxCudaExtent));
   }
   return std::unique_ptr<EmbeddingOp>(
       std::make_unique<CudaEmbedding>(shape, ElementTypeOf(device.activation_type())));

@@ -20,8 +20,28 @@ constexpr int kWarps = kThreads / kWarp;
 
 __device__ bool IsInVocabulary(int id, int64_t vocabulary) { return id >= 0 && id < vocabulary; }
 
-// A thread has one vector of y; a row has `row_vectors`.
+// Returns whether a block of ids has one. It takes the arguments of either pass.
+template <typename Arguments>
+__device__ bool IsInBlock(const Arguments& a, int id) {
+  return static_cast<unsigned>(id) - static_cast<unsigned>(a.first) <
+         static_cast<unsigned>(a.vocabulary);
+}
+
+// Computes a vector of a block's summand without positions: a zero of either sign where the id is
+// of another block. Rounds it as if it were stored.
 template <typename T, int N>
+__device__ void LoadOfBlock(const EmbeddingForwardArguments& a, int id, int64_t c,
+                            float (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = 0.0F;
+  if (!IsInBlock(a, id)) return;
+  Load(static_cast<const T*>(a.tokens) + (id - a.first) * a.features + c, values);
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = ToFloat(FromFloat<T>(__fmul_rn(values[i], a.scale)));
+}
+
+// A thread has one vector of y; a row has `row_vectors`.
+template <typename T, int N, bool kIsBlock>
 __global__ void __launch_bounds__(kThreads)
     EmbeddingForwardKernel(const EmbeddingForwardArguments a, int64_t row_vectors) {
   LetNextKernelStart();
@@ -31,19 +51,30 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t c = (vector - n * row_vectors) * N;
   const int id = a.ids[n];
   float values[N];
-  if (!IsInVocabulary(id, a.vocabulary)) {
+  // The first block, which has the positions, alone says that an id is of none.
+  const bool has_sum = kIsBlock ? a.first > 0 || IsInVocabulary(id, a.all_ids)
+                                : IsInVocabulary(id, a.vocabulary);
+  if (!has_sum) {
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = NAN;
   } else {
-    Load(static_cast<const T*>(a.tokens) + id * a.features + c, values);
+    if constexpr (kIsBlock) {
+      LoadOfBlock<T>(a, id, c, values);
+    } else {
+      Load(static_cast<const T*>(a.tokens) + id * a.features + c, values);
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] *= a.scale;
+      for (int i = 0; i < N; ++i) values[i] *= a.scale;
+    }
     const int64_t place = a.sequence > 0 ? *a.first_position + n : n % a.positions;
     if (a.position_table != nullptr && (a.sequence == 0 || place < a.sequence)) {
       float position[N];
       Load(static_cast<const T*>(a.position_table) + place * a.features + c, position);
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] += position[i];
+    }
+    if constexpr (kIsBlock) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] += 0.0F;  // no zero is negative
     }
   }
   Store(static_cast<T*>(a.y) + n * a.features + c, values);
@@ -77,8 +108,20 @@ __device__ void AddTo(float* to, const float (&values)[N], bool accumulate) {
   }
 }
 
+// Returns whether one of the sorted ids has a gradient.
+template <bool kIsBlock>
+__device__ bool HasGradient(const EmbeddingBackwardArguments& a, int id) {
+  if constexpr (kIsBlock) return IsInBlock(a, id);
+  return id < a.vocabulary;
+}
+
+template <bool kIsBlock>
+__device__ float* GradientOf(const EmbeddingBackwardArguments& a, int id) {
+  return a.dtokens + (kIsBlock ? id - a.first : static_cast<int64_t>(id)) * a.features;
+}
+
 // Adds up a group; a thread has N columns of it.
-template <typename T, int N>
+template <typename T, int N, bool kIsBlock>
 __global__ void __launch_bounds__(kThreads) EmbeddingGroupsKernel(const Ordered o) {
   constexpr int kBatch = 8;  // rows that a thread has in flight
   const EmbeddingBackwardArguments& a = o.arguments;
@@ -88,6 +131,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingGroupsKernel(const Ordered 
   const int64_t begin = group * kEmbeddingGroup;
   const int64_t end = min(begin + kEmbeddingGroup, a.ids_count);
   int id = o.sorted_ids[begin];
+  if (kIsBlock && (id - a.first >= a.vocabulary || o.sorted_ids[end - 1] < a.first)) return;
   bool began_before = begin > 0 && o.sorted_ids[begin - 1] == id;
   float sum[N] = {};
   for (int64_t first = begin; first < end; first += kBatch) {
@@ -104,9 +148,11 @@ __global__ void __launch_bounds__(kThreads) EmbeddingGroupsKernel(const Ordered 
     for (int k = 0; k < kBatch; ++k) {
       if (first + k >= end) continue;
       if (ids[k] != id) {  // all of its rows have come
-        float* const to = began_before ? o.begun_before + group * a.features
-                                       : a.dtokens + static_cast<int64_t>(id) * a.features;
-        AddTo(to + c, sum, !began_before && a.accumulate);
+        if (!kIsBlock || IsInBlock(a, id)) {  // without blocks, only the last ones may have none
+          float* const to =
+              began_before ? o.begun_before + group * a.features : GradientOf<kIsBlock>(a, id);
+          AddTo(to + c, sum, !began_before && a.accumulate);
+        }
         id = ids[k];
         began_before = false;
 #pragma unroll
@@ -118,17 +164,17 @@ __global__ void __launch_bounds__(kThreads) EmbeddingGroupsKernel(const Ordered 
       for (int i = 0; i < N; ++i) sum[i] += a.scale * values[i];
     }
   }
-  if (id >= a.vocabulary) return;
+  if (!HasGradient<kIsBlock>(a, id)) return;
   const bool goes_on = end < a.ids_count && o.sorted_ids[end] == id;
   float* const to = began_before ? o.begun_before + group * a.features
                     : goes_on    ? o.begun_here + group * a.features
-                                 : a.dtokens + static_cast<int64_t>(id) * a.features;
+                                 : GradientOf<kIsBlock>(a, id);
   AddTo(to + c, sum, !began_before && !goes_on && a.accumulate);
 }
 
 // Adds up the groups' sums of an id whose rows begin in the group blockIdx.x and continue in
 // others.
-template <int N>
+template <int N, bool kIsBlock>
 __global__ void __launch_bounds__(kThreads) EmbeddingJoinKernel(const Ordered o) {
   constexpr int kBatch = 8;
   const EmbeddingBackwardArguments& a = o.arguments;
@@ -140,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingJoinKernel(const Ordered o)
   const bool begins_here =
       o.sorted_ids[end - 1] == id &&
       (o.sorted_ids[begin] != id || begin == 0 || o.sorted_ids[begin - 1] != id);
-  if (!begins_here || id >= a.vocabulary) return;
+  if (!begins_here || !HasGradient<kIsBlock>(a, id)) return;
   const float* const begun_here = o.begun_here + blockIdx.x * a.features + c;
   float sum[N];
   Load(begun_here, sum);
@@ -163,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingJoinKernel(const Ordered o)
       for (int i = 0; i < N; ++i) sum[i] = parts[k] == nullptr ? sum[i] : sum[i] + values[k][i];
     }
   }
-  AddTo(a.dtokens + static_cast<int64_t>(id) * a.features + c, sum, a.accumulate);
+  AddTo(GradientOf<kIsBlock>(a, id) + c, sum, a.accumulate);
 }
 
 // The blocks of a grid whose threads have `width` columns each, in blocks of whole warps.
@@ -201,7 +247,10 @@ cudaError_t LaunchEmbeddingForward(cudaStream_t stream, ElementType type,
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     const int64_t row_vectors = a.features / width();
     const int64_t blocks = (a.ids_count * row_vectors + kThreads - 1) / kThreads;
-    return Launch(EmbeddingForwardKernel<decltype(element), decltype(width)::value>,
+    using T = decltype(element);
+    constexpr int N = decltype(width)::value;
+    return Launch(a.all_ids > 0 ? EmbeddingForwardKernel<T, N, true>
+                                : EmbeddingForwardKernel<T, N, false>,
                   dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, a, row_vectors);
   });
 }
@@ -228,8 +277,9 @@ cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, ElementType type,
                            .origins = origins,
                            .begun_before = reinterpret_cast<float*>(take(parts.sums_bytes)),
                            .begun_here = reinterpret_cast<float*>(take(parts.sums_bytes))};
+  const bool is_block = a.all_ids > 0;
   cudaError_t error = LaunchIdOrder(stream, {.count = a.ids_count,
-                                             .vocabulary = a.vocabulary,
+                                             .vocabulary = is_block ? a.all_ids : a.vocabulary,
                                              .ids = a.ids,
                                              .sorted_ids = sorted_ids,
                                              .origins = origins,
@@ -240,16 +290,23 @@ cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, ElementType type,
     return a.features % width == 0 && AlignedForVectors(a.dy, a.dtokens);
   };
   error = DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
-    const auto [grid, block] = CutColumns(groups, a.features, width());
-    return Launch(EmbeddingGroupsKernel<decltype(element), decltype(width)::value>, grid, block, 0,
-                  stream, ordered);
+    using T = decltype(element);
+    constexpr int N = decltype(width)::value;
+    const auto [grid, block] = CutColumns(groups, a.features, N);
+    auto* const kernel =
+        is_block ? EmbeddingGroupsKernel<T, N, true> : EmbeddingGroupsKernel<T, N, false>;
+    return Launch(kernel, grid, block, 0, stream, ordered);
   });
   if (error != cudaSuccess || groups == 1) return error;
   constexpr int kWidth = kVectorWidth<float>;
   const bool has_vectors = a.features % kWidth == 0 && AlignedForVectors(a.dtokens);
-  const auto [grid, block] = CutColumns(groups, a.features, has_vectors ? kWidth : 1);
-  return Launch(has_vectors ? EmbeddingJoinKernel<kWidth> : EmbeddingJoinKernel<1>, grid, block, 0,
-                stream, ordered);
+  const ColumnBlocks blocks = CutColumns(groups, a.features, has_vectors ? kWidth : 1);
+  const auto launch = [&](auto of_vectors, auto of_numbers) {
+    return Launch(has_vectors ? of_vectors : of_numbers, blocks.grid, blocks.block, 0, stream,
+                  ordered);
+  };
+  return is_block ? launch(EmbeddingJoinKernel<kWidth, true>, EmbeddingJoinKernel<1, true>)
+                  : launch(EmbeddingJoinKernel<kWidth, false>, EmbeddingJoinKernel<1, false>);
 }
 
 }  // namespace stagecoach::kernels

@@ -23,6 +23,8 @@ struct EmbeddingForwardArguments {
   int64_t vocabulary = 1;                   // V
   int64_t features = 1;                     // C
   float scale = 1.0F;                       // of the tokens
+  int64_t all_ids = 0;                      // W; positions are then for the first block alone
+  int64_t first = 0;
   const int32_t* ids = nullptr;
   const void* tokens = nullptr;
   const void* position_table = nullptr;  // may be null
@@ -34,7 +36,8 @@ cudaError_t LaunchEmbeddingForward(cudaStream_t stream, ElementType type,
 // The gradient of the tokens alone: that of positions is made of column sums
 // (column_sums_kernels.h). The rows of dy are in the order of their ids (id_order_kernels.h);
 // groups of kEmbeddingGroup of them are summed separately, and a group's sum for an id is added to
-// those of the groups before it.
+// those of the groups before it. The order is that of all ids, also where only a block of them is
+// wanted.
 inline constexpr int64_t kEmbeddingGroup = 64;
 
 struct EmbeddingBackwardArguments {
@@ -42,6 +45,8 @@ struct EmbeddingBackwardArguments {
   int64_t vocabulary = 1;
   int64_t features = 1;
   float scale = 1.0F;
+  int64_t all_ids = 0;
+  int64_t first = 0;
   const int32_t* ids = nullptr;
   const void* dy = nullptr;
   float* dtokens = nullptr;

@@ -19,6 +19,7 @@
 #include "kernels/cuda/device/scratch.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/linear/few_rows.h"
+#include "kernels/cuda/ops/tokens/block_loss_kernels.h"
 #include "kernels/cuda/ops/tokens/head_cap_kernels.h"
 #include "kernels/cuda/ops/tokens/head_choice_kernels.h"
 #include "kernels/cuda/ops/tokens/loss_kernels.h"
@@ -156,18 +157,7 @@ class CudaHead final : public HeadOp {
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& w,
                               const std::byte* statistics, const Tensor& dw, bool accumulate,
                               std::byte* workspace) override {
-    const cudaStream_t compute = AsCuda(stream).compute();
-    const Scratch scratch = ScratchAt(workspace);
-    return ForTiles([&](const Tile& tile) -> absl::Status {
-      RETURN_IF_ERROR(Logits(compute, tile, x, w, scratch));
-      CrossEntropyTile rows = TileOf(tile, scratch);
-      rows.loss.gradient = scratch.logits;
-      RETURN_IF_ERROR(
-          CudaStatus(LaunchCrossEntropyGradient(compute, ElementTypeOf(type_), rows,
-                                                reinterpret_cast<const RowSoftmax*>(statistics)),
-                     "LaunchCrossEntropyGradient"));
-      return WeightGradient(compute, tile, x, dw, accumulate, scratch);
-    });
+    return GradientsOfBlock(stream, x, w, 0, statistics, {}, dw, accumulate, workspace);
   }
 
   absl::Status Backward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,
@@ -184,6 +174,63 @@ class CudaHead final : public HeadOp {
       return InputGradient(compute, tile, filled_w, dx, scratch);
     }));
     return Result(compute, loss, scratch);
+  }
+
+  absl::Status NumbersOfBlock(Stream& stream, const Tensor& x, const Tensor& w,
+                              const Tensor& labels, int64_t first, const Tensor& numbers,
+                              std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    const Scratch scratch = ScratchAt(workspace);
+    return ForTiles([&](const Tile& tile) -> absl::Status {
+      RETURN_IF_ERROR(Logits(compute, tile, x, w, scratch));
+      CrossEntropyTile rows = TileOf(tile, scratch);
+      rows.loss.labels = labels.i32();
+      rows.first_class = static_cast<int32_t>(first);
+      return CudaStatus(
+          LaunchBlockContribution(compute, ElementTypeOf(type_), rows, ContributionAt(numbers)),
+          "LaunchBlockContribution");
+    });
+  }
+
+  absl::Status JoinBlocks(Stream& stream, const Tensor& numbers, int64_t classes,
+                          const Tensor& labels, const LossTerms* terms, const Tensor& result,
+                          std::byte* statistics, std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    const Scratch scratch = ScratchAt(workspace);
+    const int64_t stride = kBlockNumbers * shape_.rows;
+    RETURN_IF_ERROR(CudaStatus(
+        LaunchJoinBlocks(compute, {.loss = {.rows = shape_.rows,
+                                            .classes = classes,
+                                            .positions = shape_.positions,
+                                            .terms = terms,
+                                            .labels = labels.i32(),
+                                            .workspace = scratch.row_losses},
+                                   .first = ContributionAt(numbers),
+                                   .stride = stride,
+                                   .count = numbers.elements() / stride,
+                                   .softmax = reinterpret_cast<RowSoftmax*>(statistics)}),
+        "LaunchJoinBlocks"));
+    return Result(compute, {labels, terms, result}, scratch);
+  }
+
+  absl::Status GradientsOfBlock(Stream& stream, const Tensor& x, const Tensor& w, int64_t first,
+                                const std::byte* statistics, const Tensor& dx, const Tensor& dw,
+                                bool accumulate, std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    const Scratch scratch = ScratchAt(workspace);
+    ASSIGN_OR_RETURN(const std::byte* const filled_w, FilledW(AsCuda(stream), w, dx, scratch));
+    return ForTiles([&](const Tile& tile) -> absl::Status {
+      RETURN_IF_ERROR(Logits(compute, tile, x, w, scratch));
+      CrossEntropyTile rows = TileOf(tile, scratch);
+      rows.loss.gradient = scratch.logits;
+      rows.first_class = static_cast<int32_t>(first);
+      RETURN_IF_ERROR(
+          CudaStatus(LaunchCrossEntropyGradient(compute, ElementTypeOf(type_), rows,
+                                                reinterpret_cast<const RowSoftmax*>(statistics)),
+                     "LaunchCrossEntropyGradient"));
+      if (!dw.empty()) RETURN_IF_ERROR(WeightGradient(compute, tile, x, dw, accumulate, scratch));
+      return InputGradient(compute, tile, filled_w, dx, scratch);
+    });
   }
 
  private:
@@ -347,6 +394,18 @@ class CudaHead final : public HeadOp {
             .first_row = tile.begin,
             .leading = leading_,
             .cap = shape_.logit_cap};
+  }
+
+  // Returns where the numbers of a block lie, or those of the first of several.
+  BlockContribution ContributionAt(const Tensor& numbers) const {
+    const auto at = [&](BlockNumber number) {
+      return numbers.f32() + static_cast<int64_t>(number) * shape_.rows;
+    };
+    return {.maximum = at(BlockNumber::kMaximum),
+            .sum = at(BlockNumber::kSum),
+            .sum_rest = at(BlockNumber::kSumRest),
+            .at_label = at(BlockNumber::kAtLabel),
+            .largest = at(BlockNumber::kLargest)};
   }
 
   absl::Status Losses(cudaStream_t stream, const Tile& tile, const Loss& loss, Gradient gradient,

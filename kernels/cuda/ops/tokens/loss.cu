@@ -1,13 +1,12 @@
 #include <cuda_runtime.h>
 
-#include <cfloat>
-
 #include "kernels/cuda/device/exponential.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/team_rows.cuh"
 #include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/tokens/cross_entropy.cuh"
 #include "kernels/cuda/ops/tokens/loss_kernels.h"
 
 // A row is read twice: first for its loss, then for its gradient, mostly from the cache or, if it
@@ -16,9 +15,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-constexpr int kShare = 32;  // classes of a row that a thread should have
 constexpr int kSumThreads = 512;
-constexpr int kNowhere = 0x7FFFFFFF;
 // Rows of a softmax cross-entropy of more bytes than the first limit are kept in shared memory
 // between their two passes, because with four blocks of 512 threads on a multiprocessor they would
 // no longer be in its first cache. Those above the second limit, which is what a block may have on
@@ -27,14 +24,6 @@ constexpr int kNowhere = 0x7FFFFFFF;
 [[maybe_unused]] constexpr int kCrossEntropyBlocks = 2;
 constexpr size_t kCachedBytes = size_t{32} << 10;
 constexpr size_t kMostSharedBytes = size_t{99} << 10;
-
-// Scratch for the reductions of the two kinds of values: separate, so that they need no barrier in
-// between.
-struct Scratch {
-  Located located[kMaxWarps];
-  float sums[kMaxWarps];
-};
-static_assert(sizeof(Scratch) % 16 == 0);  // a row that is kept follows it
 
 template <int N>
 struct OutputVector {
@@ -61,28 +50,6 @@ __device__ void Update(Located& largest, int64_t c, const float (&values)[N]) {
       largest = {values[i], static_cast<int>(c) + i};
     }
   }
-}
-
-__device__ inline Located TeamFirstLargest(Located own, Scratch* scratch) {
-  return TeamReduce(
-      own, [](Located a, Located b) { return FirstLargest(a, b); }, scratch->located);
-}
-
-// LossTerms counts samples; this returns rows.
-__device__ inline int64_t ValidRows(const LossArguments& a) {
-  return a.terms->valid_samples * a.positions;
-}
-__device__ inline float ScaleOfRow(const LossArguments& a) {
-  return a.terms->scale / static_cast<float>(a.positions);
-}
-
-// Returns whether a row counts: it belongs to a valid sample and has a label.
-__device__ inline bool Counts(const LossArguments& a, int64_t r) {
-  return r < ValidRows(a) && (a.labels == nullptr || a.labels[r] != kNoLabel);
-}
-
-__device__ inline bool IsClass(const LossArguments& a, int label) {
-  return label >= 0 && label < a.classes;
 }
 
 // Replaces a vector of logits from class c on by their gradients, with zeros after the last class.
@@ -118,10 +85,9 @@ __device__ void LogitGradients(const RowSoftmax& row, int classes, int c, float 
   }
 }
 
-// Computes -log softmax(output)[label]. The sum of exponentials is computed in the same pass as the
-// maximum that they are relative to (Milakov & Gimelshein 2018).
+// Computes -log softmax(output)[label].
 template <typename T, int N, bool kKeep, bool kIsCapped>
-__device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch* scratch) {
+__device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, RowScratch* scratch) {
   const LossArguments& a = tile.loss;
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
   const int classes = static_cast<int>(a.classes);
@@ -131,49 +97,15 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
   const float at_label = is_class ? ToFloat(output[label]) : NAN;
   const TwiceReadRow<T, N, kKeep> row(a.classes, output,
                                       reinterpret_cast<Packed<T, N>*>(scratch + 1));
-  Located largest{-INFINITY, kNowhere};
-  float maximum = -FLT_MAX;  // finite, so that differences are not NaN
-  float sum = 0.0F;
-  row.First([&](int c, float(&values)[N]) {
-    if (c + N > classes) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if (c + i >= classes) values[i] = -INFINITY;
-      }
-    }
-    float most = values[0];
-#pragma unroll
-    for (int i = 1; i < N; ++i) most = fmaxf(most, values[i]);
-    // Some lane of a warp nearly always has a new maximum, so no branch would be saved.
-    const bool is_larger = most > largest.value || largest.index == kNowhere;
-    largest.value = is_larger ? most : largest.value;
-    largest.index = is_larger ? c : largest.index;
-    const float before = maximum;
-    maximum = fmaxf(maximum, most);
-    sum = __fmul_rn(sum, FlushedExp(before - maximum));
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum = __fadd_rn(sum, FlushedExp(values[i] - maximum));
-  });
-  if (N > 1 && largest.index != kNowhere) {  // it is that of the vector so far
-    float values[N];
-    Unpack<T, N>(row.At(largest.index), values);
-    const int first = largest.index;
-#pragma unroll
-    for (int i = N - 1; i >= 0; --i) {
-      if (values[i] == largest.value) largest.index = first + i;
-    }
-  }
-  largest = TeamFirstLargest(largest, scratch);
-  const float row_maximum = fmaxf(largest.value, -FLT_MAX);
-  sum = TeamSum(__fmul_rn(sum, FlushedExp(maximum - row_maximum)), scratch->sums);
+  const RowSums sums = SumsOfRow(row, classes, scratch);
   const float scale = ScaleOfRow(a);
   // A loss is infinite, and the rest finite, if the label's output is minus infinity.
-  const RowSoftmax softmax = {row_maximum, is_class ? scale / sum : NAN,
+  const RowSoftmax softmax = {sums.maximum, is_class ? scale / sums.sum : NAN,
                               scale * (1.0F + 0.0F * at_label), is_class ? label : 0};
   if (threadIdx.x == 0) {
-    const double loss = log(static_cast<double>(sum)) -
-                        (static_cast<double>(at_label) - static_cast<double>(row_maximum));
-    a.workspace[tile.first_row + r] = {loss, largest.index == label ? 1.0 : 0.0};
+    const double loss = log(static_cast<double>(sums.sum)) -
+                        (static_cast<double>(at_label) - static_cast<double>(sums.maximum));
+    a.workspace[tile.first_row + r] = {loss, sums.largest == label ? 1.0 : 0.0};
     if (tile.softmax != nullptr) tile.softmax[tile.first_row + r] = softmax;
   }
   if (a.gradient == nullptr) return;
@@ -186,7 +118,7 @@ __device__ void CrossEntropyRow(const CrossEntropyTile& tile, int64_t r, Scratch
 }
 
 template <typename T, int N>
-__device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+__device__ void SquaredErrorRow(const LossArguments& a, int64_t r, RowScratch* scratch) {
   const int label = a.labels[r];
   const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
   Located largest{-INFINITY, kNowhere};
@@ -221,7 +153,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
 }
 
 template <typename T, int N>
-__device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+__device__ void ValueErrorRow(const LossArguments& a, int64_t r, RowScratch* scratch) {
   const float* const values = a.values + r * a.classes;
   const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
   float sum = 0.0F;
@@ -253,7 +185,7 @@ __device__ inline float WeightOfClass(const LossArguments& a, int64_t c) {
 }
 
 template <typename T, int N>
-__device__ void WeightedCrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+__device__ void WeightedCrossEntropyRow(const LossArguments& a, int64_t r, RowScratch* scratch) {
   const int label = a.labels[r];
   const bool is_class = IsClass(a, label);
   const T* const output = static_cast<const T*>(a.output) + r * a.classes;
@@ -320,7 +252,7 @@ template <typename T, int N, ErrorFormula kFormula>
 __global__ void __launch_bounds__(kMaxTeamThreads) ErrorRowsKernel(const LossArguments a) {
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
-  Scratch* const scratch = SharedMemory<Scratch>();
+  RowScratch* const scratch = SharedMemory<RowScratch>();
   if (!Counts(a, r)) {
     if (threadIdx.x == 0) a.workspace[r] = {0.0, 0.0};
     if (a.gradient == nullptr) return;
@@ -341,7 +273,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   if (Counts(a, tile.first_row + r)) {
-    CrossEntropyRow<T, N, kKeep, kIsCapped>(tile, r, SharedMemory<Scratch>());
+    CrossEntropyRow<T, N, kKeep, kIsCapped>(tile, r, SharedMemory<RowScratch>());
     return;
   }
   if (threadIdx.x == 0) {
@@ -358,12 +290,13 @@ __global__ void __launch_bounds__(kMaxTeamThreads, kCrossEntropyBlocks)
   const LossArguments& a = tile.loss;
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
-  const RowSoftmax row_softmax = softmax[tile.first_row + r];
+  RowSoftmax row_softmax = softmax[tile.first_row + r];
   T* const gradient = static_cast<T*>(a.gradient) + r * tile.leading;
   if (row_softmax.label < 0) {
     ClearRow<T, N>(a.classes, gradient);
     return;
   }
+  row_softmax.label -= tile.first_class;  // it may be none of these classes
   const T* const output = static_cast<const T*>(a.output) + r * tile.leading;
   const TwiceReadRow<T, N, false> row(a.classes, output, nullptr);
   row.Second([&](int c, float(&values)[N]) {
@@ -398,27 +331,12 @@ cudaError_t LaunchError(cudaStream_t stream, ElementType type, const LossArgumen
   };
   const cudaError_t error = DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     constexpr int N = decltype(width)::value;
-    const TeamLayout layout = LayOutTeams(a.rows, (a.classes + N - 1) / N, kShare / N);
+    const TeamLayout layout = LayOutTeams(a.rows, (a.classes + N - 1) / N, kRowShare / N);
     return Launch(ErrorRowsKernel<decltype(element), N, kFormula>, layout.grid, layout.block,
-                  sizeof(Scratch), stream, a);
+                  sizeof(RowScratch), stream, a);
   });
   if (error != cudaSuccess) return error;
   return LaunchLossSum(stream, a);
-}
-
-// Calls launch(element, width, layout, bytes of a row's vectors) for the rows of a tile.
-template <typename LaunchRows>
-cudaError_t DispatchTile(ElementType type, const CrossEntropyTile& tile, LaunchRows launch) {
-  const LossArguments& a = tile.loss;
-  const auto vectors = [&](int width) {
-    return tile.leading % width == 0 && AlignedForVectors(a.output, a.gradient);
-  };
-  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
-    constexpr int N = decltype(width)::value;
-    const int64_t count = (a.classes + N - 1) / N;
-    const auto bytes = static_cast<size_t>(count) * N * sizeof(element);
-    return launch(element, width, LayOutTeams(a.rows, count, kShare / N), bytes);
-  });
 }
 
 }  // namespace
@@ -430,8 +348,8 @@ cudaError_t LaunchCrossEntropyRows(cudaStream_t stream, ElementType type,
         using T = decltype(element);
         constexpr int N = decltype(width)::value;
         const bool keeps = tile.loss.gradient != nullptr && row_bytes > kCachedBytes &&
-                           sizeof(Scratch) + row_bytes <= kMostSharedBytes;
-        const size_t bytes = sizeof(Scratch) + (keeps ? row_bytes : 0);
+                           sizeof(RowScratch) + row_bytes <= kMostSharedBytes;
+        const size_t bytes = sizeof(RowScratch) + (keeps ? row_bytes : 0);
         const auto launch = [&](auto kernel) {
           return Launch(kernel, layout.grid, layout.block, bytes, stream, tile);
         };

@@ -63,11 +63,14 @@ struct CrossEntropyTile {
   // Of the output, which is capped already (head_cap_kernels.h): the gradient is that of what it
   // was before. 0: it is not capped.
   float cap = 0.0F;
+  // The first of the tile's classes, if they are a block of all: labels are of all classes.
+  // LaunchCrossEntropyRows ignores it.
+  int32_t first_class = 0;
 };
 cudaError_t LaunchCrossEntropyRows(cudaStream_t stream, ElementType type,
                                    const CrossEntropyTile& tile);
-// Computes the gradient alone, from what LaunchCrossEntropyRows left in `softmax`: the same output
-// yields the same bits.
+// Computes the gradient alone, from what LaunchCrossEntropyRows left in `softmax`, or
+// LaunchJoinBlocks (block_loss_kernels.h): the same output yields the same bits.
 cudaError_t LaunchCrossEntropyGradient(cudaStream_t stream, ElementType type,
                                        const CrossEntropyTile& tile, const RowSoftmax* softmax);
 cudaError_t LaunchLossSum(cudaStream_t stream, const LossArguments& arguments);
