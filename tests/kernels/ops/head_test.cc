@@ -245,7 +245,6 @@ class Head : public OpTest<HeadShape> {
  protected:
   struct Forwarded {
     Vector result, logits;
-    friend bool operator==(const Forwarded&, const Forwarded&) = default;
   };
   Forwarded Forward(const Problem& problem, bool wants_logits = true) const {
     OpResults results = Results([&](OpBench& bench) {
