@@ -25,7 +25,7 @@ std::string ToString(const Message& message) {
     case Message::Kind::kTied:
       return absl::StrCat("tied gradients of stage ", stage, ", part ", number);
     case Message::Kind::kPartSums:
-      return absl::StrCat("a part's share of a layer, round ", stage);
+      return absl::StrCat("share of a layer that devices compute together, round ", stage);
   }
   return "?";
 }

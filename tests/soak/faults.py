@@ -4,7 +4,8 @@
     tests/soak/faults.py --program build/release/tools/stagecoach --faults 200 --seed 1
 
 Each fault is a run of four CPU processes that meet over TCP: two stages of two replicas, four stages
-or four replicas, which sum in a tree or a ring. One of them is sent SIGKILL or SIGSTOP
+or four replicas, which sum in a tree or a ring; or, with --tensor, stages of two or four devices that
+share their layers, and two replicas of two. One of them is sent SIGKILL or SIGSTOP
 
   start     before the first epoch is done, while processes meet, plan and connect;
   training  at any moment of training and evaluation;
@@ -29,11 +30,18 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+
+from observed import write_text  # noqa: E402
+
 RANKS = 4
 DEADLINE_S = 2
 LIMIT_S = {signal.SIGKILL: 2.0, signal.SIGSTOP: DEADLINE_S + 2.0}
 HANG_S = 60.0
-MESHES = (("2", "2"), ("4", "1"), ("1", "4"))
+# Stages, replicas, and devices that share layers.
+MESHES = ((2, 2, 1), (4, 1, 1), (1, 4, 1))
+TENSOR_MESHES = ((2, 1, 2), (1, 1, 4), (1, 2, 2))
+NETWORK = ["--data", "synthetic:256x32x4", "--layers", "8", "--width", "64"]
 PHASES = ("start", "training", "end")
 
 
@@ -46,15 +54,16 @@ def free_port():
 class Fault:
     """One run, and what befell it."""
 
-    def __init__(self, program, seed, number, slack):
+    def __init__(self, program, seed, number, slack, meshes, model):
         self.random = random.Random(f"{seed}/{number}")
         self.program = program
         self.number = number
         self.slack = slack
-        self.stages, self.replicas = self.random.choice(MESHES)
+        self.model = model
+        self.stages, self.replicas, self.tensor = self.random.choice(meshes)
         self.victim = self.random.randrange(RANKS)
         self.signal = self.random.choice((signal.SIGKILL, signal.SIGSTOP))
-        self.reduction = self.random.choice(("tree", "ring")) if self.replicas != "1" else "tree"
+        self.reduction = self.random.choice(("tree", "ring")) if self.replicas > 1 else "tree"
         self.phase = PHASES[number % len(PHASES)]
         self.problems = []
         self.seconds = 0.0
@@ -63,15 +72,14 @@ class Fault:
 
     def name(self):
         return (f"fault {self.number}: {self.signal.name} to rank {self.victim} of "
-                f"{self.stages}x{self.replicas}, {self.reduction}, {self.phase}")
+                f"{self.stages}x{self.replicas}x{self.tensor}, {self.reduction}, {self.phase}")
 
     def start(self, folder):
         place = f"tcp://127.0.0.1:{free_port()}"
         epochs = "40" if self.phase == "end" else "1000000"
-        command = [self.program, "train", "--device", "cpu", "--data", "synthetic:256x32x4",
-                   "--layers", "8", "--width", "64", "--global-batch-size", "64", "--micro-batches", "8",
-                   "--stages", self.stages, "--replicas", self.replicas, "--epochs", epochs,
-                   "--reduction", self.reduction, "--clip-norm", "1", "--timeout", str(DEADLINE_S), "--json"]
+        command = [self.program, "train", "--device", "cpu", *self.model, "--global-batch-size", "64",
+                   "--micro-batches", "8", "--stages", str(self.stages), "--replicas", str(self.replicas),
+                   "--tensor", str(self.tensor), "--epochs", epochs, "--reduction", self.reduction, "--clip-norm", "1", "--timeout", str(DEADLINE_S), "--json"]
         processes = []
         for rank in range(RANKS):
             environment = dict(os.environ, STAGECOACH_RANK=str(rank), STAGECOACH_RANKS=str(RANKS),
@@ -168,14 +176,20 @@ def main():
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--slack", type=float, default=0.0, help="seconds beyond the limits")
+    parser.add_argument("--tensor", action="store_true", help="of devices that share layers")
     parser.add_argument("--only", type=int, help="the number of the only fault to inject")
     arguments = parser.parse_args()
 
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_text(f"{folder}/text.txt") if arguments.tensor else NETWORK
+        return inject(arguments, TENSOR_MESHES if arguments.tensor else MESHES, model)
+
+
+def inject(arguments, meshes, model):
     numbers = range(arguments.faults) if arguments.only is None else [arguments.only]
     faults = []
     for number in numbers:
-        fault = Fault(arguments.program, arguments.seed, number,
-                      arguments.slack).run()
+        fault = Fault(arguments.program, arguments.seed, number, arguments.slack, meshes, model).run()
         faults.append(fault)
         for problem in fault.problems:
             print(f"{fault.name()}: {problem}", flush=True)

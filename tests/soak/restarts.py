@@ -5,8 +5,9 @@
 
 Each run is `launch --max-restarts -- train --checkpoint`, four processes, with CPU devices or
 (--device cuda) a GPU each: four stages, two of two replicas (with and without a sharded optimizer) or
-four replicas. It saves itself after every step, or after each epoch alone, and is struck ten times by
-SIGKILL or SIGSTOP, each time in one of these phases:
+four replicas; or, with --tensor, stages whose layers two or four devices share. It saves itself after
+every step, or after each epoch alone, and is struck ten times by SIGKILL or SIGSTOP, each time in one
+of these phases:
 
   start     while processes start, meet, plan and restore;
   training  at any moment;
@@ -34,7 +35,7 @@ import time
 
 sys.dont_write_bytecode = True
 
-from observed import children_of, result_of, wait_until  # noqa: E402
+from observed import children_of, result_of, wait_until, write_text  # noqa: E402
 
 RANKS = 4
 FAULTS_PER_RUN = 10
@@ -45,9 +46,11 @@ PHASES = ("start", "training", "saving", "end")
 MESHES = (["--stages", "4"], ["--stages", "2", "--replicas", "2"],
           ["--stages", "2", "--replicas", "2", "--shard-optimizer"],
           ["--stages", "1", "--replicas", "4"])
-TRAIN = ["train", "--json", "--data", "synthetic:256x32x4", "--layers", "8", "--width", "64",
-         "--global-batch-size", "64", "--micro-batches", "8", "--gradient-blocks", "4", "--epochs", str(EPOCHS),
-         "--clip-norm", "1"]
+TENSOR_MESHES = (["--stages", "2", "--tensor", "2"], ["--stages", "1", "--tensor", "4"],
+                 ["--stages", "1", "--replicas", "2", "--tensor", "2"])
+NETWORK = ["--data", "synthetic:256x32x4", "--layers", "8", "--width", "64"]
+TRAIN = ["train", "--json", "--global-batch-size", "64", "--micro-batches", "8", "--gradient-blocks", "4",
+         "--epochs", str(EPOCHS), "--clip-norm", "1"]
 
 
 def is_there(pid):
@@ -61,13 +64,13 @@ def is_there(pid):
 class Run:
     """One supervised run, and what befell it."""
 
-    def __init__(self, program, train, seed, number, faults):
+    def __init__(self, program, train, meshes, seed, number, faults):
         self.random = random.Random(f"{seed}/{number}")
         self.program = program
         self.train = train
         self.number = number
         self.left = faults
-        self.mesh = self.random.choice(MESHES)
+        self.mesh = self.random.choice(meshes)
         self.every = self.random.choice(("1", "1000"))
         self.replaced = self.restarted = 0  # how often one process, or all, were started again
         self.faults = []    # (phase, victim, signal)
@@ -184,10 +187,17 @@ def main():
     parser.add_argument("--faults", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--tensor", action="store_true", help="of devices that share layers")
     parser.add_argument("--only", type=int, help="the number of the only run")
     arguments = parser.parse_args()
 
-    train = [*TRAIN, "--device", arguments.device]
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_text(f"{folder}/text.txt") if arguments.tensor else NETWORK
+        return strike_all(arguments, TENSOR_MESHES if arguments.tensor else MESHES, model)
+
+
+def strike_all(arguments, meshes, model):
+    train = [*TRAIN, *model, "--device", arguments.device]
     alone = subprocess.run([arguments.program, *train, "--stages", "1"], check=True,
                            capture_output=True, text=True)
     expected = result_of(alone.stdout)
@@ -195,7 +205,7 @@ def main():
     left = arguments.faults if arguments.only is None else FAULTS_PER_RUN
     number = 0 if arguments.only is None else arguments.only
     while left > 0:
-        run = Run(arguments.program, train, arguments.seed, number, min(left, FAULTS_PER_RUN))
+        run = Run(arguments.program, train, meshes, arguments.seed, number, min(left, FAULTS_PER_RUN))
         runs.append(run.run(expected))
         for problem in run.problems:
             print(problem, flush=True)
