@@ -7,8 +7,8 @@ namespace stagecoach::engine {
 absl::Status CheckTensorBlocks(int blocks, TensorPart part) {
   if (blocks < 1 || !std::has_single_bit(static_cast<unsigned>(blocks)) ||
       blocks > kMostTensorBlocks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there are ", blocks, ", expected a power of two, at most ", kMostTensorBlocks));
+    return absl::InvalidArgumentError(
+        absl::StrCat(blocks, " blocks: expected a power of two, at most ", kMostTensorBlocks));
   }
   if (blocks % part.parts == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(

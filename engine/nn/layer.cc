@@ -172,7 +172,7 @@ RangeHalves HalveFor(int part, int round, const ElementRange& range) {
   return (part >> round & 1) == 0 ? RangeHalves{lower, upper} : RangeHalves{upper, lower};
 }
 
-int64_t PartSums::SentBytes(const Tensor& tensor, TensorPart part) {
+partition::PartExchange PartSums::OfSum(const Tensor& tensor, TensorPart part) {
   int64_t sent = 0;
   ElementRange range{0, tensor.elements()};
   for (int round = 0; 1 << round < part.parts; ++round) {
@@ -180,7 +180,7 @@ int64_t PartSums::SentBytes(const Tensor& tensor, TensorPart part) {
     sent += range.count();
     range = HalveFor(part.index, round, range).own;
   }
-  return sent * SizeOf(tensor.dtype);
+  return {.bytes = sent * SizeOf(tensor.dtype), .rounds = 2};
 }
 
 int64_t HeldElements(const Shape& shape, const std::optional<BlockOrder>& blocks, TensorPart part) {

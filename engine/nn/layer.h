@@ -130,10 +130,8 @@ struct LayerSpec {
   // For the analytic cost model; the optimizer's part is added by the engine. `backward_shared` is
   // work that both backward operations do, and that Layer::Backward does once.
   partition::Work forward, backward_input, backward_weight, backward_shared;
-  // Bytes that a part sends to others within F, and within B, and in how many sums at most
-  // (PartSums).
-  int64_t forward_exchange_bytes = 0, backward_exchange_bytes = 0;
-  int part_sums = 0;
+  // What parts exchange by PartSums: as in partition::LayerCost.
+  partition::PartExchange forward_exchange, backward_exchange, input_gradient_exchange;
 };
 
 // Joins what the parts of a group of devices have computed: adds it up, or gathers it.
@@ -146,16 +144,15 @@ class PartSums {
   // with tensors of the same shape. `scratch`: ScratchBytes.
   virtual absl::Status AddUp(kernels::Stream& stream, const Tensor& tensor, std::byte* scratch) = 0;
   static int64_t ScratchBytes(const Tensor& tensor) { return tensor.bytes(); }
-  // Gives all parts the whole tensor, of which each has its own of as many equal pieces in their
-  // order. Pre-condition: the elements can be divided so.
+  // Gathers a tensor that is divided into as many equal pieces as there are parts: part i has piece
+  // i, and afterwards all parts have all pieces.
   virtual absl::Status Gather(kernels::Stream& stream, const Tensor& tensor) = 0;
-  // Returns the bytes that each part sends for that.
-  static int64_t GatheredBytes(const Tensor& tensor, TensorPart part) {
-    return tensor.bytes() / part.parts * (part.parts - 1);
+  static partition::PartExchange OfGather(const Tensor& tensor, TensorPart part) {
+    return {.bytes = tensor.bytes() / part.parts * (part.parts - 1), .rounds = 1};
   }
-  // Returns the bytes that each part sends for it: 2 (parts - 1) / parts of the tensor's, or a few
-  // more, since parts add up whole multiples of kAlignment elements.
-  static int64_t SentBytes(const Tensor& tensor, TensorPart part);
+  // Each part sends 2 (parts - 1) / parts of the tensor's bytes, or a few more, since parts add up
+  // whole multiples of kAlignment elements.
+  static partition::PartExchange OfSum(const Tensor& tensor, TensorPart part);
   static constexpr int64_t kAlignment = 64;
 };
 

@@ -19,9 +19,8 @@ Tensor ElementsOf(const Tensor& whole, const ElementRange& range) {
 
 }  // namespace
 
-int TransportPartSums::MostGroups(int parts, int sums) {
-  const int rounds = std::countr_zero(static_cast<unsigned>(parts));
-  return 2 * rounds * sums + 1;
+int TransportPartSums::MostGroups(int parts, int rounds) {
+  return std::countr_zero(static_cast<unsigned>(parts)) * rounds + 1;
 }
 
 absl::Status TransportPartSums::AddUp(kernels::Stream& stream, const Tensor& tensor,

@@ -23,7 +23,7 @@ class TransportPartSums final : public PartSums {
   static constexpr int kMostOutstanding = 4;
   // Returns the minimum of CommunicatorOptions::max_groups, where so many sums and an exchange of
   // norms come between two calls of Restart.
-  static int MostGroups(int parts, int sums);
+  static int MostGroups(int parts, int rounds);
 
   // `transport` connects the parts of a stage, in their order: a power of two. Both outlive it.
   TransportPartSums(kernels::Device& device, Transport& transport, absl::Duration deadline)

@@ -42,7 +42,7 @@ struct RankGroupOptions {
   int ranks = 1;                       // of the schedule
   partition::Replication replication;  // of each rank: every replica is on devices of its own
   int tensor_parts = 1;                // devices of a replica of a rank
-  int part_sums = 0;                   // that they compute in a step, at most
+  int part_rounds = 0;                 // partition::PartExchange::rounds of a step, at most
   int ties = 0;                        // pairs of tied parameters (TiedGradients)
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;

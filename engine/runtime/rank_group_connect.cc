@@ -338,7 +338,7 @@ absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
       ASSIGN_OR_RETURN(members_[Index(index)].parts,
                        JoinOthers(device(index), index, PartsOf(index),
                                   ids[Index(columns + NumReplicaGroups() + group)],
-                                  TransportPartSums::MostGroups(parts, options_.part_sums)));
+                                  TransportPartSums::MostGroups(parts, options_.part_rounds)));
       return absl::OkStatus();
     });
   }

@@ -212,7 +212,7 @@ absl::StatusOr<PreparedRun> CutModel(const RunConfig& options, const Model& mode
                    OnDevices(plan.device, AnalyzeModel(model, profile_options)));
   if (options.profile == "measured") {
     RETURN_IF_ERROR(CheckCanMeasure(profile.layers, plan.device));
-    const int devices = DevicesAtOnce(plan.devices, plan.device);
+    const int devices = DevicesAtOnce(plan.devices * plan.tensor_parts, plan.device);
     const auto work = options.notices.BeginWork(DescribeMeasuring({plan.micro_batch_rows}));
     ASSIGN_OR_RETURN(profile, OnDevices(plan.device, MeasureModel(model, profile_options,
                                                                   {.devices = devices})));
@@ -359,10 +359,10 @@ absl::StatusOr<std::optional<partition::Cluster>> PlannedCluster(const RunConfig
   return std::move(own.cluster);
 }
 
-absl::StatusOr<int> PlannedTensorParts(const RunConfig& options) {
-  if (!HasPlan(options)) return options.tensor_parts;
+absl::StatusOr<TensorChoice> ChosenTensorParts(const RunConfig& options) {
+  if (!HasPlan(options)) return TensorChoice{options.tensor_parts, "--tensor"};
   ASSIGN_OR_RETURN(const partition::PlanFile file, TakePlan(options));
-  return file.plan.tensor_parts;
+  return TensorChoice{file.plan.tensor_parts, SourceOfPlan(options)};
 }
 
 absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model) {

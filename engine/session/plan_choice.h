@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -28,9 +29,13 @@ absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& options, ModelSource mod
 // that is for some of them only. Nothing: it names none.
 absl::StatusOr<std::optional<partition::Cluster>> PlannedCluster(const RunConfig& options);
 
-// Returns the number of devices that share the layers of each stage: the plan's, if the
-// configuration names one, or its own (RunConfig::tensor_parts).
-absl::StatusOr<int> PlannedTensorParts(const RunConfig& options);
+// The number of devices that share the layers of each stage, and who says so: the plan, if the
+// configuration names one, or "--tensor".
+struct TensorChoice {
+  int parts = 1;
+  std::string source;
+};
+absl::StatusOr<TensorChoice> ChosenTensorParts(const RunConfig& options);
 
 // Returns the errors of ChoosePlan that configuration and files alone show, before data are read or
 // devices asked for.

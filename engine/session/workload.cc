@@ -39,6 +39,7 @@
 #include "engine/nn/parsing/lora.h"
 #include "engine/session/initial_run.h"
 #include "engine/session/loss_options.h"
+#include "engine/session/plan_choice.h"
 #include "engine/session/run_config.h"
 
 namespace stagecoach::engine {
@@ -444,12 +445,11 @@ absl::StatusOr<std::string> WithAdapters(const RunConfig& options, std::string t
 }
 
 absl::StatusOr<std::string> WithTensorBlocks(const RunConfig& options, std::string text) {
-  ASSIGN_OR_RETURN(const int parts, PlannedTensorParts(options));
+  ASSIGN_OR_RETURN(const TensorChoice chosen, ChosenTensorParts(options));
+  const int parts = chosen.parts;
   const auto refuse = [&](const auto&... why) {
-    const std::string cause = options.tensor_blocks.has_value() ? "--tensor-blocks"
-                              : options.plan_file.empty()       ? "--tensor"
-                                                                : options.plan_file;
-    return base::UsageError(absl::StrCat(cause, ": ", why...));
+    return base::UsageError(absl::StrCat(
+        options.tensor_blocks.has_value() ? "--tensor-blocks" : chosen.source, ": ", why...));
   };
   const absl::StatusOr<int64_t> own = text.empty() ? 1 : TensorBlocksOf(text);
   if (!own.ok()) return text;  // ParseModel tells errors

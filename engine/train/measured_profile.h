@@ -16,8 +16,8 @@ namespace stagecoach::engine {
 
 struct MeasureOptions {
   int repeats = 5;  // steps that count, after one that does not; at least 1
-  // Devices that share the work while it is measured; at most one per layer is used, or as many as
-  // perform a stage together (ProfileOptions::tensor_parts). Devices slow
+  // Devices that share the work while it is measured, in groups of ProfileOptions::tensor_parts: at
+  // least one group, at most one per layer. Devices slow
   // each other down, since they share memory and caches: use as many as will train concurrently,
   // but at most one per core.
   int devices = 1;

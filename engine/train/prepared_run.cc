@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "partition/cost/device_groups.h"
 #include "partition/evaluate/evaluate_plan.h"
 #include "partition/search/balance_stages.h"
 #include "partition/search/planner.h"
@@ -25,6 +26,12 @@ schedule::Transfers TransfersFor(const PlanOptions& options) {
   // Processes may name their GPUs alike: the same number does not mean the same GPU.
   if (options.results != schedule::ResultsPlace::kNowhere) group.device.gpus.clear();
   return TransfersOf(group);
+}
+
+// Returns the devices, or the groups of them that share layers.
+absl::StatusOr<partition::GroupedCluster> GroupsOf(const PlanOptions& options) {
+  return GroupDevices(options.device.ClusterOf(options.all_devices()), options.tensor_parts,
+                      /*message_parts=*/1);
 }
 
 int OwnMicroBatches(const PlanOptions& options) {
@@ -64,8 +71,9 @@ std::vector<int> RecomputedLayers(const ModelProfile& profile, Recompute recompu
 absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& profile,
                                                      const PlanOptions& options) {
   partition::PlannerRequest request;
-  request.profile = profile;
-  request.cluster = options.device.ClusterOf(options.devices * options.replication.replicas);
+  ASSIGN_OR_RETURN(partition::GroupedCluster groups, GroupsOf(options));
+  request.profile = WithExchangeTimes(profile, options.tensor_parts, groups.within);
+  request.cluster = std::move(groups.cluster);
   request.cluster.transfers = TransfersFor(options);
   request.batch_rows = options.micro_batches * options.micro_batch_rows;
   request.micro_batches = options.micro_batches;
@@ -80,11 +88,15 @@ absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& p
 
 absl::StatusOr<partition::CompiledPlan> PlanForSchedule(const ModelProfile& profile,
                                                         const PlanOptions& options) {
-  partition::Cluster cluster =
-      options.device.ClusterOf(options.devices * options.replication.replicas);
+  ASSIGN_OR_RETURN(partition::GroupedCluster groups, GroupsOf(options));
+  partition::Cluster& cluster = groups.cluster;
   cluster.transfers = TransfersFor(options);
   const partition::Replication replication = WithPartsFor(cluster.transfers, options.replication);
-  return partition::BalanceStages({.layers = profile.layers,
+  std::vector<partition::LayerCost> layers = profile.layers;
+  for (partition::LayerCost& layer : layers) {
+    AddExchangeTimes(options.tensor_parts, groups.within, layer);
+  }
+  return partition::BalanceStages({.layers = layers,
                                    .ends = profile.ends(OwnMicroBatches(options)),
                                    .cluster = std::move(cluster),
                                    .replication = replication,
@@ -101,6 +113,7 @@ absl::StatusOr<partition::CompiledPlan> FastestPlan(const ModelProfile& profile,
   const partition::Profile joined = JoinProfiles("", {profile});
   ASSIGN_OR_RETURN(partition::PlanEvaluation found, SearchPlan(joined, options));
   const int devices = options.devices * options.replication.replicas;
+  ASSIGN_OR_RETURN(const partition::GroupedCluster groups, GroupsOf(options));
   if (options.cores == 0 || options.cores >= devices) {
     return std::move(found.compiled);
   }
@@ -112,7 +125,7 @@ absl::StatusOr<partition::CompiledPlan> FastestPlan(const ModelProfile& profile,
     absl::StatusOr<partition::CompiledPlan> plan = PlanForSchedule(profile, named);
     if (!plan.ok()) continue;  // not for this shape, or it does not fit
     ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
-                     EvaluatePlan(plan->plan, joined, options.device.ClusterOf(devices)));
+                     EvaluatePlan(plan->plan, joined, groups.cluster));
     const double step_ns = StepNsOnCores(evaluation, options.cores);
     if (step_ns >= best_ns) continue;
     best_ns = step_ns;
@@ -125,10 +138,6 @@ absl::StatusOr<partition::CompiledPlan> PlanWithStages(const ModelProfile& profi
                                                        const PlanOptions& options) {
   RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
   RETURN_IF_ERROR(CheckClusterOf(options.device, options.all_devices()));
-  if (options.tensor_parts > 1 && !options.device.are_alike()) {
-    return absl::UnimplementedError(
-        "devices that differ do not share layers yet: give each the same memory and speed");
-  }
   const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
   return is_open && !options.predicts ? FastestPlan(profile, options)
                                       : PlanForSchedule(profile, options);

@@ -31,7 +31,7 @@ enum class BlockNumber : int64_t {
   kBlockNumbers,
 };
 inline constexpr auto kBlockNumbers = static_cast<int64_t>(BlockNumber::kBlockNumbers);
-// float32 has the number of each.
+// float32 represents the number of each exactly.
 inline constexpr int64_t kMostBlockClasses = int64_t{1} << 24;
 
 struct HeadShape {
@@ -110,8 +110,8 @@ class HeadOp : public Operation {
                                 const Tensor& dx, const Tensor& dw, bool accumulate,
                                 std::byte* workspace) = 0;
 
-  // ---- The same of more classes than memory or a device should have: they are divided into
-  // blocks. C are then those of one block, from `first` of all on, and w is its rows.
+  // ---- The same for a head whose classes are divided into blocks, for example among devices. C
+  // are then those of one block, from `first` of all on, and w has its rows.
 
   // Computes what the block contributes: numbers (kBlockNumbers, R) float32. Labels are of all
   // classes.

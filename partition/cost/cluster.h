@@ -17,7 +17,8 @@ struct ClusterDevice {
   double speed = 1.0;        // relative to the profiled device; times are divided by it
   int64_t memory_bytes = 0;  // 0: no limit
   int host = 0;
-  int threads = 0;  // of a CPU device; 0: not said, as for other devices
+  int threads = 0;                        // of a CPU device; 0: not said, as for other devices
+  std::vector<std::string> members = {};  // of a group of devices (GroupDevices), by name
 
   friend bool operator==(const ClusterDevice&, const ClusterDevice&) = default;
 };

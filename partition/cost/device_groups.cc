@@ -95,6 +95,9 @@ absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, in
          .speed = group.speed,
          .memory_bytes = group.memory_bytes == kUnlimitedBytes ? 0 : group.memory_bytes,
          .host = first.host});
+    for (const int device : group.devices) {
+      own.devices.back().members.push_back(cluster.devices[static_cast<size_t>(device)].name);
+    }
     grouped.within = Slower(grouped.within, group.link);
   }
   const auto all_at_once = [&](Link link) {
@@ -116,24 +119,24 @@ absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, in
   return grouped;
 }
 
-void AddSumTimes(int devices, const schedule::Link& link, LayerCost& layer) {
-  const int messages = 2 * (std::bit_width(static_cast<unsigned>(devices)) - 1);
-  const auto time_ns = [&](int64_t bytes) {
-    if (bytes == 0) return 0.0;
+void AddExchangeTimes(int devices, const schedule::Link& link, LayerCost& layer) {
+  const int messages = std::bit_width(static_cast<unsigned>(devices)) - 1;  // of a round
+  const auto time_ns = [&](const PartExchange& exchange) {
     const double passing_ns =
-        link.bytes_per_second > 0 ? 1e9 * static_cast<double>(bytes) / link.bytes_per_second : 0.0;
-    return layer.part_sums * messages * static_cast<double>(link.latency_ns) + passing_ns;
+        link.bytes_per_second > 0
+            ? 1e9 * static_cast<double>(exchange.bytes) / link.bytes_per_second
+            : 0.0;
+    return exchange.rounds * messages * static_cast<double>(link.latency_ns) + passing_ns;
   };
-  layer.forward_ns += time_ns(layer.forward_exchange_bytes);
-  // Nobody wants the gradient of the data.
-  if (layer.backward_input_ns > 0) {
-    layer.backward_input_ns += time_ns(layer.backward_exchange_bytes);
-  }
+  layer.forward_ns += time_ns(layer.forward_exchange);
+  if (layer.backward_input_ns == 0) return;  // nobody wants the gradient of the data
+  layer.backward_input_ns +=
+      time_ns(layer.backward_exchange) + time_ns(layer.input_gradient_exchange);
 }
 
-Profile WithSumTimes(Profile profile, int devices, const schedule::Link& link) {
+Profile WithExchangeTimes(Profile profile, int devices, const schedule::Link& link) {
   for (SizedLayers& size : profile.sizes) {
-    for (LayerCost& layer : size.layers) AddSumTimes(devices, link, layer);
+    for (LayerCost& layer : size.layers) AddExchangeTimes(devices, link, layer);
   }
   return profile;
 }

@@ -44,12 +44,11 @@ struct GroupedCluster {
 // size does not divide the devices, or a group would span several hosts.
 absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, int message_parts);
 
-// Adds to F and B of a layer what its sums over the devices of a group take (LayerCost::part_sums),
-// whose messages pass over that link. Each sum is a reduce-scatter by halving and an all-gather by
-// doubling (Thakur et al. 2005), of log2(devices) messages each, one after the other.
-void AddSumTimes(int devices, const schedule::Link& link, LayerCost& layer);
+// Adds to F and B of a layer what the exchanges of the devices of a group take
+// (LayerCost::forward_exchange), whose messages pass over that link.
+void AddExchangeTimes(int devices, const schedule::Link& link, LayerCost& layer);
 // Returns the profile with that added to every layer.
-Profile WithSumTimes(Profile profile, int devices, const schedule::Link& link);
+Profile WithExchangeTimes(Profile profile, int devices, const schedule::Link& link);
 
 }  // namespace stagecoach::partition
 

@@ -70,6 +70,22 @@ struct LayerMemory {
   friend bool operator==(const LayerMemory&, const LayerMemory&) = default;
 };
 
+// What a device exchanges within a pass with those that perform its stage with it
+// (Plan::tensor_parts).
+struct PartExchange {
+  int64_t bytes = 0;  // that it sends
+  // How often it exchanges messages with log2(devices) others, one after the other: twice for a
+  // sum, which is scattered and gathered, and once for what is gathered alone.
+  int rounds = 0;
+
+  PartExchange& operator+=(const PartExchange& other) {
+    bytes += other.bytes;
+    rounds += other.rounds;
+    return *this;
+  }
+  friend bool operator==(const PartExchange&, const PartExchange&) = default;
+};
+
 // Everything that a planner knows of one layer.
 struct LayerCost {
   std::string name = {};
@@ -82,11 +98,13 @@ struct LayerCost {
   double shared_backward_ns = 0;  // the part of both B and W that BW does once; at most either
   double step_ns = 0;             // the optimizer's update, once per batch
   double flops = 0;               // of F, B and W together; 0: unknown
-  // Bytes that a device sends, within F and within B, to those that perform the stage with it
-  // (Plan::tensor_parts), and in how many sums each; the times above include that on devices of
-  // one machine, see AddSumTimes (device_groups.h).
-  int64_t forward_exchange_bytes = 0, backward_exchange_bytes = 0;
-  int part_sums = 0;
+  // Within F, within B, and within B where the gradient of the input is wanted. The times above
+  // include what that takes on devices of one machine; see AddExchangeTimes (device_groups.h).
+  PartExchange forward_exchange, backward_exchange, input_gradient_exchange;
+  // True of what comes before the first layer that is trained, from a frozen layer on: the first
+  // stage performs no B for its layers up to the last of them, and wants no gradient of their
+  // output.
+  bool skips_backward = false;
   LayerMemory memory = {};
   // The bytes kept from F until B instead of stash_bytes and weight_stash_bytes if the layer
   // repeated F within B. Absent: it cannot.

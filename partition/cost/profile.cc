@@ -117,9 +117,9 @@ void ScaleLayer(LayerCost& layer, int64_t rows, int64_t from_rows) {
     int64_t& bytes = layer.memory.*field.value;
     if (field.scales) bytes = Scaled(bytes, rows, from_rows);
   }
-  for (int64_t LayerCost::*const sent :
-       {&LayerCost::forward_exchange_bytes, &LayerCost::backward_exchange_bytes}) {
-    layer.*sent = Scaled(layer.*sent, rows, from_rows);
+  for (PartExchange* const exchange :
+       {&layer.forward_exchange, &layer.backward_exchange, &layer.input_gradient_exchange}) {
+    exchange->bytes = Scaled(exchange->bytes, rows, from_rows);
   }
   if (layer.repeated.has_value()) {
     RepeatedPart part = *layer.repeated;

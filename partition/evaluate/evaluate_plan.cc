@@ -136,7 +136,7 @@ absl::StatusOr<PlanEvaluation> EvaluatePlan(const Plan& plan, const Profile& pro
                      GroupDevices(cluster, plan.tensor_parts, /*message_parts=*/1));
     Plan of_groups = plan;
     of_groups.tensor_parts = 1;
-    return EvaluatePlan(of_groups, WithSumTimes(profile, plan.tensor_parts, groups.within),
+    return EvaluatePlan(of_groups, WithExchangeTimes(profile, plan.tensor_parts, groups.within),
                         groups.cluster, objective);
   }
   ASSIGN_OR_RETURN(

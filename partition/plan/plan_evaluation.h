@@ -76,6 +76,7 @@ struct PlanEvaluation {
 
   Choice choice;
   size_t option_index = 0;  // among the ways to compute the model that were searched
+  int tensor_parts = 1;     // its ModelOption::tensor_parts
   // The best combination with another schedule, micro-batch size or replicas, and why it lost.
   std::optional<Choice> runner_up;
   std::string runner_up_reason;

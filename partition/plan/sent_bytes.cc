@@ -42,17 +42,29 @@ int64_t BytesSentFor(const Tie& tie, const CompiledPlan& plan, schedule::Rank ra
   return first != second && (rank == first || rank == second) ? tie.bytes : 0;
 }
 
+// Returns the first layer of a stage whose B is performed: the first stage skips frozen ones.
+int FirstBackward(const Plan& plan, absl::Span<const LayerCost> layers, int stage) {
+  if (stage > 0) return plan.first(stage);
+  int last = plan.last(stage);
+  while (last >= 0 && !layers[static_cast<size_t>(last)].skips_backward) --last;
+  return last + 1;
+}
+
 // Returns the bytes that a compute action exchanges with those that perform it together.
 int64_t ExchangedBytes(const Plan& plan, absl::Span<const LayerCost> layers, const Action& action) {
   const int stage = action.stage.value();
+  const bool is_backward = action.op == Op::kBackward || action.op == Op::kBackwardInput;
+  const int first_backward = FirstBackward(plan, layers, stage);
   int64_t bytes = 0;
   for (int i = plan.first(stage); i <= plan.last(stage); ++i) {
     const LayerCost& layer = layers[static_cast<size_t>(i)];
+    if (action.op == Op::kForward) bytes += layer.forward_exchange.bytes;
+    if (!is_backward || i < first_backward) continue;
     const bool again = std::binary_search(plan.recomputed.begin(), plan.recomputed.end(), i);
-    const bool is_backward = action.op == Op::kBackward || action.op == Op::kBackwardInput;
-    if (action.op == Op::kForward || (is_backward && again)) bytes += layer.forward_exchange_bytes;
-    // Nobody wants the gradient of the data.
-    if (is_backward && i > 0) bytes += layer.backward_exchange_bytes;
+    if (again) bytes += layer.forward_exchange.bytes;
+    bytes += layer.backward_exchange.bytes;
+    // Nobody wants the gradient of the data, or of what is frozen.
+    if (stage > 0 || i > first_backward) bytes += layer.input_gradient_exchange.bytes;
   }
   return bytes;
 }

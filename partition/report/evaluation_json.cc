@@ -102,6 +102,7 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
       {"step_ms", InMs(evaluation.simulation.step_ns)},
       {"chunks", evaluation.choice.chunks},
       {"micro_batch_rows", evaluation.plan().micro_batch_rows},
+      {"tensor_parallel", evaluation.tensor_parts},
       {"recomputed_layers", evaluation.plan().recomputed},
       {"transfers",
        evaluation.cluster.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate"},

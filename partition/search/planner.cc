@@ -119,6 +119,7 @@ class OptionSearch {
     evaluation->choice.option = name;
     if (evaluation->runner_up.has_value()) evaluation->runner_up->option = name;
     evaluation->option_index = option.index;
+    evaluation->tensor_parts = options_[option.index].tensor_parts;
     const bool is_first = !best_.has_value();
     const bool is_best = is_first || evaluation->objective_ns < best_->objective_ns;
     if (is_best && limits_.improves && options_.size() > 1) best_search_ = *std::move(search);
@@ -142,6 +143,7 @@ class OptionSearch {
     if (evaluation->objective_ns >= best_->objective_ns) return;
     evaluation->choice.option = best_->choice.option;
     evaluation->option_index = best_->option_index;
+    evaluation->tensor_parts = best_->tensor_parts;
     evaluation->runner_up = std::move(best_->runner_up);
     evaluation->runner_up_reason = std::move(best_->runner_up_reason);
     best_ = *std::move(evaluation);
@@ -224,6 +226,7 @@ class OptionSearch {
     evaluation->left_out = std::move(left_out);
     evaluation->choice.option = best_->choice.option;
     evaluation->option_index = best_->option_index;
+    evaluation->tensor_parts = best_->tensor_parts;
     const PlanEvaluation all = std::exchange(*best_, *std::move(evaluation));
     Compare(all);
   }

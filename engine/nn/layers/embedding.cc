@@ -86,8 +86,7 @@ class EmbeddingLayer final : public Layer {
       const Tensor y{nullptr, context.device.activation_type(), spec.output.Batched(context.rows)};
       spec.memory.workspace_bytes =
           std::max(spec.memory.workspace_bytes, PartSums::ScratchBytes(y));
-      spec.forward_exchange_bytes = PartSums::SentBytes(y, part);
-      spec.part_sums = 1;
+      spec.forward_exchange = PartSums::OfSum(y, part);
     }
     spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
     const auto elements = static_cast<double>(context.rows * positions * features);

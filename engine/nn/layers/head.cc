@@ -116,7 +116,7 @@ class HeadLayer final : public Layer, public NormFusion {
 };
 
 // A head whose classes are in blocks.
-class BlockedHeadLayer final : public Layer {
+class BlockedHeadLayer final : public Layer, public NormFusion {
  public:
   explicit BlockedHeadLayer(const HeadOptions& options) : options_(options) {}
 
@@ -134,22 +134,21 @@ class BlockedHeadLayer final : public Layer {
     elementwise_ = &context.device.ops().elementwise();
     own_blocks_ = options_.blocks / part_.parts;
     block_classes_ = classes / options_.blocks;
-    kernels::HeadShape shape = {.rows = axis.rows,
-                                .features = axis.features,
-                                .classes = classes,
-                                .positions = axis.rows / context.rows,
-                                .independent_rows = context.rows_are_sequences,
-                                .logit_cap = options_.logit_cap};
-    const bool generates = context.cached_positions > 0;
-    if (part_.parts == 1) ASSIGN_OR_RETURN(whole_, context.device.ops().Create(shape));
     LayerSpec spec = SpecOfHead(options_, axis, block_classes_ * own_blocks_, context);
     spec.parameters.front().blocks = RowBlocks(options_.blocks, classes);
-    if (generates && whole_ != nullptr) {  // nobody wants the loss
-      spec.memory.workspace_bytes = whole_->workspace_bytes();
-      return spec;
+    if (part_.parts == 1) {
+      whole_ = std::make_unique<HeadLayer>(options_);
+      ASSIGN_OR_RETURN(const LayerSpec whole, whole_->Prepare(context));
+      spec.memory.workspace_bytes = whole.memory.workspace_bytes;
+      if (context.cached_positions > 0) return spec;  // nobody wants the loss
     }
-    shape.classes = block_classes_;
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::HeadShape{.rows = axis.rows,
+                                                 .features = axis.features,
+                                                 .classes = block_classes_,
+                                                 .positions = axis.rows / context.rows,
+                                                 .independent_rows = context.rows_are_sequences,
+                                                 .logit_cap = options_.logit_cap}));
     block_ = {nullptr, context.device.activation_type(), Shape{block_classes_, axis.features}};
     if (block_.bytes() % kAlignment != 0 && !context.device.memory_is_host()) {
       return absl::InvalidArgumentError(
@@ -157,13 +156,12 @@ class BlockedHeadLayer final : public Layer {
                        " numbers, and on GPUs needs a multiple of 16 bytes"));
     }
     dx_ = {nullptr, block_.dtype, Shape{axis.rows, axis.features}};
-    LayOut(axis.rows);
+    LayOut(axis.rows, spec.memory.workspace_bytes);
     spec.memory.workspace_bytes = end_;
     spec.memory.gradient_stash_bytes = op_->statistics_bytes();
     if (part_.parts > 1) {
-      spec.backward_exchange_bytes =
-          PartSums::GatheredBytes(numbers_, part_) + PartSums::SentBytes(dx_, part_);
-      spec.part_sums = 2;
+      spec.backward_exchange = PartSums::OfGather(numbers_, part_);
+      spec.input_gradient_exchange = PartSums::OfSum(dx_, part_);
     }
     return spec;
   }
@@ -176,15 +174,24 @@ class BlockedHeadLayer final : public Layer {
       return absl::UnimplementedError(
           "head: outputs are not gathered from the devices that share it; use --tensor 1");
     }
-    if (loss.choice != nullptr) {
-      return whole_->Choose(args.stream, args.x, args.parameters[0], *loss.choice, args.workspace);
-    }
     if (wants_outputs) {
-      RETURN_IF_ERROR(whole_->Forward(args.stream, args.x, args.parameters[0], {}, nullptr,
-                                      loss.outputs, {}, args.workspace));
+      LayerLoss without_result = loss;
+      without_result.result = {};
+      LayerArgs of_whole = args;
+      of_whole.loss = &without_result;
+      RETURN_IF_ERROR(whole_->Forward(of_whole));
+      if (loss.choice != nullptr) return absl::OkStatus();
     }
     if (loss.result.empty()) return absl::OkStatus();
     return Join(args, args.workspace + statistics_at_);
+  }
+
+  // In generation, which has one device for each stage.
+  bool takes_norm() const override { return whole_ != nullptr && whole_->takes_norm(); }
+  bool takes_norm_in(const LayerArgs& args) const override { return whole_->takes_norm_in(args); }
+  absl::Status ForwardWithNorm(const LayerArgs& args, const kernels::InputNorm& norm,
+                               const Tail& tail) override {
+    return whole_->ForwardWithNorm(args, norm, tail);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
@@ -218,12 +225,12 @@ class BlockedHeadLayer final : public Layer {
 
   // Scratch: that of operations or of sums over the parts, numbers of all blocks, statistics within
   // one call, and a dx for each level of the tree below the first.
-  void LayOut(int64_t rows) {
+  void LayOut(int64_t rows, int64_t of_whole) {
     const auto take = [this](int64_t bytes) {
       return std::exchange(end_, end_ + partition::AlignTensor(bytes));
     };
-    take(std::max({op_->workspace_bytes(), whole_ == nullptr ? 0 : whole_->workspace_bytes(),
-                   part_.parts > 1 ? PartSums::ScratchBytes(dx_) : 0}));
+    take(std::max(
+        {op_->workspace_bytes(), of_whole, part_.parts > 1 ? PartSums::ScratchBytes(dx_) : 0}));
     numbers_ = {nullptr, kernels::DType::kFloat32,
                 Shape{options_.blocks, kernels::kBlockNumbers, rows}};
     numbers_at_ = take(numbers_.bytes());
@@ -293,7 +300,7 @@ class BlockedHeadLayer final : public Layer {
   std::vector<int64_t> halves_at_;              // likewise, by level
   int64_t end_ = 0;                             // of the workspace
   std::unique_ptr<kernels::HeadOp> op_;         // of a block
-  std::unique_ptr<kernels::HeadOp> whole_;      // on a device that has all blocks: for outputs
+  std::unique_ptr<HeadLayer> whole_;            // on a device that has all blocks: for outputs
 };
 
 }  // namespace

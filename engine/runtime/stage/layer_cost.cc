@@ -97,9 +97,9 @@ partition::LayerCost CostOf(const LayerSpec& spec) {
   partition::LayerCost cost;
   cost.name = spec.description;
   cost.parameters = HeldParameters(spec, 1);
-  cost.forward_exchange_bytes = spec.forward_exchange_bytes;
-  cost.backward_exchange_bytes = spec.backward_exchange_bytes;
-  cost.part_sums = spec.part_sums;
+  cost.forward_exchange = spec.forward_exchange;
+  cost.backward_exchange = spec.backward_exchange;
+  cost.input_gradient_exchange = spec.input_gradient_exchange;
   cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
                spec.backward_shared.flops;
   cost.memory = spec.memory;

@@ -35,9 +35,9 @@ absl::Status TieLayers(const Model& model, int tensor_parts, ModelProfile& profi
   return absl::OkStatus();
 }
 
-// How devices of one machine add up their parts: a message is copied, which reads and writes it,
-// and half of the messages are added to what is there, which reads two and writes one.
-schedule::Link SumsInMemory(const partition::DeviceSpeed& device) {
+// How devices of one machine exchange their parts: a message is copied, which reads and writes it,
+// and half of those of a sum are added to what is there, which reads two and writes one.
+schedule::Link ExchangeInMemory(const partition::DeviceSpeed& device) {
   constexpr double kPasses = 2 + 3.0 / 2;
   return {.latency_ns = std::llround(device.overhead_ns),
           .bytes_per_second = device.bytes_per_second / kPasses};
@@ -93,14 +93,15 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     // layers before the first that is trained.
     if (is_untrained && spec->is_frozen()) has_frozen = true;
     is_untrained = is_untrained && (spec->is_frozen() || spec->parameters.empty());
-    const bool has_b = !is_first && !(is_untrained && has_frozen);
+    cost.skips_backward = is_untrained && has_frozen;
+    const bool has_b = !is_first && !cost.skips_backward;
     EstimateTimes({.forward = spec->forward,
                    .backward_input = has_b ? spec->backward_input : partition::Work(),
                    .backward_weight = spec->backward_weight,
                    .backward_shared = has_b ? spec->backward_shared : partition::Work(),
                    .step = options.optimizer.StepWork(HeldParameters(*spec, options.tensor_parts))},
                   partition::DeviceSpeed{}, cost);
-    AddSumTimes(options.tensor_parts, SumsInMemory(partition::DeviceSpeed{}), cost);
+    AddExchangeTimes(options.tensor_parts, ExchangeInMemory(partition::DeviceSpeed{}), cost);
     profile.parameters.Add(index, spec->parameters);
     if (spec->has_attention) profile.attention_layers.push_back(index);
     profile.layers.push_back(std::move(cost));

@@ -538,14 +538,18 @@ TEST_P(Head, BlocksOfClassesMatchReference) {
   EXPECT_THAT(added.dw, CloseTo(expected.dw, expected.dw_bounds));
 }
 
-// A CPU device has more digits of a sum than the numbers of a block.
+// A CPU device has 53 bits of a sum, and the numbers of a block 48.
 TEST_P(Head, OneBlockOfAllClassesHasTheBitsOfTheWholeOnACudaDevice) {
-  if (backend().is_cpu) return;
   Problem problem = MakeProblem();
   problem.Pad(problem.shape.rows / 3);
   for (const bool accumulate : {false, true}) {
-    EXPECT_EQ(BackwardOfBlocks(problem, accumulate, /*at_once=*/true, /*most=*/1),
-              Backward(problem, Pass::kFused, accumulate));
+    const Gradients block = BackwardOfBlocks(problem, accumulate, /*at_once=*/true, /*most=*/1);
+    const Gradients whole = Backward(problem, Pass::kFused, accumulate);
+    if (backend().is_cpu) {
+      EXPECT_NEAR(block.result[0], whole.result[0], 1e-12 * static_cast<double>(shape().rows));
+    } else {
+      EXPECT_EQ(block, whole);
+    }
   }
 }
 

@@ -19,7 +19,7 @@ TEST(DeviceGroups, AreAsFastAndAsLargeAsTheirLeastDevice) {
   EXPECT_OK(CheckCluster(grouped.cluster));
   ASSERT_EQ(grouped.cluster.size(), 2);
   EXPECT_EQ(grouped.cluster.devices[0],
-            (ClusterDevice{.name = "0+1", .speed = 1, .memory_bytes = 0, .host = 0}));
+            (ClusterDevice{.name = "0+1", .speed = 1, .memory_bytes = 0, .members = {"0", "1"}}));
   EXPECT_EQ(grouped.cluster.devices[1].memory_bytes, 100);
   // Devices 0 and 2 have the usual link, 1 and 3 the slow one; both carry half of a message.
   EXPECT_EQ(grouped.cluster.LinkBetween(0, 1),
@@ -40,27 +40,32 @@ TEST(DeviceGroups, AreOnOneHostAndTakeAllDevices) {
   EXPECT_THAT(GroupDevices(cluster, 2, 1), testing::IsRefused("2 to 3 are not on one host"));
 }
 
-TEST(DeviceGroups, AddUpInMessagesOneAfterTheOther) {
-  LayerCost layer = {.forward_ns = 100,
-                     .backward_input_ns = 200,
-                     .backward_weight_ns = 300,
-                     .forward_exchange_bytes = 1000,
-                     .backward_exchange_bytes = 3000,
-                     .part_sums = 3};
+TEST(DeviceGroups, ExchangeMessagesOneAfterTheOther) {
+  const LayerCost layer = {.forward_ns = 100,
+                           .backward_input_ns = 200,
+                           .backward_weight_ns = 300,
+                           .forward_exchange = {.bytes = 1000, .rounds = 2},
+                           .backward_exchange = {.bytes = 400, .rounds = 1},
+                           .input_gradient_exchange = {.bytes = 3000, .rounds = 2}};
   Profile profile;
   profile.sizes = {{.layers = {layer, layer}}};
   profile.sizes.front().layers.front().backward_input_ns = 0;  // its input is the data
-  const schedule::Link link = {.latency_ns = 10, .bytes_per_second = 2e9};
-  const Profile of_four = WithSumTimes(profile, 4, link);
+  const Profile of_four =
+      WithExchangeTimes(profile, 4, {.latency_ns = 10, .bytes_per_second = 2e9});
   const std::vector<LayerCost>& layers = of_four.sizes.front().layers;
-  EXPECT_EQ(layers[0].forward_ns, 100 + 3 * 4 * 10 + 500);
+  EXPECT_EQ(layers[0].forward_ns, 100 + 2 * 2 * 10 + 500);
   EXPECT_EQ(layers[0].backward_input_ns, 0);
-  EXPECT_EQ(layers[1].forward_ns, 100 + 3 * 4 * 10 + 500);
-  EXPECT_EQ(layers[1].backward_input_ns, 200 + 3 * 4 * 10 + 1500);
+  EXPECT_EQ(layers[1].forward_ns, 100 + 2 * 2 * 10 + 500);
+  EXPECT_EQ(layers[1].backward_input_ns, 200 + (1 + 2) * 2 * 10 + 200 + 1500);
   EXPECT_EQ(layers[1].backward_weight_ns, 300);
-  EXPECT_EQ(WithSumTimes(profile, 2, {.latency_ns = 10}).sizes.front().layers[1].forward_ns,
-            100 + 3 * 2 * 10);
-  EXPECT_EQ(WithSumTimes(profile, 1, {.latency_ns = 10}).sizes.front().layers[1].forward_ns, 100);
+  const auto forward_of = [&](int devices) {
+    return WithExchangeTimes(profile, devices, {.latency_ns = 10})
+        .sizes.front()
+        .layers[1]
+        .forward_ns;
+  };
+  EXPECT_EQ(forward_of(2), 100 + 2 * 10);
+  EXPECT_EQ(forward_of(1), 100);
 }
 
 }  // namespace

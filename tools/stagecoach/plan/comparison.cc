@@ -1,5 +1,6 @@
 #include "tools/stagecoach/plan/comparison.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,6 +10,7 @@
 #include "base/system/file.h"
 #include "partition/evaluate/evaluate_plan.h"
 #include "partition/io/plan_file.h"
+#include "partition/plan/plan_evaluation.h"
 #include "partition/search/heuristics.h"
 #include "tools/stagecoach/values/flags.h"
 
@@ -39,11 +41,26 @@ absl::StatusOr<std::vector<std::string>> ParseCompared(const std::string& text) 
 }
 
 absl::StatusOr<ComparedPlan> Compare(const std::string& name, const PlanEvaluation& own,
-                                     const partition::PlannerRequest& request) {
+                                     const PlanTask& task) {
+  partition::PlannerRequest request = task.request;
   Plan plan;
   if (IsPlanFile(name)) {
     ASSIGN_OR_RETURN(partition::PlanFile file, partition::ReadPlanFile(name));
     plan = std::move(file.plan);
+    if (plan.tensor_parts != own.tensor_parts) {
+      const auto option = std::find_if(
+          task.options.begin(), task.options.end(),
+          [&](const partition::ModelOption& one) { return one.tensor_parts == plan.tensor_parts; });
+      if (option == task.options.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, ": ", partition::Counted(plan.tensor_parts, "device"),
+                         " of that plan share layers: compare it with --tensor ", plan.tensor_parts,
+                         " or auto"));
+      }
+      request.profile = option->profile;
+      request.cluster = option->cluster;
+    }
+    plan.tensor_parts = 1;  // the devices of the request are groups
   } else {
     ASSIGN_OR_RETURN(plan, CutByHeuristic(name, own.plan(), request.profile));
   }

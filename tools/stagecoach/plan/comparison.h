@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "partition/plan/plan_evaluation.h"
 #include "partition/report/evaluation_report.h"
-#include "partition/search/planner.h"
+#include "tools/stagecoach/plan/plan_request.h"
 
 namespace stagecoach::tools {
 
@@ -15,10 +15,12 @@ namespace stagecoach::tools {
 // (.json).
 absl::StatusOr<std::vector<std::string>> ParseCompared(const std::string& text);
 
-// Returns the plan of that name. A heuristic divides the model of `own` differently.
+// Returns the plan of that name. A heuristic divides the model of `own` differently, for the
+// devices of the task's request. InvalidArgument: in a file's plan another number of devices share
+// layers than in any option of the task.
 absl::StatusOr<partition::ComparedPlan> Compare(const std::string& name,
                                                 const partition::PlanEvaluation& own,
-                                                const partition::PlannerRequest& request);
+                                                const PlanTask& task);
 
 }  // namespace stagecoach::tools
 

@@ -71,11 +71,13 @@ absl::StatusOr<std::vector<Export>> ParseExports(const std::string& text) {
   return ParseList(text, ParseExport);
 }
 
-absl::StatusOr<std::string> ExportText(const PlanEvaluation& evaluation, int tensor_parts,
+absl::Status CannotShareLayers() {
+  return base::UsageError("other programs do not share layers as --tensor does");
+}
+
+absl::StatusOr<std::string> ExportText(const PlanEvaluation& evaluation,
                                        const std::string& format) {
-  if (tensor_parts > 1) {
-    return base::UsageError("other programs do not share layers as --tensor does");
-  }
+  if (evaluation.tensor_parts > 1) return CannotShareLayers();
   if (format == "torch") return ToTorchPlanJson(evaluation.plan(), evaluation.layer_names);
   if (format == "torch-schedule") return ToTorchScheduleCsv(evaluation.plan());
   if (format == "torch-lowered") return ToTorchLoweredCsv(evaluation.plan());
@@ -99,11 +101,11 @@ absl::Status CheckPaths(const PlanCommandOptions& options) {
 }
 
 absl::Status WriteFiles(const PlanCommandOptions& options, const PlanEvaluation& evaluation,
-                        int tensor_parts, const std::vector<ComparedPlan>& compared) {
+                        const std::vector<ComparedPlan>& compared) {
   // All texts are made before any file is written, so that one that cannot be made leaves none.
   std::vector<std::string> texts;
   for (const Export& own : options.exports) {
-    absl::StatusOr<std::string> text = ExportText(evaluation, tensor_parts, own.format);
+    absl::StatusOr<std::string> text = ExportText(evaluation, own.format);
     if (!text.ok()) {
       return base::Annotate(text.status(), absl::StrCat("--export ", own.format));
     }
@@ -111,10 +113,12 @@ absl::Status WriteFiles(const PlanCommandOptions& options, const PlanEvaluation&
   }
   if (!options.save.empty()) {
     partition::PlanFile file = {evaluation.model, evaluation.plan(), evaluation.parameter_bytes};
-    file.plan.tensor_parts = tensor_parts;
+    file.plan.tensor_parts = evaluation.tensor_parts;
     if (!evaluation.left_out.empty() && !options.request.cluster.empty()) {
       for (const partition::ClusterDevice& device : evaluation.cluster.devices) {
-        file.devices.push_back(device.name);
+        const bool is_group = !device.members.empty();
+        file.devices.insert(file.devices.end(), device.members.begin(), device.members.end());
+        if (!is_group) file.devices.push_back(device.name);
       }
     }
     RETURN_IF_ERROR(partition::WritePlanFile(options.save, file));
@@ -137,12 +141,19 @@ void PrintText(const PlanEvaluation& evaluation, const std::vector<ComparedPlan>
 }
 
 // Refuses exports that no plan of the model allows, before a search that may take a while.
-absl::Status CheckExports(const PlanCommandOptions& options, const partition::Profile& profile) {
+absl::Status CheckExports(const PlanCommandOptions& options, const PlanTask& task) {
+  const bool shares_layers =
+      std::all_of(task.options.begin(), task.options.end(),
+                  [](const partition::ModelOption& option) { return option.tensor_parts > 1; });
+  if (shares_layers && !options.exports.empty()) {
+    return base::Annotate(CannotShareLayers(),
+                          absl::StrCat("--export ", options.exports.front().format));
+  }
   const bool has_megatron = std::any_of(options.exports.begin(), options.exports.end(),
                                         [](const Export& own) { return own.format == "megatron"; });
   if (!has_megatron) return absl::OkStatus();
   std::vector<std::string> names;
-  for (const partition::LayerCost& layer : profile.sizes.front().layers) {
+  for (const partition::LayerCost& layer : task.options.front().profile.sizes.front().layers) {
     names.push_back(layer.name);
   }
   const absl::Status status =
@@ -184,7 +195,7 @@ absl::StatusOr<PlanEvaluation> Search(const PlanTask& task, double time_limit_s)
 absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(CheckPaths(options));
   ASSIGN_OR_RETURN(PlanTask task, MakePlanTask(options.request));
-  RETURN_IF_ERROR(CheckExports(options, task.options.front().profile));
+  RETURN_IF_ERROR(CheckExports(options, task));
   const absl::StatusOr<PlanEvaluation> found = Search(task, options.time_limit_s);
   if (absl::IsCancelled(found.status())) {
     absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
@@ -196,10 +207,9 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   task.request.cluster = evaluation.cluster;
   std::vector<ComparedPlan> compared;
   for (const std::string& name : options.compare) {
-    ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, evaluation, task.request));
+    ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, evaluation, task));
   }
-  const int tensor_parts = task.options[evaluation.option_index].tensor_parts;
-  RETURN_IF_ERROR(WriteFiles(options, evaluation, tensor_parts, compared));
+  RETURN_IF_ERROR(WriteFiles(options, evaluation, compared));
   if (!options.json) {
     PrintText(evaluation, compared);
     return kExitOk;

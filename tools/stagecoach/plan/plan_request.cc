@@ -121,12 +121,34 @@ absl::StatusOr<std::vector<int64_t>> SizesFor(const PlanFlags& flags, int64_t ba
   return sizes;
 }
 
-absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::DeviceSpec& device,
-                                     int64_t batch, int devices, int tensor_parts,
+// Returns the device for a measurement of layers that devices share, of which each has a core or a
+// GPU of its own here.
+absl::StatusOr<engine::DeviceSpec> DeviceToMeasure(const engine::RunConfig& run,
+                                                   engine::DeviceSpec device) {
+  if (device.kind != engine::DeviceKind::kCpu) {
+    engine::DeviceChoice choice = run.device;
+    choice.kind = "cuda";
+    ASSIGN_OR_RETURN(const engine::DeviceSpec all, Resolve(choice, run.tensor_parts, run.notices));
+    device.gpus = all.gpus;
+    return device;
+  }
+  const int cores = engine::DevicesAtOnce(run.tensor_parts, device);
+  if (cores == run.tensor_parts) return device;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "to measure layers that ", run.tensor_parts,
+      " devices share takes as many at once, and here ",
+      cores == 1 ? "is one" : absl::StrCat("are ", cores), ": estimate times instead"));
+}
+
+// `run`: the model, and how many devices share its layers.
+absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::RunConfig& run,
+                                     engine::DeviceSpec device, int64_t batch, int devices,
                                      std::optional<int64_t> micro_batches) {
+  const int tensor_parts = run.tensor_parts;
+  if (tensor_parts > 1 && flags.profile == "measured") {
+    ASSIGN_OR_RETURN(device, DeviceToMeasure(run, std::move(device)));
+  }
   ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, SizesFor(flags, batch, micro_batches));
-  engine::RunConfig run = flags.run;
-  run.tensor_parts = tensor_parts;
   ASSIGN_OR_RETURN(const engine::PlannedModel planned, PrepareModel(run));
   const engine::ProfileOptions options = {
       .optimizer = planned.optimizer, .device = device, .tensor_parts = tensor_parts};
@@ -155,28 +177,36 @@ std::vector<int> TensorPartsFor(const PlanFlags& flags, int devices) {
   return all;
 }
 
-// Calls `profile` for each number of devices that may share layers, and returns the options of
-// which the planner chooses. Where the number is open, those that the model or the hosts do not
-// allow are left out.
+// Calls `profile` for each number of devices that may share layers (RunConfig::tensor_parts), and
+// returns the options of which the planner chooses. Where the number is open, a notice says from
+// which one on the model or the devices do not allow it.
 absl::StatusOr<std::vector<ModelOption>> ShareLayers(
     const PlanFlags& flags, const Cluster& cluster,
-    absl::FunctionRef<absl::StatusOr<Profile>(int tensor_parts)> profile) {
+    absl::FunctionRef<absl::StatusOr<Profile>(const engine::RunConfig&)> profile) {
   std::vector<ModelOption> options;
   for (const int parts : TensorPartsFor(flags, cluster.size())) {
+    engine::RunConfig run = flags.run;
+    run.tensor_parts = parts;
+    if (!options.empty()) run.notices = {};  // they have been told
     const auto share = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(partition::GroupedCluster groups,
-                       GroupDevices(cluster, parts, /*message_parts=*/1));
-      ASSIGN_OR_RETURN(Profile own, profile(parts));
+      absl::StatusOr<partition::GroupedCluster> grouped =
+          GroupDevices(cluster, parts, /*message_parts=*/1);
+      if (!grouped.ok()) return base::Annotate(grouped.status(), "--tensor");
+      partition::GroupedCluster& groups = *grouped;
+      ASSIGN_OR_RETURN(Profile own, profile(run));
       SetMessageTime(flags, own, groups.cluster);
       options.push_back({.name = absl::StrCat("tensor parallelism ", parts),
-                         .profile = WithSumTimes(std::move(own), parts, groups.within),
+                         .profile = WithExchangeTimes(std::move(own), parts, groups.within),
                          .cluster = std::move(groups.cluster),
                          .tensor_parts = parts});
       return absl::OkStatus();
     };
     const absl::Status shared = share();
     if (shared.ok()) continue;
-    if (options.empty() || !absl::IsInvalidArgument(shared)) return shared;
+    const bool is_option = absl::IsInvalidArgument(shared) || absl::IsUnavailable(shared);
+    if (options.empty() || !is_option) return shared;
+    flags.run.notices.Tell(
+        absl::StrCat("--tensor auto: no ", parts, " devices share layers: ", shared.message()));
     break;
   }
   if (options.size() == 1 && options.front().tensor_parts == 1) options.front().name.clear();
@@ -209,13 +239,14 @@ schedule::Transfers TransfersBetween(int devices, engine::DeviceSpec device,
       {.ranks = devices, .device = device, .exchange = ExchangeOf(choice, device)});
 }
 
-// Returns a parser of a count or "auto", which leaves it open.
-auto CountOrAuto(int64_t most = kMaxPlanned) {
-  return [most](const std::string& text) -> absl::StatusOr<std::optional<int>> {
+// Returns a parser of a number, by `parse`, or "auto", which leaves it open.
+template <typename Parse>
+auto OrAuto(Parse parse) {
+  return [parse](const std::string& text) -> absl::StatusOr<std::optional<int>> {
     if (text == "auto") return std::optional<int>();
-    absl::StatusOr<int64_t> count = ParseCount(text, 1, most);
-    if (count.ok()) return std::optional<int>(static_cast<int>(*count));
-    return absl::InvalidArgumentError(absl::StrCat(count.status().message(), ", or \"auto\""));
+    const absl::StatusOr<int> number = parse(text);
+    if (number.ok()) return std::optional<int>(*number);
+    return absl::InvalidArgumentError(absl::StrCat(number.status().message(), ", or \"auto\""));
   };
 }
 
@@ -259,7 +290,7 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           "Pipeline schedule: see simulate --help, or auto for any [auto]", ParseScheduleOption)
       ->group(group);
   AddFlag(app, "--chunks", "N|auto", flags.chunks,
-          "Virtual stages (model chunks) per device [auto]", CountOrAuto())
+          "Virtual stages (model chunks) per device [auto]", OrAuto(IntIn(1, kMaxPlanned)))
       ->group(group);
   AddFlag(app, "--global-batch-size", "N", flags.batch,
           absl::StrCat("Samples per step [", kDefaultModelBatch,
@@ -267,18 +298,19 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           [](const std::string& text) { return ParseCount(text, 1, kMaxPlannedBatch); })
       ->group(group);
   AddFlag(app, "--micro-batches", "N|auto", flags.micro_batches,
-          "Micro-batches per step [auto: by the sizes in the profile]", CountOrAuto())
+          "Micro-batches per step [auto: by the sizes in the profile]",
+          OrAuto(IntIn(1, kMaxPlanned)))
       ->group(group);
   AddFlag(app, "--replicas", "N|auto", flags.replicas, "Data-parallel copies of the model [1]",
-          CountOrAuto())
+          OrAuto(IntIn(1, kMaxPlanned)))
       ->group(group);
   AddFlag(app, "--tensor", "N|auto", flags.tensor_parts,
           "Devices that share the layers of each stage (tensor parallelism) [1]",
-          CountOrAuto(engine::kMostTensorBlocks))
+          OrAuto(PowerOfTwoUpTo(engine::kMostTensorBlocks)))
       ->group(group);
   AddFlag(app, "--tensor-blocks", "N", flags.run.tensor_blocks,
           "Blocks of layers that are shared, which decide the bits [--tensor]",
-          CountIn(1, engine::kMostTensorBlocks))
+          PowerOfTwoUpTo(engine::kMostTensorBlocks))
       ->group(group);
   AddFlag(app, "--gradient-blocks", "N", flags.gradient_blocks,
           "Parts of a batch whose gradients are summed in a binary tree [replicas]",
@@ -347,10 +379,11 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
                          {.stages = {},
                           .micro_batches = flags.replicas == 1 ? flags.micro_batches : std::nullopt,
                           .chunks = flags.chunks.value_or(0)}));
-    const int ranks = request.given->num_ranks();
+    // Devices of a replica.
+    const int devices = request.given->num_ranks() * flags.tensor_parts.value_or(1);
     ASSIGN_OR_RETURN(request.cluster,
-                     ClusterOf(flags, int64_t{ranks} * flags.replicas.value_or(1)));
-    const int replicas = flags.replicas.value_or(std::max(request.cluster.size() / ranks, 1));
+                     ClusterOf(flags, int64_t{devices} * flags.replicas.value_or(1)));
+    const int replicas = flags.replicas.value_or(std::max(request.cluster.size() / devices, 1));
     micro_batches = int64_t{replicas} * request.given->num_micro_batches;
   } else {
     request.schedule = flags.schedule;
@@ -383,13 +416,8 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
       }
       request.cluster.transfers = TransfersBetween(devices, device, choice);
       absl::StatusOr<std::vector<ModelOption>> options =
-          ShareLayers(flags, request.cluster, [&](int parts) -> absl::StatusOr<Profile> {
-            if (flags.profile == "measured" && parts > 1) {  // by as many as share layers
-              ASSIGN_OR_RETURN(const engine::DeviceSpec all,
-                               Resolve(choice, parts, flags.run.notices));
-              device.gpus = all.gpus;
-            }
-            return ProfileModel(flags, device, request.batch_rows, devices, parts, micro_batches);
+          ShareLayers(flags, request.cluster, [&](const engine::RunConfig& run) {
+            return ProfileModel(flags, run, device, request.batch_rows, devices, micro_batches);
           });
       if (options.ok()) TellOfMissingGpus(choice, device, devices, flags.run.notices);
       return options;

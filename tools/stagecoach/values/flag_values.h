@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TOOLS_STAGECOACH_VALUES_FLAG_VALUES_H_
 #define STAGECOACH_TOOLS_STAGECOACH_VALUES_FLAG_VALUES_H_
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -28,6 +29,15 @@ inline auto CountIn(int64_t min, int64_t max) {
 inline auto IntIn(int min, int max) {
   return [min, max](const std::string& text) -> absl::StatusOr<int> {
     return ParseCount(text, min, max);
+  };
+}
+
+inline auto PowerOfTwoUpTo(int most) {
+  return [most](const std::string& text) -> absl::StatusOr<int> {
+    const absl::StatusOr<int64_t> count = ParseCount(text, 1, most);
+    if (!count.ok()) return count.status();
+    if (std::has_single_bit(static_cast<uint64_t>(*count))) return static_cast<int>(*count);
+    return absl::InvalidArgumentError(absl::StrCat("expected a power of two, not ", *count));
   };
 }
 

@@ -69,9 +69,11 @@ absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, Laye
     AddWork(inner.backward_input, spec.backward_input);
     AddWork(inner.backward_weight, spec.backward_weight);
     AddWork(inner.backward_shared, spec.backward_shared);
-    spec.forward_exchange_bytes += inner.forward_exchange_bytes;
-    spec.backward_exchange_bytes += inner.backward_exchange_bytes;
-    spec.part_sums += inner.part_sums;
+    spec.forward_exchange += inner.forward_exchange;
+    spec.backward_exchange += inner.backward_exchange;
+    // What comes before in the branch wants the gradient in any case.
+    (i == 0 ? spec.input_gradient_exchange : spec.backward_exchange) +=
+        inner.input_gradient_exchange;
     branch.listed += inner.stands_for;
   }
   return branch;

@@ -60,9 +60,8 @@ class TensorBlocksLayer final : public Layer {
       const Tensor y{nullptr, type, spec.output.Batched(context.rows)};
       spec.memory.workspace_bytes = std::max(
           {spec.memory.workspace_bytes, PartSums::ScratchBytes(x), PartSums::ScratchBytes(y)});
-      spec.forward_exchange_bytes = PartSums::SentBytes(y, part_);
-      spec.backward_exchange_bytes = PartSums::SentBytes(x, part_);
-      spec.part_sums = 1;
+      spec.forward_exchange = PartSums::OfSum(y, part_);
+      spec.input_gradient_exchange = PartSums::OfSum(x, part_);
     }
     return spec;
   }

@@ -128,19 +128,7 @@ class CpuHead final : public HeadOp {
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& w,
                               const std::byte* statistics, const Tensor& dw, bool accumulate,
                               std::byte* workspace) override {
-    const Scratch scratch = ScratchAt(workspace);
-    for (int tile = 0; tile < row_tiles_.count; ++tile) {
-      const Rows rows = RowsOf(tile, {}, nullptr);
-      const auto* const softmax = reinterpret_cast<const RowSoftmax*>(statistics) + rows.begin;
-      LoadRows(rows, x, scratch);
-      RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
-        RETURN_IF_ERROR(Logits(rows, w, classes, slot, scratch));
-        Softmax(rows, classes, scratch);
-        LogitGradients(rows.m, softmax, classes, scratch);
-        return WeightGradients(rows, x, classes, slot, scratch, accumulate || tile > 0, dw);
-      }));
-    }
-    return absl::OkStatus();
+    return GradientsOfBlock(stream, x, w, 0, statistics, {}, dw, accumulate, workspace);
   }
 
   absl::Status Backward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,
@@ -186,7 +174,7 @@ class CpuHead final : public HeadOp {
         };
         store(BlockNumber::kMaximum, joined.maximum);
         store(BlockNumber::kSum, sum);
-        store(BlockNumber::kSumRest, std::isfinite(sum) ? joined.sum - sum : 0.0);
+        store(BlockNumber::kSumRest, joined.sum - sum);
         store(BlockNumber::kAtLabel, scratch.label_logits[r]);
         store(BlockNumber::kLargest, static_cast<double>(first + joined.largest));
       }

@@ -16,6 +16,7 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/cost/analytic.h"
 #include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
@@ -51,10 +52,9 @@ Transformer CutLlama() {
 
 Model CutModelOf(const Transformer& transformer, int blocks, int64_t vocabulary = kCutVocabulary) {
   const std::string table = blocks > 1 ? absl::StrCat("\n", TensorTableOf(blocks)) : "";
-  return ParseModel(absl::StrCat(ModelFileOf(transformer), table),
-                    {.input = Shape{transformer.context},
-                     .vocabulary = vocabulary,
-                     .classes = vocabulary})
+  return ParseModel(
+             absl::StrCat(ModelFileOf(transformer), table),
+             {.input = Shape{transformer.context}, .vocabulary = vocabulary, .classes = vocabulary})
       .value();
 }
 
@@ -238,19 +238,23 @@ TEST(TensorBlocks, TakeValuesInTheOrderOfTheWhole) {
   }
 }
 
+// Also where the first layers are frozen, of which no gradients are exchanged.
 TEST(TensorBlocks, TakeAndSendWhatWasPredicted) {
   for (const PartsCase& parts : PartsCases()) {
-    SCOPED_TRACE(parts.name);
-    const Model model = CutModelOf(CutLlama(), 4);
-    const auto trainer =
-        MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 1.0F));
-    TrainParts(*trainer, 2);
-    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
-    EXPECT_EQ(std::ssize(devices), parts.parts * parts.stages * parts.replication.replicas);
-    for (const DeviceReport& device : devices) {
-      EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
-      EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
-      EXPECT_EQ(device.measured_sent.to_parts > 0, parts.parts > 1) << device.device;
+    for (const char* const frozen : {"", "layer [0-2]: *", "layer [0-5]: *"}) {
+      SCOPED_TRACE(absl::StrCat(parts.name, ", frozen: ", frozen));
+      Model model = CutModelOf(CutLlama(), 4);
+      if (*frozen != '\0') model.parameter_rules = {{.pattern = frozen, .is_frozen = true}};
+      const auto trainer =
+          MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 1.0F));
+      TrainParts(*trainer, 2);
+      ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+      EXPECT_EQ(std::ssize(devices), parts.parts * parts.stages * parts.replication.replicas);
+      for (const DeviceReport& device : devices) {
+        EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
+        EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
+        EXPECT_EQ(device.measured_sent.to_parts > 0, parts.parts > 1) << device.device;
+      }
     }
   }
 }
@@ -267,9 +271,21 @@ TEST(TensorBlocks, LeaveAVocabularyWholeThatTheyDoNotDivide) {
       if (parameter.shape == Shape{vocabulary, 32}) cut += parameter.blocks.has_value() ? 1 : 0;
     }
     EXPECT_EQ(cut, vocabulary == 20 ? 2 : 0);
-    EXPECT_EQ(profile.layers.back().part_sums, vocabulary == 20 ? 2 : 0);
-    EXPECT_EQ(profile.layers.front().part_sums, vocabulary == 20 ? 1 : 0);
+    EXPECT_EQ(profile.layers.back().backward_exchange.rounds, vocabulary == 20 ? 1 : 0);
+    EXPECT_EQ(profile.layers.front().forward_exchange.rounds, vocabulary == 20 ? 2 : 0);
   }
+}
+
+// Two devices send two messages one after the other for a sum, each of which takes time to start,
+// and what remains of the layer takes half of the time at best.
+TEST(TensorBlocks, TakeTimeToBeAddedUp) {
+  const Model model = CutModelOf(CutLlama(), 4);
+  const auto forward_ns = [&](int parts) {
+    const auto profile =
+        AnalyzeModel(model, {.micro_batch_rows = 2, .tensor_parts = parts}).value();
+    return profile.layers[1].forward_ns;
+  };
+  EXPECT_GT(forward_ns(2), 0.5 * forward_ns(1) + 2.0 * partition::DeviceSpeed().overhead_ns);
 }
 
 // Each of four devices holds a fourth of what is cut.
