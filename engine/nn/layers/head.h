@@ -26,7 +26,8 @@ struct HeadOptions {
 //
 // With blocks, each contributes to the softmax of a row, then all of them are joined, and dx is the
 // sum of what each gives, by a balanced binary tree: the bits depend on the number of blocks, and
-// not on how many devices share them. Outputs are not gathered from several devices (Unimplemented).
+// not on how many devices share them. Outputs are not gathered from several devices
+// (Unimplemented).
 //
 // F computes nothing in training: B computes the loss. InvalidArgument: it is not the last layer of
 // a model with SoftmaxCrossEntropy().
