@@ -79,8 +79,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
   STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
   for (const ModelParameter& parameter : own) {
     if (!parameter.has_tied_gradient()) continue;
-    chain.ReserveWorkspace(parameter.layer - options.first_layer,
-                           partition::TieWorkspaceBytes(BytesOfGradient(parameter, options.part.parts)));
+    chain.ReserveWorkspace(
+        parameter.layer - options.first_layer,
+        partition::TieWorkspaceBytes(BytesOfGradient(parameter, options.part.parts)));
   }
   for (size_t i = 0; i < options.workspace_bytes.size(); ++i) {
     chain.ReserveWorkspace(static_cast<int>(i), options.workspace_bytes[i]);
