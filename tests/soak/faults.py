@@ -79,7 +79,8 @@ class Fault:
         epochs = "40" if self.phase == "end" else "1000000"
         command = [self.program, "train", "--device", "cpu", *self.model, "--global-batch-size", "64",
                    "--micro-batches", "8", "--stages", str(self.stages), "--replicas", str(self.replicas),
-                   "--tensor", str(self.tensor), "--epochs", epochs, "--reduction", self.reduction, "--clip-norm", "1", "--timeout", str(DEADLINE_S), "--json"]
+                   "--tensor", str(self.tensor), "--epochs", epochs, "--reduction", self.reduction,
+                   "--clip-norm", "1", "--timeout", str(DEADLINE_S), "--json"]
         processes = []
         for rank in range(RANKS):
             environment = dict(os.environ, STAGECOACH_RANK=str(rank), STAGECOACH_RANKS=str(RANKS),

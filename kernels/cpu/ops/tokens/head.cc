@@ -195,19 +195,14 @@ class CpuHead final : public HeadOp {
           const int64_t array = block * kBlockNumbers + static_cast<int64_t>(number);
           return numbers.f32()[array * R_ + rows.begin + r];
         };
-        Joined joined;
-        for (int64_t block = 0; block < blocks; ++block) {
-          if (at(block, BlockNumber::kMaximum) <= joined.maximum) continue;
-          joined.maximum = at(block, BlockNumber::kMaximum);
-          joined.largest = static_cast<int64_t>(at(block, BlockNumber::kLargest));
-        }
+        const Joined joined = Join(blocks, [&](int64_t block) -> Joined {
+          return {at(block, BlockNumber::kMaximum),
+                  static_cast<int64_t>(at(block, BlockNumber::kLargest)),
+                  static_cast<double>(at(block, BlockNumber::kSum)) +
+                      static_cast<double>(at(block, BlockNumber::kSumRest))};
+        });
         float at_label = 0.0F;
         for (int64_t block = 0; block < blocks; ++block) {
-          const double sum = static_cast<double>(at(block, BlockNumber::kSum)) +
-                             static_cast<double>(at(block, BlockNumber::kSumRest));
-          joined.sum +=
-              sum *
-              std::exp(static_cast<double>(at(block, BlockNumber::kMaximum) - joined.maximum));
           at_label += at(block, BlockNumber::kAtLabel);
         }
         softmax[r] = SoftmaxOf(rows, r, joined, at_label, classes, total);
@@ -382,21 +377,28 @@ class CpuHead final : public HeadOp {
     double sum = 0.0;
   };
 
-  // Joins the tiles of classes, in order.
-  Joined JoinTiles(int64_t r, const Scratch& scratch) const {
+  // Joins parts of the classes, in order: part(i) is the softmax over each of them.
+  template <typename Part>
+  static Joined Join(int64_t count, Part part) {
     Joined joined;
-    for (int classes = 0; classes < class_tiles_.count; ++classes) {
-      const Partial partial = PartialOf(classes, scratch);
-      if (partial.maximum[r] <= joined.maximum) continue;
-      joined.maximum = partial.maximum[r];
-      joined.largest = partial.largest[r];
+    for (int64_t i = 0; i < count; ++i) {
+      const Joined own = part(i);
+      if (own.maximum <= joined.maximum) continue;
+      joined.maximum = own.maximum;
+      joined.largest = own.largest;
     }
-    for (int classes = 0; classes < class_tiles_.count; ++classes) {
-      const Partial partial = PartialOf(classes, scratch);
-      joined.sum +=
-          partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - joined.maximum));
+    for (int64_t i = 0; i < count; ++i) {
+      const Joined own = part(i);
+      joined.sum += own.sum * std::exp(static_cast<double>(own.maximum - joined.maximum));
     }
     return joined;
+  }
+
+  Joined JoinTiles(int64_t r, const Scratch& scratch) const {
+    return Join(class_tiles_.count, [&](int64_t classes) -> Joined {
+      const Partial partial = PartialOf(static_cast<int>(classes), scratch);
+      return {partial.maximum[r], partial.largest[r], partial.sum[r]};
+    });
   }
 
   // Adds the row's loss to the total. `classes`: of which the label is one.
