@@ -11,7 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/check.h"
+#include "base/deadline.h"
 #include "tests/testing/cuda/cublas_lt/faults.h"
 #include "tests/testing/cuda/cudnn/faults.h"
 #include "tests/testing/cuda/machine.h"
@@ -106,14 +109,19 @@ StandInOptions OptionsOfEnvironment() {
 
 bool IsSimulated() { return true; }
 
+bool NothingIsLeft() {
+  const base::Deadline deadline = base::Deadline::After(absl::Minutes(1));
+  while (live().total() > 0 && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(1));
+  return live().total() == 0;
+}
+
 void Reset(const StandInOptions& options) {
   STAGECOACH_CHECK(
       options.gpus >= 1 && options.memory_bytes >= 1 && options.delay >= 0 && options.delay < 1,
       "options of the CUDA stand-in are out of range");
   Machine& machine = Machine::Get();
-  const Live left = live();
-  STAGECOACH_CHECK(left.total() == 0, absl::StrCat("Reset of the CUDA stand-in, with ",
-                                                   left.total(), " objects left"));
+  STAGECOACH_CHECK(NothingIsLeft(), absl::StrCat("Reset of the CUDA stand-in, with ",
+                                                 live().total(), " objects left"));
   machine.Reset(options);
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);

@@ -104,6 +104,10 @@ struct Live {
 };
 Live live();
 
+// Returns whether no objects exist. Waits for those that end in the background, as a communicator
+// does that had no time left to be destroyed, for at most a minute.
+bool NothingIsLeft();
+
 // Makes the current NCCL communicators of rank `rank` fail after `groups` more of their groups have
 // been launched, as when another rank has died: ncclCommGetAsyncError returns ncclRemoteError, and
 // unfinished groups never finish, until the communicator is aborted.
