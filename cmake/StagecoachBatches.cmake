@@ -1,12 +1,10 @@
-# Sources of a target that are in the same folder are compiled in batches, which parses headers and instantiates templates once for
-# each batch: in a third of the time. Off, each is compiled alone: it shows that it includes what it needs, and a change of one source
-# is compiled soonest.
+# Sources of a target that are in the same folder are compiled together, in a batch, which parses headers and instantiates templates
+# once for each folder: in a third of the time. Off, each is compiled alone: it shows that it includes what it needs, and a change of
+# one source is compiled soonest.
 #
 # CMake's own unity build (UNITY_BUILD) names sources by their absolute paths, by which ccache takes each clone for another program;
 # these batches name them from the root of the tree.
 option(STAGECOACH_UNITY_BUILD "Compile sources in batches" ON)
-set(STAGECOACH_BATCH_SIZE 10 CACHE STRING "Sources in a batch")
-mark_as_advanced(STAGECOACH_BATCH_SIZE)
 
 # Whether the target compiles a source without options of its own.
 function(stagecoach_is_batched result target source)
@@ -27,7 +25,7 @@ endfunction()
 # run: a release compiles their batches in two thirds of the time, with -O1.
 define_property(TARGET PROPERTY STAGECOACH_SETUP_FOLDERS)
 
-# Replaces the C++ sources of a target by files that include up to STAGECOACH_BATCH_SIZE of them each.
+# Replaces the C++ sources of a target by one file for each folder, which includes them.
 function(stagecoach_batch_target target)
   get_target_property(sources ${target} SOURCES)
   if(NOT sources)
@@ -54,28 +52,22 @@ function(stagecoach_batch_target target)
   endforeach()
   list(REMOVE_DUPLICATES folders)
   foreach(folder IN LISTS folders)
-    set(number 0)
-    while(in_${folder})
-      list(SUBLIST "in_${folder}" 0 ${STAGECOACH_BATCH_SIZE} batch)
-      list(REMOVE_ITEM "in_${folder}" ${batch})
-      list(LENGTH batch length)
-      if(length EQUAL 1)
-        list(APPEND compiled ${batch})
-        continue()
-      endif()
-      set(text "")
-      foreach(source IN LISTS batch)
-        cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
-        string(APPEND text "#include \"${source}\"\n")
-      endforeach()
-      set(file "${binary_folder}/batches/${folder}/${target}_${number}.cc")
-      file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)  # written only if it changes
-      list(APPEND compiled "${file}")
-      if(folder IN_LIST setup_folders)
-        set_source_files_properties("${file}" TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
-      endif()
-      math(EXPR number "${number} + 1")
-    endwhile()
+    list(LENGTH "in_${folder}" length)
+    if(length EQUAL 1)
+      list(APPEND compiled ${in_${folder}})
+      continue()
+    endif()
+    set(text "")
+    foreach(source IN LISTS "in_${folder}")
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+      string(APPEND text "#include \"${source}\"\n")
+    endforeach()
+    set(file "${binary_folder}/batches/${folder}/${target}.cc")
+    file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)  # written only if it changes
+    list(APPEND compiled "${file}")
+    if(folder IN_LIST setup_folders)
+      set_source_files_properties("${file}" TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+    endif()
   endforeach()
   set_property(TARGET ${target} PROPERTY SOURCES ${compiled})
 endfunction()

@@ -44,7 +44,7 @@ void BlockBrokenPipeSignal() {
 // Turns exceptions of Gloo into a status. Their messages are places in its source, which help
 // nobody.
 template <typename Function>
-absl::Status Guard(Function function) {
+absl::Status GuardConnection(Function function) {
   try {
     return function();
   } catch (const std::exception&) {
@@ -157,7 +157,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
 
   // Sums the data; errors are Gloo's.
   absl::Status Sum(float* data, int64_t elements, std::chrono::milliseconds timeout) {
-    return Guard([&] {
+    return GuardConnection([&] {
       gloo::AllreduceOptions sum(collectives_);
       sum.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
       sum.setOutput(data, static_cast<size_t>(elements));
@@ -172,7 +172,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   // Ends all waits, including those of Sum, which has no other way: a wait that times out ends
   // those of its context (gloo/transport/tcp/unbound_buffer.cc).
   void EndWaits() {
-    static_cast<void>(Guard([this] {
+    static_cast<void>(GuardConnection([this] {
       std::byte nothing = {};
       context_->createUnboundBuffer(&nothing, sizeof(nothing))
           ->waitRecv(std::chrono::milliseconds(1));
@@ -207,7 +207,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
       const size_t size = addresses.size() / (processes_.size() - 1);
       const auto place = static_cast<size_t>(own - (own > other ? 1 : 0));
       const std::string address = addresses.substr(place * size, size);
-      const absl::Status status = Guard([&] {
+      const absl::Status status = GuardConnection([&] {
         context_->getPair(other)->connect({address.begin(), address.end()});
         return absl::OkStatus();
       });
@@ -231,7 +231,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
     };
     const std::string own = all[static_cast<size_t>(options.process)].substr(0, kTokenBytes);
     const auto timeout = TimeLeft(base::Deadline::After(patience));
-    return Guard([&]() -> absl::Status {
+    return GuardConnection([&]() -> absl::Status {
       std::vector<Greeting> greetings(processes_.size());
       for (const int process : processes_) {
         if (process == options.process) continue;
@@ -264,7 +264,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
       pairs_.clear();  // those of an earlier attempt
     }
     knocks_.clear();
-    return Guard([&] {
+    return GuardConnection([&] {
       if (device_ == nullptr) {
         device_ =
             gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
@@ -331,7 +331,7 @@ class GlooTransport final : public Transport {
       waiting_ = &transfer;
     }
     bool is_complete = false;
-    const absl::Status status = Guard([&]() -> absl::Status {
+    const absl::Status status = GuardConnection([&]() -> absl::Status {
       if (transfer.buffer == nullptr) {
         BlockBrokenPipeSignal();
         RETURN_IF_ERROR(
@@ -397,7 +397,7 @@ class GlooTransport final : public Transport {
     RETURN_IF_ERROR(Poll());
     BlockBrokenPipeSignal();
     Buffer* buffer = nullptr;
-    RETURN_IF_ERROR(base::Annotate(Guard([&] {
+    RETURN_IF_ERROR(base::Annotate(GuardConnection([&] {
                                      buffer = &BufferOf(is_send, peer, tensor);
                                      const int process = mesh_->PlaceOf(ProcessOf(peer));
                                      const uint64_t slot = SlotOf(channel_, message);

@@ -30,7 +30,7 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(10);
 
 // Gloo's store throws; `function`'s result or exception becomes one status.
 template <typename Function>
-auto Guard(Function function) -> decltype(function()) {
+auto GuardFolder(Function function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::exception&) {
@@ -164,14 +164,14 @@ class FolderRendezvous final : public Rendezvous {
 
  private:
   absl::Status DoSet(const std::string& key, const std::string& value, base::Deadline) override {
-    return Guard([&]() -> absl::Status {
+    return GuardFolder([&]() -> absl::Status {
       return files_->Set(key, WithLength(value), Files::IfThere::kKeep);
     });
   }
 
   absl::Status DoReplace(const std::string& key, const std::string& value,
                          base::Deadline) override {
-    return Guard([&]() -> absl::Status {
+    return GuardFolder([&]() -> absl::Status {
       return files_->Set(key, WithLength(value), Files::IfThere::kReplace);
     });
   }
@@ -212,21 +212,21 @@ class FolderRendezvous final : public Rendezvous {
   }
 
   absl::Status DoRemove(const std::string& key, base::Deadline) override {
-    return Guard([&]() -> absl::Status {
+    return GuardFolder([&]() -> absl::Status {
       std::remove(files_->PathOf(key).c_str());
       return absl::OkStatus();
     });
   }
 
   bool IsSet(const std::string& key) {
-    const absl::Status status = Guard([&]() -> absl::Status {
+    const absl::Status status = GuardFolder([&]() -> absl::Status {
       return files_->Has(key) ? absl::OkStatus() : absl::NotFoundError(key);
     });
     return status.ok();
   }
 
   absl::StatusOr<std::string> Read(const std::string& key) {
-    return Guard([&]() -> absl::StatusOr<std::string> {
+    return GuardFolder([&]() -> absl::StatusOr<std::string> {
       if (!files_->Has(key)) return absl::NotFoundError(key);
       return WithoutLength(key, files_->get(key));
     });
@@ -271,7 +271,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectFolder(const Launch& launch,
   const std::string folder = absl::StrCat(parent, "/", FolderName(launch.id));
   RETURN_IF_ERROR(MakeFolder(folder));
   ASSIGN_OR_RETURN(std::unique_ptr<Files> files,
-                   Guard([&]() -> absl::StatusOr<std::unique_ptr<Files>> {
+                   GuardFolder([&]() -> absl::StatusOr<std::unique_ptr<Files>> {
                      return std::make_unique<Files>(folder);
                    }));
   auto rendezvous = std::make_unique<FolderRendezvous>(launch, std::move(files), folder, deadline);

@@ -22,9 +22,9 @@ struct Passes {
 };
 
 // The times of one transformer at one micro-batch size, on one of the devices that share a layer.
-class Times {
+class TransformerTimes {
  public:
-  Times(const Transformer& transformer, int64_t rows)
+  TransformerTimes(const Transformer& transformer, int64_t rows)
       : shape_(transformer),
         tokens_(TokensOfGroup(transformer, rows)),
         pairs_(transformer.experts > 0 ? PairsOfGroup(transformer, rows) : tokens_),
@@ -213,7 +213,7 @@ double ShareFilled(int64_t rows, int64_t columns, int64_t multiprocessors, int64
 }
 
 void SetEmbeddingTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
-  const Times times(t, rows);
+  const TransformerTimes times(t, rows);
   const double w = times.width();
   const double tables = t.positions == Positions::kLearned ? 2 : 1;
   const double bytes = (tables + 1) * w + (t.dropout ? 1 : 0);
@@ -223,7 +223,7 @@ void SetEmbeddingTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
 }
 
 void SetLayerTimes(const Transformer& t, int64_t rows, int64_t index, LayerCost& layer) {
-  const Times times(t, rows);
+  const TransformerTimes times(t, rows);
   const double seen = ShareSeen(t, index);
   Passes passes = times.Linear(times.tokens(), t.hidden, times.Part(t.qkv_width()));
   passes.Add(times.Linear(times.tokens(), times.Part(t.query_width()), t.hidden));
@@ -251,7 +251,7 @@ void SetLayerTimes(const Transformer& t, int64_t rows, int64_t index, LayerCost&
 }
 
 RepeatedPart RepeatedTimes(const Transformer& t, int64_t rows) {
-  const Times times(t, rows);
+  const TransformerTimes times(t, rows);
   RepeatedPart part;
   if (t.repeated.scores && t.attention == Attention::kStored) {
     part.forward_ns += times.AttentionNs() + times.ScoresForwardNs();
@@ -263,7 +263,7 @@ RepeatedPart RepeatedTimes(const Transformer& t, int64_t rows) {
 }
 
 void SetHeadTimes(const Transformer& t, int64_t rows, LayerCost& layer) {
-  const Times times(t, rows);
+  const TransformerTimes times(t, rows);
   const double w = times.width();
   const double logits = Real(times.tokens()) * Real(t.vocabulary);
   Passes passes = times.Linear(times.tokens(), t.hidden, times.Part(t.vocabulary));

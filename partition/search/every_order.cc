@@ -36,7 +36,7 @@ constexpr int64_t kMaxNodesOfACut = 200'000;
 constexpr int64_t kMaxVariants = int64_t{1} << 14;
 
 // A combination but for its order and its cut.
-using Shape = std::tuple<int, int, int, LayerOrder, Placement>;
+using ShapeAndPlacement = std::tuple<int, int, int, LayerOrder, Placement>;
 
 // A cut, with what no order of it can beat.
 struct Variant {
@@ -300,7 +300,7 @@ absl::StatusOr<EveryOrder> SearchEveryOrder(const PlannerRequest& request, Candi
                                             FoundPlans& plans) {
   EveryOrder result = {.bound_ns = std::numeric_limits<double>::infinity()};
   int64_t nodes_left = kMaxNodes;
-  std::set<Shape> known;
+  std::set<ShapeAndPlacement> known;
   for (const Candidate& candidate : space.candidates()) {
     // The candidates that follow have no lower bound.
     if (plans.IsHopeless(candidate.lower_bound_ns)) break;

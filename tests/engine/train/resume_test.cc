@@ -30,8 +30,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr int kMicroBatches = 12;  // every schedule here takes this many
-constexpr int64_t kRows = 7;       // of a micro-batch
-constexpr int64_t kBatch = kMicroBatches * kRows;
+constexpr int64_t kRowsOfRun = 7;  // of a micro-batch
+constexpr int64_t kBatchOfRun = kMicroBatches * kRowsOfRun;
 constexpr int64_t kStepsPerEpoch = 3;
 
 struct Place {
@@ -51,14 +51,14 @@ std::unique_ptr<Trainer> TrainerAt(
     const Place& place, const Optimizer& optimizer,
     const LearningRate& learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10)) {
   return MakeTrainer(SmallModel(),
-                     EvenPlan(SmallModel(), place.devices, place.schedule, kMicroBatches, kRows, 0,
-                              place.replication),
+                     EvenPlan(SmallModel(), place.devices, place.schedule, kMicroBatches,
+                              kRowsOfRun, 0, place.replication),
                      {.optimizer = optimizer,
                       .learning_rate = learning_rate,
                       .device = {.precision = place.precision}});
 }
 
-TrainTest Data() { return {SmallData(kStepsPerEpoch * kBatch + 5), SmallData(40)}; }
+TrainTest DataOfRun() { return {SmallData(kStepsPerEpoch * kBatchOfRun + 5), SmallData(40)}; }
 
 // Everything by which a run is judged in the end.
 struct RunAnswer {
@@ -81,7 +81,7 @@ RunAnswer TrainAt(const Place& place, const Optimizer& optimizer, const std::str
   options.on_epoch = [&](const EpochResult& row) {
     before.epochs.insert(before.epochs.end(), {row.loss, row.train_accuracy, row.test_loss});
   };
-  const FitResult fit = Fit(*trainer, Data(), options).value();
+  const FitResult fit = Fit(*trainer, DataOfRun(), options).value();
   EXPECT_OK(fit.last_save);
   before.parameters = trainer->ParametersHash().value();
   before.losses = fit.step_losses_hash;
@@ -135,7 +135,7 @@ TEST_P(Resume, EveryPlanWritesTheSameFiles) {
        {Place{}, Place{4, "1f1b"}, Place{2, "zb-v", {2, 2, true}}, Place{3, "gpipe", {2, 2}}}) {
     SCOPED_TRACE(::testing::PrintToString(place));
     const auto trainer = TrainerAt(place, GetParam());
-    ASSERT_OK(trainer->Step(*SmallData(kBatch), Rows(0, kBatch)));
+    ASSERT_OK(trainer->Step(*SmallData(kBatchOfRun), Rows(0, kBatchOfRun)));
     ASSERT_OK_AND_ASSIGN(const std::string path,
                          trainer->Save(Folder(::testing::PrintToString(place))));
     auto files = FilesIn(path);
@@ -166,24 +166,24 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
 // Master parameters are float32: a run in bf16 resumes from one in fp32 and vice versa, and
 // continues with its own bits.
 TEST(ResumeTest, GoesOnWithTheNextStepOfALearningRateThatIsAFunction) {
-  const auto data = SmallData(kBatch);
+  const auto data = SmallData(kBatchOfRun);
   std::vector<int64_t> asked;
   const LearningRate rate = LearningRate::Function([&](int64_t step) {
     asked.push_back(step);
     return 0.02F / static_cast<float>(step);
   });
   const auto whole = TrainerAt({}, Optimizer::AdamW(), rate);
-  for (int step = 0; step < 4; ++step) ASSERT_OK(whole->Step(*data, Rows(0, kBatch)));
+  for (int step = 0; step < 4; ++step) ASSERT_OK(whole->Step(*data, Rows(0, kBatchOfRun)));
   asked.clear();
 
   const TestFolder folder;
   const auto first = TrainerAt({}, Optimizer::AdamW(), rate);
-  for (int step = 0; step < 2; ++step) ASSERT_OK(first->Step(*data, Rows(0, kBatch)));
+  for (int step = 0; step < 2; ++step) ASSERT_OK(first->Step(*data, Rows(0, kBatchOfRun)));
   ASSERT_OK(first->Save(folder.path().string()));
   const auto second = TrainerAt({2, "1f1b"}, Optimizer::AdamW(), rate);
   ASSERT_OK(second->Restore(folder.path().string()));
-  ASSERT_OK(second->Step(*data, Rows(0, kBatch)));
-  ASSERT_OK_AND_ASSIGN(const StepResult last, second->Step(*data, Rows(0, kBatch)));
+  ASSERT_OK(second->Step(*data, Rows(0, kBatchOfRun)));
+  ASSERT_OK_AND_ASSIGN(const StepResult last, second->Step(*data, Rows(0, kBatchOfRun)));
   EXPECT_THAT(asked, ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(last.learning_rate, 0.005F);
   EXPECT_EQ(second->ParametersHash().value(), whole->ParametersHash().value());
@@ -195,7 +195,7 @@ TEST(ResumeTest, InAnotherPrecisionHasTheSameParameters) {
   const Place rounded = {2, "1f1b", {.gradient_blocks = 2}, Precision::kBfloat16};
   const Place other_rounded = {3, "zb-h1", {.gradient_blocks = 2}, Precision::kBfloat16};
   const auto step = [](Trainer& trainer) {
-    EXPECT_OK(trainer.Step(*SmallData(kBatch), Rows(0, kBatch)));
+    EXPECT_OK(trainer.Step(*SmallData(kBatchOfRun), Rows(0, kBatchOfRun)));
     return trainer.ParametersHash().value();
   };
   for (const auto& [from, to] : {std::pair(Place{}, rounded), std::pair(rounded, Place{}),
@@ -218,7 +218,7 @@ class Saved : public ::testing::Test {
   void SetUp() override {
     const auto trainer = TrainerAt({2, "1f1b"}, Optimizer::AdamW());
     for (int step = 0; step < 2; ++step) {
-      ASSERT_OK(trainer->Step(*SmallData(kBatch), Rows(0, kBatch)));
+      ASSERT_OK(trainer->Step(*SmallData(kBatchOfRun), Rows(0, kBatchOfRun)));
       ASSERT_OK(trainer->Save(folder_));
       hashes_.push_back(trainer->ParametersHash().value());
     }
@@ -245,7 +245,7 @@ TEST_F(Saved, GoesOnFromTheNewest) {
   EXPECT_EQ(restored.path, absl::StrCat(folder_, "/step-00000002"));
   EXPECT_THAT(restored.passed_over, IsEmpty());
   EXPECT_EQ(trainer->steps(), 2);
-  EXPECT_EQ(restored.manifest.samples, 2 * kBatch);
+  EXPECT_EQ(restored.manifest.samples, 2 * kBatchOfRun);
   EXPECT_EQ(trainer->ParametersHash().value(), hashes_[1]);
 }
 
@@ -276,10 +276,10 @@ TEST_F(Saved, IsRefusedByAnotherModelOrOptimizer) {
               StatusIs(absl::StatusCode::kFailedPrecondition, "was trained with adamw"));
   Model model = SmallModel();
   model.layers.back() = Linear(kSmallClasses + 1);
-  EXPECT_THAT(
-      MakeTrainer(model, EvenPlan(model, 1, "gpipe", kMicroBatches, kRows), {})->Restore(folder_),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               AllOf(HasSubstr("another model"), HasSubstr("layer 7: weight"))));
+  EXPECT_THAT(MakeTrainer(model, EvenPlan(model, 1, "gpipe", kMicroBatches, kRowsOfRun), {})
+                  ->Restore(folder_),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("another model"), HasSubstr("layer 7: weight"))));
 }
 
 TEST(SetParameter, GivesAllReplicasTheValues) {

@@ -26,7 +26,7 @@ constexpr int kTensorParallel = 8;
 
 // Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", tables
 // 3 and 5: sequences of 2,048, a vocabulary size of 51,200.
-struct Published {
+struct PublishedTime {
   std::string name;
   int layers;
   int64_t hidden, heads;
@@ -35,10 +35,10 @@ struct Published {
   double full_s;       // full recomputation
   double selective_s;  // selective recomputation and sequence parallelism
 };
-const Published kFitted[] = {{"175B", 96, 12288, 96, 8, 3, 64, 1, 18.13, 13.75},
-                             {"530B", 105, 20480, 128, 35, 3, 280, 1, 49.05, 37.83},
-                             {"1T", 128, 25600, 160, 64, 1, 512, 1, 94.42, 71.49}};
-const Published kNeverFitted = {"22B", 48, 6144, 64, 1, 1, 1, 4, 1.42, 1.10};
+const PublishedTime kFitted[] = {{"175B", 96, 12288, 96, 8, 3, 64, 1, 18.13, 13.75},
+                                 {"530B", 105, 20480, 128, 35, 3, 280, 1, 49.05, 37.83},
+                                 {"1T", 128, 25600, 160, 64, 1, 512, 1, 94.42, 71.49}};
+const PublishedTime kNeverFitted = {"22B", 48, 6144, 64, 1, 1, 1, 4, 1.42, 1.10};
 
 Cluster A100s(int devices) {
   Cluster cluster = UniformCluster(devices);
@@ -49,7 +49,7 @@ Cluster A100s(int devices) {
   return cluster;
 }
 
-double PredictedSeconds(const Published& model, bool is_full) {
+double PredictedSeconds(const PublishedTime& model, bool is_full) {
   const TransformerDescription description = {
       .transformer = {.layers = model.layers,
                       .hidden = model.hidden,
@@ -85,7 +85,7 @@ double PredictedSeconds(const Published& model, bool is_full) {
 }
 
 // Returns the relative error of the prediction.
-double Error(const Published& model, bool is_full) {
+double Error(const PublishedTime& model, bool is_full) {
   const double predicted_s = PredictedSeconds(model, is_full);
   const double error = predicted_s / (is_full ? model.full_s : model.selective_s) - 1;
   std::printf("%s, %s recomputation: %.3f s, %+.2f %%\n", model.name.c_str(),
@@ -95,7 +95,7 @@ double Error(const Published& model, bool is_full) {
 
 TEST(Megatron, IterationsTakeAsLongAsPublished) {
   double sum = 0;
-  for (const Published& model : kFitted) {
+  for (const PublishedTime& model : kFitted) {
     for (const bool is_full : {true, false}) {
       const double error = Error(model, is_full);
       EXPECT_LT(error, 0.04) << model.name;
