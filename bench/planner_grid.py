@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Does more time, memory or speed ever give a slower plan, and how far are plans from their bounds?
 
-    bench/planner_grid.py build/release/tools/stagecoach PROFILES RESULTS.jsonl [--jobs 1] [--only NAME] [--limits 2,5,10,20]
+    bench/planner_grid.py build/release/tools/stagecoach PROFILES RESULTS.jsonl [--jobs 1] [--only NAME] [--limits 2,5,10,20] [--chained]
 
 PROFILES is a folder with the 14 graphs that PipeDream was published with, each as NAME.txt (profiler/*/profiles/NAME/graph.txt
 of its repository). There are 20 settings: a graph, devices (4 to 64, equal or not) and a schedule. Each is planned with five
 sizes of memory and three speeds of links in 5 seconds, and with the middle links in 2, 10 and 20 seconds: 600 requests.
+
+With --chained, each request begins with the plans of the next harder ones (plan --start), so that there is no violation by
+construction. Without it, each is planned by itself.
 
 Every answer is appended to RESULTS.jsonl, where it is found again if the program is started once more. Then prints a summary:
 
@@ -68,13 +71,22 @@ def cluster_text(devices, speeds, memory, link, overlaps):
 
 
 class Grid:
-    def __init__(self, program, profiles, results):
+    def __init__(self, program, profiles, results, plans):
         self.program, self.profiles, self.results = program, profiles, results
+        self.plans = plans  # where each request's plan is kept for the easier ones; None: nowhere
         self.known = {}
         if results.exists():
             for line in results.read_text().splitlines():
                 answer = json.loads(line)
                 self.known[tuple(answer["key"])] = answer
+
+    def plan_file(self, key):
+        return self.plans / ("-".join(map(str, key)) + ".json")
+
+    def chain(self, key):
+        """Returns the flags that begin with the plans of the next harder requests, and keep this one's."""
+        starts = [str(self.plan_file(other)) for _, other in next_to(key, -1) if self.plan_file(other).exists()]
+        return [*(["--start", ",".join(starts)] if starts else []), "--save", str(self.plan_file(key))]
 
     def plan(self, setting, memory, link, limit):
         name, devices, speeds, usual, schedule, flags = SETTINGS[setting]
@@ -82,7 +94,8 @@ class Grid:
             cluster.write(cluster_text(devices, speeds, memory and int(memory * usual), link, setting % 2 == 0))
             cluster.flush()
             command = [self.program, "plan", "--profile", self.profiles / f"{name}.txt", "--cluster", cluster.name, "--schedule", schedule,
-                       "--time-limit", str(limit), "--json", "--global-batch-size", "32", *(() if "--micro-batches" in flags else ("--micro-batches", "32")), *flags]
+                       "--time-limit", str(limit), "--json", "--global-batch-size", "32", *(() if "--micro-batches" in flags else ("--micro-batches", "32")), *flags,
+                       *(self.chain((setting, memory, link, limit)) if self.plans else ())]
             start = time.monotonic()
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             return time.monotonic() - start, run
@@ -112,16 +125,19 @@ def requests(settings, limits):
                     yield setting, memory, link, limit
 
 
-def easier(key):
-    """Returns the next easier requests."""
+def next_to(key, step):
+    """Returns the next easier requests (step 1), or the next harder ones (step -1)."""
     setting, memory, link, limit = key
-    following = lambda values, value: values[values.index(value) + 1:][:1]
-    for more in following(MEMORY, memory):
-        yield "memory", (setting, more, link, limit)
-    for faster in following(LINKS, link):
-        yield "links", (setting, memory, faster, limit)
-    for longer in following(LIMITS, limit):
-        yield "time", (setting, memory, link, longer)
+
+    def following(values, value):
+        place = values.index(value) + step
+        return [values[place]] if 0 <= place < len(values) else []
+    for other in following(MEMORY, memory):
+        yield "memory", (setting, other, link, limit)
+    for other in following(LINKS, link):
+        yield "links", (setting, memory, other, limit)
+    for other in following(LIMITS, limit):
+        yield "time", (setting, memory, link, other)
 
 
 def summarize(answers):
@@ -129,7 +145,7 @@ def summarize(answers):
     plans = {key: answer["ms"] for key, answer in answers.items() if answer["exit"] == 0}
     pairs, wrong = {"time": 0, "memory": 0, "links": 0}, []
     for key, answer in answers.items():
-        for what, other in easier(key):
+        for what, other in next_to(key, 1):
             if key not in plans or other not in answers:
                 continue
             pairs[what] += 1
@@ -161,13 +177,18 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="part of a graph's name")
     parser.add_argument("--limits", default=",".join(map(str, LIMITS)), help="seconds, of 2, 5, 10 and 20; 5 is always asked")
+    parser.add_argument("--chained", action="store_true", help="begin with the plans of harder requests; they are kept in RESULTS.plans")
     arguments = parser.parse_args()
     limits = [limit for limit in LIMITS if limit == MIDDLE_LIMIT or str(limit) in arguments.limits.split(",")]
-    grid = Grid(arguments.program, arguments.profiles, arguments.results)
+    plans = arguments.results.with_suffix(".plans") if arguments.chained else None
+    if plans:
+        plans.mkdir(parents=True, exist_ok=True)
+    grid = Grid(arguments.program, arguments.profiles, arguments.results, plans)
     settings = [i for i, setting in enumerate(SETTINGS) if arguments.only in setting[0]]
     asked = list(requests(settings, limits))
+    # The requests of one setting are asked in turn, harder ones first.
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        list(pool.map(lambda key: grid.ask(*key), asked))
+        list(pool.map(lambda setting: [grid.ask(*key) for key in asked if key[0] == setting], settings))
     return 1 if summarize({key: grid.known[key] for key in asked}) else 0
 
 

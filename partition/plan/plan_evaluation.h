@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -83,6 +84,11 @@ struct PlanEvaluation {
   // Changes that would alter the choice, one sentence each: "with 2.0 GB more on device 3: zb-h2,
   // -6.1 %".
   std::vector<std::string> changes;
+
+  // Which of the request's starts it is: no better plan was found.
+  std::optional<size_t> start;
+  // For each of the request's starts: OK, or why it is no answer.
+  std::vector<absl::Status> starts;
 
   int considered = 0;  // combinations
   int simulated = 0;   // plans among them

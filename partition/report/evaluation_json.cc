@@ -110,6 +110,7 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
       {"changes", evaluation.changes},
       {"considered", evaluation.considered},
       {"simulated", evaluation.simulated},
+      {"start", evaluation.start.has_value() ? ordered_json(*evaluation.start) : ordered_json()},
       {"cut_short", evaluation.is_cut_short},
       {"rounds", evaluation.rounds.count},
       {"rounds_cut_short", evaluation.rounds.are_cut_short}};

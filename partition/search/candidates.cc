@@ -9,10 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "partition/bounds/candidate_bounds.h"
+#include "partition/bounds/step_bounds.h"
 #include "partition/exact/graph.h"
 #include "partition/plan/plan_evaluation.h"
-#include "partition/search/candidate_bounds.h"
-#include "partition/search/step_bounds.h"
+#include "partition/search/starts.h"
 #include "schedule/generators/generators.h"
 
 namespace stagecoach::partition {
@@ -143,14 +144,7 @@ absl::Status CandidateSpace::AddShape(int replicas, int64_t rows) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "a step of %d micro-batches: expected at most %d", count, schedule::kMaxPasses));
   }
-  // One replica is just another choice only where there could be two.
-  const bool may_be_two =
-      !request_.replicas.has_value() && !request_.given.has_value() && request_.cluster.size() > 1;
-  const bool is_replicated = replicas > 1 || !may_be_two;
-  const Replication replication = WithPartsFor(
-      request_.cluster.transfers, {replicas, request_.gradient_blocks.value_or(replicas),
-                                   request_.shards_optimizer && is_replicated,
-                                   is_replicated ? request_.reduction : ReductionKind::kTree});
+  const Replication replication = ReplicationFor(request_, replicas);
   if (const absl::Status status = CheckReplication(replication, count); !status.ok()) {
     refusal_.Update(status);
     return absl::OkStatus();

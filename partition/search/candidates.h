@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "partition/bounds/boundaries.h"
 #include "partition/evaluate/cut_evaluator.h"
 #include "partition/exact/graph.h"
-#include "partition/search/boundaries.h"
 #include "partition/search/planner.h"
 #include "partition/search/search_budget.h"
 #include "schedule/ir/schedule.h"

@@ -6,6 +6,7 @@
 
 #include "absl/numeric/int128.h"
 #include "base/status_macros.h"
+#include "partition/bounds/layer_bounds.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -38,18 +39,6 @@ bool CanRecompute(absl::Span<const LayerCost> layers) {
 }
 
 }  // namespace
-
-int64_t LeastOwnStashBytes(const LayerCost& layer, bool may_recompute) {
-  const int64_t own_bytes = layer.memory.stash_bytes + layer.memory.weight_stash_bytes;
-  if (!may_recompute) return own_bytes;
-  return std::min(own_bytes, layer.recompute_stash_bytes.value_or(own_bytes));
-}
-
-int64_t TrainedBytes(const LayerCost& layer, const Replication& replication) {
-  const int shards = replication.shards_optimizer ? replication.replicas : 1;
-  return (1 + replication.gradient_copies()) * layer.memory.parameter_bytes +
-         layer.memory.optimizer_bytes / shards + layer.memory.other_resident_bytes;
-}
 
 CutSearch::CutSearch(CutEvaluator& pipeline, bool may_recompute, SearchBudget& budget)
     : pipeline_(pipeline),

@@ -24,12 +24,6 @@ enum class StageMeasure : uint8_t {
   kFillAndDrain,
 };
 
-// Return lower bounds of what a layer adds to a stage, without rounding: what it keeps itself of
-// each micro-batch in flight; and, for training, parameters, the sums of their gradients, the
-// optimizer's state and everything else that is kept for the whole run.
-int64_t LeastOwnStashBytes(const LayerCost& layer, bool may_recompute);
-int64_t TrainedBytes(const LayerCost& layer, const Replication& replication);
-
 // Searches the cuts of a pipeline by PartitionChain over the exact peaks of its stages.
 class CutSearch {
  public:

@@ -19,6 +19,7 @@
 #include "partition/search/every_order.h"
 #include "partition/search/explain.h"
 #include "partition/search/order_search.h"
+#include "partition/search/starts.h"
 #include "schedule/generators/generators.h"
 
 namespace stagecoach::partition {
@@ -65,6 +66,19 @@ void TakeOverFindings(PlanEvaluation from, PlanEvaluation& evaluation) {
   evaluation.simulated = from.simulated;
   evaluation.is_cut_short = from.is_cut_short;
   evaluation.rounds = from.rounds;
+  evaluation.start = from.start;
+  evaluation.starts = std::move(from.starts);
+}
+
+// All layers of a plan that can do F again.
+std::vector<int> RecomputedLayers(const Plan& plan, const Profile& profile) {
+  std::vector<int> recomputed;
+  for (int i = 0; i < plan.num_layers; ++i) {
+    const int layer = plan.order.empty() ? i : plan.order[static_cast<size_t>(i)];
+    const LayerCost& cost = profile.sizes.front().layers[static_cast<size_t>(layer)];
+    if (cost.recompute_stash_bytes.has_value()) recomputed.push_back(i);
+  }
+  return recomputed;
 }
 
 }  // namespace
@@ -95,6 +109,12 @@ absl::StatusOr<std::unique_ptr<PlanSearch>> PlanSearch::Create(PlannerRequest re
         if (layer.recompute_stash_bytes.has_value()) layer = Recomputed(layer);
       }
     }
+    for (Plan& start : task->request.starts) {
+      if (start.num_layers == task->request.profile.num_layers() &&
+          start.recomputed == RecomputedLayers(start, *task->given)) {
+        start.recomputed.clear();
+      }
+    }
   }
   RETURN_IF_ERROR(CheckRequest(task->request));
   ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(task->request, task->budget));
@@ -114,13 +134,15 @@ absl::StatusOr<PlanEvaluation> PlanSearch::Continue(SearchLimits limits) {
 }
 
 absl::StatusOr<PlanEvaluation> PlanSearch::Search() {
+  if (starts_.empty()) EvaluateStarts();
   if (improves() && plans_.empty()) RETURN_IF_ERROR(ConsiderQuickly());
   RETURN_IF_ERROR(ConsiderAll());
   if (!improves()) RETURN_IF_ERROR(RefineBest());  // rounds do more
   if (TakesAnyOrder() && !has_orders_) RETURN_IF_ERROR(ConsiderOrders());
+  RETURN_IF_ERROR(ConsiderStarts());
   const bool is_proved = !plans_.empty() && plans_.IsHopeless(order_bound_ns_);
   if (improves() && !is_proved) RETURN_IF_ERROR(Improve());
-  if (!plans_.empty()) return Finish();
+  if (!plans_.empty() || best_start_.has_value()) return Finish();
   if (budget_.WasReached()) return NothingYet();
   if (!plans_.has_misfit() && !plans_.refusal().ok()) return plans_.refusal();
   return ExplainMisfit(request_, space_, budget_);
@@ -130,6 +152,40 @@ absl::StatusOr<PlanEvaluation> PlanSearch::Search() {
 bool PlanSearch::TakesAnyOrder() const {
   return request_.schedule == kAnySchedule && !request_.given.has_value() &&
          request_.objective == PlanObjective::kStep;
+}
+
+void PlanSearch::EvaluateStarts() {
+  for (size_t i = 0; i < request_.starts.size(); ++i) {
+    absl::StatusOr<PlanEvaluation> evaluation = EvaluateStart(request_.starts[i], request_);
+    starts_.push_back(evaluation.status());
+    if (!evaluation.ok()) continue;
+    if (best_start_.has_value() && best_start_->objective_ns <= evaluation->objective_ns) continue;
+    best_start_ = *std::move(evaluation);
+    best_start_->start = i;
+  }
+}
+
+// After the combinations, so that these are searched as without any start, and before the rounds,
+// which improve the best of all.
+absl::Status PlanSearch::ConsiderStarts() {
+  for (size_t i = 0; i < starts_.size(); ++i) {
+    const Plan& start = request_.starts[i];
+    if (!starts_[i].ok() || start.schedule.IsLowered() || budget_.IsReached()) continue;
+    for (const Candidate& candidate : space_.candidates()) {
+      const bool is_same_shape = candidate.order == LayerOrder::kGiven &&
+                                 candidate.num_stages() == start.num_stages() &&
+                                 candidate.replication == start.replication &&
+                                 candidate.micro_batches == start.micro_batches();
+      if (!is_same_shape) continue;
+      ASSIGN_OR_RETURN(const std::vector<int> order, space_.OrderOf(candidate));
+      if (order != start.order) continue;
+      BestCutOptions options = plans_.CutOptions();
+      options.start = start.first_layer;
+      RETURN_IF_ERROR(plans_.Consider(candidate, start.schedule, options));
+      break;
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Where memory is limited, the best cuts take long to find: first some for each combination that
@@ -281,11 +337,7 @@ absl::StatusOr<PlanEvaluation> PlanSearch::DividedIfFaster(const FoundPlan& foun
 // layers that take longer and keep less.
 absl::StatusOr<PlanEvaluation> PlanSearch::WithAllRecomputed(PlanEvaluation found) const {
   Plan plan = found.plan();
-  for (int i = 0; i < plan.num_layers; ++i) {
-    const int layer = plan.order.empty() ? i : plan.order[static_cast<size_t>(i)];
-    const LayerCost& given = task_->given->sizes.front().layers[static_cast<size_t>(layer)];
-    if (given.recompute_stash_bytes.has_value()) plan.recomputed.push_back(i);
-  }
+  plan.recomputed = RecomputedLayers(plan, *task_->given);
   ASSIGN_OR_RETURN(PlanEvaluation evaluation,
                    EvaluatePlan(plan, *task_->given, request_.cluster, request_.objective));
   if (found.runner_up.has_value()) {
@@ -304,6 +356,36 @@ absl::Status PlanSearch::NothingYet() const {
 }
 
 absl::StatusOr<PlanEvaluation> PlanSearch::Finish() {
+  if (!plans_.empty()) {
+    ASSIGN_OR_RETURN(PlanEvaluation found, FinishWithPlan());
+    return OrStart(std::move(found));
+  }
+  PlanEvaluation found = *best_start_;
+  found.lower_bound_ns = space_.candidates().front().lower_bound_ns;
+  found.is_cut_short = budget_.WasReached();
+  found.considered = static_cast<int>(considered_.size());
+  found.simulated = plans_.simulated();
+  return OrStart(std::move(found));
+}
+
+// The best start, if that is faster than what was found.
+PlanEvaluation PlanSearch::OrStart(PlanEvaluation found) const {
+  found.starts = starts_;
+  found.considered += static_cast<int>(starts_.size());
+  const bool is_start_better =
+      best_start_.has_value() && best_start_->objective_ns <= found.objective_ns;
+  if (!is_start_better) return found;
+  PlanEvaluation start = *best_start_;
+  found.start = start.start;
+  if (start.objective_ns < found.objective_ns) {
+    found.runner_up = found.choice;
+    found.runner_up_reason = WhyItLost(start, found);
+  }
+  TakeOverFindings(std::move(found), start);
+  return start;
+}
+
+absl::StatusOr<PlanEvaluation> PlanSearch::FinishWithPlan() {
   const FoundPlan& best = plans_.best();
   ASSIGN_OR_RETURN(PlanEvaluation evaluation, EvaluationFor(best, *best.pipeline));
   evaluation.lower_bound_ns =

@@ -55,6 +55,8 @@ class PlanSearch {
   absl::StatusOr<PlanEvaluation> Search();
   bool improves() const { return task_->limits.improves; }
   bool TakesAnyOrder() const;
+  void EvaluateStarts();
+  absl::Status ConsiderStarts();
   absl::Status ConsiderQuickly();
   std::vector<size_t> Order() const;
   absl::Status ConsiderAll();
@@ -69,6 +71,8 @@ class PlanSearch {
   absl::StatusOr<PlanEvaluation> WithAllRecomputed(PlanEvaluation found) const;
   absl::Status NothingYet() const;
   absl::StatusOr<PlanEvaluation> Finish();
+  absl::StatusOr<PlanEvaluation> FinishWithPlan();
+  PlanEvaluation OrStart(PlanEvaluation found) const;
 
   const std::unique_ptr<Task> task_;
   const PlannerRequest& request_ = task_->request;
@@ -76,11 +80,13 @@ class PlanSearch {
   CandidateSpace space_;
   FoundPlans plans_;
   Rounds rounds_search_;
-  std::set<size_t> considered_;  // candidates
-  std::set<size_t> settled_;     // those of them that need not be considered again
-  bool has_orders_ = false;      // they were searched to the end
-  int orders_ = 0;               // of our own, and cuts of which all were considered
-  double order_bound_ns_ = 0;    // of all plans, as far as all orders were searched
+  std::optional<PlanEvaluation> best_start_;
+  std::vector<absl::Status> starts_;  // PlanEvaluation::starts
+  std::set<size_t> considered_;       // candidates
+  std::set<size_t> settled_;          // those of them that need not be considered again
+  bool has_orders_ = false;           // they were searched to the end
+  int orders_ = 0;                    // of our own, and cuts of which all were considered
+  double order_bound_ns_ = 0;         // of all plans, as far as all orders were searched
   PlanEvaluation::Rounds rounds_;
 };
 

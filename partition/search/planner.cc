@@ -16,9 +16,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "partition/search/boundaries.h"
+#include "partition/bounds/boundaries.h"
 #include "partition/search/explain.h"
 #include "partition/search/plan_search.h"
+#include "partition/search/starts.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -58,6 +59,7 @@ class OptionSearch {
     best_->considered = considered_;
     best_->simulated = simulated_;
     best_->is_cut_short = is_cut_short_;
+    best_->starts = starts_;
     best_->planning = absl::Now() - start;
     return *std::move(best_);
   }
@@ -68,6 +70,10 @@ class OptionSearch {
     request.profile = options_[index].profile;
     request.cluster = options_[index].cluster;
     request.boundaries = boundaries_[index];
+    for (Plan& start : request.starts) {
+      // To the request, those that share layers are one device.
+      if (start.tensor_parts == options_[index].tensor_parts) start.tensor_parts = 1;
+    }
     return request;
   }
 
@@ -103,6 +109,7 @@ class OptionSearch {
     absl::StatusOr<std::unique_ptr<PlanSearch>> search =
         PlanSearch::Create(RequestFor(option.index), std::move(own));
     absl::StatusOr<PlanEvaluation> evaluation = search.ok() ? (*search)->Run() : search.status();
+    if (evaluation.ok()) NoteStarts(evaluation->starts);
     if (!evaluation.ok()) {
       failures_.emplace_back(option.index, evaluation.status());
       // It was cut short, or perhaps there is a plan that was not found to fit.
@@ -140,6 +147,7 @@ class OptionSearch {
     best_search_ = nullptr;
     if (!evaluation.ok()) return;
     best_->rounds = evaluation->rounds;
+    best_->start = evaluation->start;
     if (evaluation->objective_ns >= best_->objective_ns) return;
     evaluation->choice.option = best_->choice.option;
     evaluation->option_index = best_->option_index;
@@ -179,6 +187,7 @@ class OptionSearch {
       PlannerRequest request;
       double lower_bound_ns = 0;
       std::vector<std::string> left_out;
+      bool has_start = false;  // tried whatever its bound
     };
     PlannerRequest whole = RequestFor(best_->option_index);
     whole.boundaries = boundaries_[best_->option_index];
@@ -189,14 +198,18 @@ class OptionSearch {
     for (const std::vector<int>& kept : choices) {
       Smaller one = {.request = whole, .left_out = LeftOut(whole.cluster, kept)};
       one.request.cluster = whole.cluster.Keep(kept);
+      one.has_start = absl::c_any_of(one.request.starts, [&](const Plan& start) {
+        return EvaluateStart(start, one.request).ok();
+      });
       const absl::StatusOr<double> bound_ns = JointLowerBoundNs(one.request, limits_, least_ns);
       if (!bound_ns.ok()) continue;  // it cannot be divided so, or has too many stages
       one.lower_bound_ns = *bound_ns;
       least_ns = std::min(least_ns, one.lower_bound_ns);
-      if (IsWorthTrying(one.lower_bound_ns)) smaller.push_back(std::move(one));
+      if (one.has_start || IsWorthTrying(one.lower_bound_ns)) smaller.push_back(std::move(one));
     }
     std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
-      return a.lower_bound_ns < b.lower_bound_ns;
+      return std::make_pair(!a.has_start, a.lower_bound_ns) <
+             std::make_pair(!b.has_start, b.lower_bound_ns);
     });
     size_t left = std::min(smaller.size(), kMostSmaller);
     for (Smaller& one : smaller) {
@@ -206,7 +219,7 @@ class OptionSearch {
       }
       const absl::StatusOr<double> bound_ns =
           JointLowerBoundNs(one.request, limits_, WorthTryingNs());
-      if (!bound_ns.ok() || !IsWorthTrying(*bound_ns)) continue;
+      if (!bound_ns.ok() || (!one.has_start && !IsWorthTrying(*bound_ns))) continue;
       SearchLimits own = limits_;
       own.deadline = WithShare(1.0 / static_cast<double>(left--));
       TakeIfFaster(FindPlan(one.request, own), one.lower_bound_ns, std::move(one.left_out));
@@ -222,7 +235,9 @@ class OptionSearch {
     Note(evaluation->lower_bound_ns);
     considered_ += evaluation->considered;
     simulated_ += evaluation->simulated;
-    if (!IsWorthTrying(evaluation->objective_ns)) return;
+    NoteStarts(evaluation->starts);
+    const double most_ns = evaluation->start.has_value() ? best_->objective_ns : WorthTryingNs();
+    if (evaluation->objective_ns >= most_ns) return;
     evaluation->left_out = std::move(left_out);
     evaluation->choice.option = best_->choice.option;
     evaluation->option_index = best_->option_index;
@@ -251,6 +266,14 @@ class OptionSearch {
     winner.runner_up_reason = WhyItLost(winner, loser);
   }
 
+  // What is no plan for one option, or for all devices, may be one for others.
+  void NoteStarts(const std::vector<absl::Status>& starts) {
+    if (starts_.empty()) starts_ = starts;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      if (starts[i].ok()) starts_[i] = absl::OkStatus();
+    }
+  }
+
   void Note(double lower_bound_ns) { bound_ns_ = std::min(bound_ns_, lower_bound_ns); }
 
   absl::Status NoPlan() const {
@@ -272,6 +295,7 @@ class OptionSearch {
   std::optional<PlanEvaluation> best_;
   std::unique_ptr<PlanSearch> best_search_;  // if it is to be continued
   std::vector<std::pair<size_t, absl::Status>> failures_;
+  std::vector<absl::Status> starts_;  // PlanEvaluation::starts
   double bound_ns_ = std::numeric_limits<double>::infinity();
   int considered_ = 0;
   int simulated_ = 0;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -15,6 +16,7 @@
 #include "partition/cost/cluster.h"
 #include "partition/cost/model_option.h"
 #include "partition/cost/profile.h"
+#include "partition/plan/plan.h"
 #include "partition/plan/plan_evaluation.h"
 #include "schedule/ir/schedule.h"
 
@@ -51,6 +53,10 @@ struct PlannerRequest {
   std::shared_ptr<KnownBoundaries> boundaries = nullptr;
   // FindPlan with options may leave out devices where that is faster.
   bool may_leave_devices = false;
+  // Plans that are known, such as the answers to harder requests: the answer is no slower than any
+  // of them that is a plan for this request and fits (PlanEvaluation::start). The search also
+  // improves them, where it could have found them: those that keep the profile's order of layers.
+  std::vector<Plan> starts = {};
 };
 
 // When to end a search early, and whom to tell of its progress.

@@ -49,6 +49,7 @@ struct Export {
 struct PlanCommandOptions {
   PlanFlags request;
   double time_limit_s = kDefaultTimeLimit;
+  std::vector<std::string> starts;   // plan files
   std::vector<std::string> compare;  // heuristics and plan files
   bool json = false;
   std::string html, save;  // files; "": none
@@ -168,6 +169,25 @@ absl::Status CheckExports(const PlanCommandOptions& options, const PlanTask& tas
                                         "--profile FILE.json"));
 }
 
+absl::StatusOr<std::vector<partition::Plan>> ReadStarts(const std::vector<std::string>& paths) {
+  std::vector<partition::Plan> starts;
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(partition::PlanFile file, partition::ReadPlanFile(path));
+    starts.push_back(std::move(file.plan));
+  }
+  return starts;
+}
+
+void SayWhichStartsAreNone(const std::vector<std::string>& paths,
+                           const PlanEvaluation& evaluation) {
+  for (size_t i = 0; i < evaluation.starts.size(); ++i) {
+    const absl::Status& status = evaluation.starts[i];
+    if (status.ok()) continue;
+    absl::FPrintF(stderr, "stagecoach plan: --start %s is no plan for this: %s\n", paths[i],
+                  status.message());
+  }
+}
+
 // Searches until the time is over, or Ctrl-C; meanwhile a terminal shows the best plan so far.
 absl::StatusOr<PlanEvaluation> Search(const PlanTask& task, double time_limit_s) {
   StopOnSignals();
@@ -196,6 +216,7 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(CheckPaths(options));
   ASSIGN_OR_RETURN(PlanTask task, MakePlanTask(options.request));
   RETURN_IF_ERROR(CheckExports(options, task));
+  ASSIGN_OR_RETURN(task.request.starts, ReadStarts(options.starts));
   const absl::StatusOr<PlanEvaluation> found = Search(task, options.time_limit_s);
   if (absl::IsCancelled(found.status())) {
     absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
@@ -203,6 +224,7 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   }
   RETURN_IF_ERROR(found.status());
   const PlanEvaluation& evaluation = *found;
+  SayWhichStartsAreNone(options.starts, evaluation);
   task.request.profile = task.options[evaluation.option_index].profile;
   task.request.cluster = evaluation.cluster;
   std::vector<ComparedPlan> compared;
@@ -212,6 +234,10 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(WriteFiles(options, evaluation, compared));
   if (!options.json) {
     PrintText(evaluation, compared);
+    if (evaluation.start.has_value()) {
+      absl::PrintF("\nno plan faster than --start %s was found\n",
+                   options.starts[*evaluation.start]);
+    }
     return kExitOk;
   }
   absl::PrintF("%s\n", partition::ToJson(evaluation, compared));
@@ -247,6 +273,10 @@ Command AddPlanCommand(CLI::App& app) {
           [](const std::string& text) {
             return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = true});
           })
+      ->group("What the planner may choose");
+  AddFlag(*flags, "--start", "FILE.json,...", options->starts,
+          "Plans to begin with: the answer is no slower than any of them that fits",
+          [](const std::string& text) { return ParseList(text, ParseInput); })
       ->group("What the planner may choose");
   AddOutputFlags(*flags, *options);
   return {flags, [options] { return RunPlan(*options); }};

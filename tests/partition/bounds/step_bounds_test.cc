@@ -1,4 +1,4 @@
-#include "partition/search/step_bounds.h"
+#include "partition/bounds/step_bounds.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "partition/search/boundaries.h"
+#include "partition/bounds/boundaries.h"
 #include "tests/partition/random_layers.h"
 
 namespace stagecoach::partition {

@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_PARTITION_SEARCH_BOUNDARIES_H_
-#define STAGECOACH_PARTITION_SEARCH_BOUNDARIES_H_
+#ifndef STAGECOACH_PARTITION_BOUNDS_BOUNDARIES_H_
+#define STAGECOACH_PARTITION_BOUNDS_BOUNDARIES_H_
 
 #include <array>
 #include <cstdint>
@@ -59,4 +59,4 @@ inline constexpr int kMostBoundedLayers = 1 << 12;
 
 }  // namespace stagecoach::partition
 
-#endif  // STAGECOACH_PARTITION_SEARCH_BOUNDARIES_H_
+#endif  // STAGECOACH_PARTITION_BOUNDS_BOUNDARIES_H_

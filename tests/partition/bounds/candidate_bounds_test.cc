@@ -1,4 +1,4 @@
-#include "partition/search/candidate_bounds.h"
+#include "partition/bounds/candidate_bounds.h"
 
 #include <algorithm>
 #include <cstddef>

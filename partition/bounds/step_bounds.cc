@@ -1,4 +1,4 @@
-#include "partition/search/step_bounds.h"
+#include "partition/bounds/step_bounds.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace stagecoach::partition {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kUnboundedNs = std::numeric_limits<double>::infinity();
 constexpr double kPrecision = 4e-3;
 constexpr double kSlack = 1e-9;      // of sums, which are not exact
 constexpr double kFirstStep = 0.05;  // above what is known
@@ -24,7 +24,7 @@ double LargestThatFails(double at_least_ns, double enough_ns, absl::FunctionRef<
                         absl::FunctionRef<bool(double)> passes) {
   if (at_least_ns <= 0 || at_least_ns >= enough_ns || is_over()) return at_least_ns;
   double low_ns = at_least_ns, high_ns = enough_ns;
-  if (enough_ns < kNever && !passes(enough_ns)) return enough_ns;
+  if (enough_ns < kUnboundedNs && !passes(enough_ns)) return enough_ns;
   if (passes(at_least_ns)) return at_least_ns;
   for (double step = kFirstStep; step < kMostTimes && !is_over(); step *= 2) {
     const double next_ns = std::min(high_ns, at_least_ns * (1 + step));
@@ -34,7 +34,7 @@ double LargestThatFails(double at_least_ns, double enough_ns, absl::FunctionRef<
     }
     low_ns = next_ns;
   }
-  while (high_ns < kNever && high_ns - low_ns > kPrecision * low_ns && !is_over()) {
+  while (high_ns < kUnboundedNs && high_ns - low_ns > kPrecision * low_ns && !is_over()) {
     const double middle_ns = low_ns + (high_ns - low_ns) / 2;
     (passes(middle_ns) ? high_ns : low_ns) = middle_ns;
   }
@@ -77,7 +77,7 @@ class Divisions {
       ListEnds(stages_[stage]);
       bool is_any = false;
       for (size_t begin = 0; begin < boundaries_.size(); ++begin) {
-        if (reached_[begin].fill_ns < kNever && Extend(stage, begin, next_)) is_any = true;
+        if (reached_[begin].fill_ns < kUnboundedNs && Extend(stage, begin, next_)) is_any = true;
       }
       if (!is_any) return false;
       reached_.swap(next_);
@@ -85,7 +85,7 @@ class Divisions {
     // Any number of stages follow.
     if (ranks_ < stages_.size()) ListEnds(stages_.back());
     for (size_t begin = 0; ranks_ < stages_.size() && begin + 1 < boundaries_.size(); ++begin) {
-      if (reached_[begin].fill_ns < kNever) Extend(ranks_, begin, reached_);
+      if (reached_[begin].fill_ns < kUnboundedNs) Extend(ranks_, begin, reached_);
     }
     const Reached end = AtLeast(reached_.back(), boundaries_.size() - 1, RatesOf(ranks_ - 1));
     return end.lost_ns + all_[kWorkNs] <= step_ns * all_speeds_ &&
@@ -96,7 +96,7 @@ class Divisions {
   struct Stage {
     double speed = 1;  // of the fastest rank on which it may be
     double most_in_flight = 1;
-    double memory_bytes = kNever;
+    double memory_bytes = kUnboundedNs;
     size_t messages = 0;       // to the next stage; index of forward_ns_ and backward_ns_
     double waiting_speed = 0;  // of the rank that waits until this stage is reached
     double speeds_behind = 0;  // of that and those that wait for later stages
@@ -108,11 +108,11 @@ class Divisions {
   };
   // The least of each, in whatever way a boundary is reached.
   struct Reached {
-    double fill_ns = kNever;  // until the first micro-batch is there
-    double turn_ns = kNever;  // there and back again
+    double fill_ns = kUnboundedNs;  // until the first micro-batch is there
+    double turn_ns = kUnboundedNs;  // there and back again
     // What ranks wait and send beside the work, or beside all passes but W; weighted by speeds.
-    double lost_ns = kNever;
-    double lost_in_turns_ns = kNever;
+    double lost_ns = kUnboundedNs;
+    double lost_in_turns_ns = kUnboundedNs;
   };
   // By what each of these grows with F or with the turn of a layer of a stage.
   struct Rates {
@@ -143,7 +143,7 @@ class Divisions {
           i < ranks_ ? *first : *std::max_element(first, problem_.in_flight.end());
     }
     if (!is_in_order()) {
-      for (Stage& stage : stages_) stage.speeds = kNever;
+      for (Stage& stage : stages_) stage.speeds = kUnboundedNs;
     }
     for (size_t i = stages_.size() - 1; i-- > 0;) {
       Stage& stage = stages_[i];
@@ -197,7 +197,7 @@ class Divisions {
     double turn_ns = least_ns;
     for (int i = 0; i < kMostRepeats; ++i) {
       const double most_ns = (step_ns_ - turn_ns) / (count_ - 1);
-      if (most_ns < 0) return kNever;
+      if (most_ns < 0) return kUnboundedNs;
       const double next_ns = messages_ns_ + LeastSpreadNs(all_[kForwardNs], most_ns) +
                              LeastSpreadNs(all_[backward_], most_ns);
       if (next_ns <= turn_ns * (1 + kSlack)) break;
@@ -215,11 +215,11 @@ class Divisions {
       sum_ns += own_ns;
       work_ns -= own_ns * speed;
     }
-    return work_ns > kSlack * all_[kWorkNs] ? kNever : sum_ns;
+    return work_ns > kSlack * all_[kWorkNs] ? kUnboundedNs : sum_ns;
   }
 
   void LookBehind() {
-    std::vector<double> least_ns(forward_ns_.size(), kNever);
+    std::vector<double> least_ns(forward_ns_.size(), kUnboundedNs);
     for (size_t messages = 0; messages < least_ns.size(); ++messages) {
       for (size_t i = 1; i + 1 < boundaries_.size(); ++i) {
         least_ns[messages] =

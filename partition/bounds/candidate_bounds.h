@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_PARTITION_SEARCH_CANDIDATE_BOUNDS_H_
-#define STAGECOACH_PARTITION_SEARCH_CANDIDATE_BOUNDS_H_
+#ifndef STAGECOACH_PARTITION_BOUNDS_CANDIDATE_BOUNDS_H_
+#define STAGECOACH_PARTITION_BOUNDS_CANDIDATE_BOUNDS_H_
 
 #include <vector>
 
@@ -42,4 +42,4 @@ double RoundingNs(const LayerTable& table, absl::Span<const double> speeds, int 
 
 }  // namespace stagecoach::partition
 
-#endif  // STAGECOACH_PARTITION_SEARCH_CANDIDATE_BOUNDS_H_
+#endif  // STAGECOACH_PARTITION_BOUNDS_CANDIDATE_BOUNDS_H_

@@ -1,12 +1,12 @@
-#include "partition/search/boundaries.h"
+#include "partition/bounds/boundaries.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <numeric>
 
+#include "partition/bounds/layer_bounds.h"
 #include "partition/exact/closed_sets.h"
-#include "partition/search/cut_search.h"
 
 namespace stagecoach::partition {
 namespace {

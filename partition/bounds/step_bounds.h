@@ -1,12 +1,12 @@
-#ifndef STAGECOACH_PARTITION_SEARCH_STEP_BOUNDS_H_
-#define STAGECOACH_PARTITION_SEARCH_STEP_BOUNDS_H_
+#ifndef STAGECOACH_PARTITION_BOUNDS_STEP_BOUNDS_H_
+#define STAGECOACH_PARTITION_BOUNDS_STEP_BOUNDS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "partition/search/boundaries.h"
+#include "partition/bounds/boundaries.h"
 #include "schedule/simulate/costs.h"
 
 // Lower bounds of a step that account for messages, memory and the boundaries of a graph. They test
@@ -43,4 +43,4 @@ double StepBoundNs(const StepBoundProblem& problem, double at_least_ns, double e
 
 }  // namespace stagecoach::partition
 
-#endif  // STAGECOACH_PARTITION_SEARCH_STEP_BOUNDS_H_
+#endif  // STAGECOACH_PARTITION_BOUNDS_STEP_BOUNDS_H_
