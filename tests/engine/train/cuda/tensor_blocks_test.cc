@@ -28,7 +28,7 @@ TinyRun RunOn(const Model& model, int devices, int tensor_parts, const std::stri
 
 TEST(CudaTensorBlocks, HaveTheSameBitsOnAnyNumberOfDevices) {
   if (NumGpus() == 0) GTEST_SKIP() << "needs a GPU";
-  for (const Model& model : {BlockedGpt2Model(), BlockedLlamaModel()}) {
+  for (const Model& model : {BlockedGpt2Model(), BlockedLlamaModel(), BlockedGemmaModel()}) {
     ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
     expected.outputs.clear();
     for (const TinyRun& run :
@@ -48,14 +48,15 @@ TEST(CudaTensorBlocks, HaveTheSameBitsOnAnyNumberOfDevices) {
 
 TEST(CudaTensorBlocks, AreExchangedByNccl) {
   if (NumGpus() < 4) GTEST_SKIP() << "needs 4 GPUs, and there are " << NumGpus();
-  const Model model = BlockedLlamaModel();
-  ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
-  expected.outputs.clear();
-  for (TinyRun run : {RunOn(model, 1, 4, "gpipe"), RunOn(model, 2, 2, "1f1b"),
-                      RunOn(model, 1, 2, "gpipe", {2, 2})}) {
-    SCOPED_TRACE(run.devices * 10 + run.tensor_parts);
-    run.options.device.gpus.clear();
-    EXPECT_EQ(AnswerOf(run).value(), expected);
+  for (const Model& model : {BlockedLlamaModel(), BlockedGemmaModel()}) {
+    ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
+    expected.outputs.clear();
+    for (TinyRun run : {RunOn(model, 1, 4, "gpipe"), RunOn(model, 2, 2, "1f1b"),
+                        RunOn(model, 1, 2, "gpipe", {2, 2})}) {
+      SCOPED_TRACE(run.devices * 10 + run.tensor_parts);
+      run.options.device.gpus.clear();
+      EXPECT_EQ(AnswerOf(run).value(), expected);
+    }
   }
 }
 
