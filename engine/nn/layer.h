@@ -131,7 +131,8 @@ struct LayerSpec {
   // work that both backward operations do, and that Layer::Backward does once.
   partition::Work forward, backward_input, backward_weight, backward_shared;
   // What parts exchange by PartSums: as in partition::LayerCost.
-  partition::PartExchange forward_exchange, backward_exchange, input_gradient_exchange;
+  partition::PartExchange forward_exchange, backward_exchange, input_gradient_exchange,
+      weight_exchange;
 };
 
 // Joins what the parts of a group of devices have computed: adds it up, or gathers it.

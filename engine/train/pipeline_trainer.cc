@@ -26,11 +26,12 @@ absl::Status PipelineTrainer::Initialize() {
 
   RankGroupOptions group = GroupOptionsOf(run_.plan(), options_);
   group.ties = run_.profile.parameters.ties();
-  // F, which may be repeated, and B; a GPU is warmed up by doing each twice, and F of evaluation.
+  // F, which may be repeated, B and W; a GPU is warmed up by doing each twice, and F of evaluation.
   for (const partition::LayerCost& layer : run_.profile.layers) {
     group.part_rounds += 5 * layer.forward_exchange.rounds +
                          3 * layer.backward_exchange.rounds +  // which evaluation exchanges, too
-                         2 * layer.input_gradient_exchange.rounds;
+                         2 * layer.input_gradient_exchange.rounds +
+                         2 * layer.weight_exchange.rounds;
   }
   group.part_rounds *= plan().schedule.num_micro_batches;
   group.fingerprint = FingerprintOf(run_, options_);

@@ -23,6 +23,8 @@ class ElementwiseOps {
                                const Tensor& y) = 0;
   // Copies x to y. Their memory must not overlap.
   virtual absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) = 0;
+  // Sets y to zeros.
+  virtual absl::Status Clear(Stream& stream, const Tensor& y) = 0;
 };
 
 }  // namespace stagecoach::kernels

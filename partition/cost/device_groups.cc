@@ -129,6 +129,7 @@ void AddExchangeTimes(int devices, const schedule::Link& link, LayerCost& layer)
     return exchange.rounds * messages * static_cast<double>(link.latency_ns) + passing_ns;
   };
   layer.forward_ns += time_ns(layer.forward_exchange);
+  layer.backward_weight_ns += time_ns(layer.weight_exchange);
   if (layer.backward_input_ns == 0) return;  // nobody wants the gradient of the data
   layer.backward_input_ns +=
       time_ns(layer.backward_exchange) + time_ns(layer.input_gradient_exchange);

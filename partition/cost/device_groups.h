@@ -44,7 +44,7 @@ struct GroupedCluster {
 // size does not divide the devices, or a group would span several hosts.
 absl::StatusOr<GroupedCluster> GroupDevices(const Cluster& cluster, int size, int message_parts);
 
-// Adds to F and B of a layer what the exchanges of the devices of a group take
+// Adds to F, B and W of a layer what the exchanges of the devices of a group take
 // (LayerCost::forward_exchange), whose messages pass over that link.
 void AddExchangeTimes(int devices, const schedule::Link& link, LayerCost& layer);
 // Returns the profile with that added to every layer.

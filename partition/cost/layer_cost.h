@@ -98,9 +98,10 @@ struct LayerCost {
   double shared_backward_ns = 0;  // the part of both B and W that BW does once; at most either
   double step_ns = 0;             // the optimizer's update, once per batch
   double flops = 0;               // of F, B and W together; 0: unknown
-  // Within F, within B, and within B where the gradient of the input is wanted. The times above
-  // include what that takes on devices of one machine; see AddExchangeTimes (device_groups.h).
-  PartExchange forward_exchange, backward_exchange, input_gradient_exchange;
+  // Within F, within B, within B where the gradient of the input is wanted, and within W, whose
+  // bytes do not depend on the samples. The times above include what that takes on devices of one
+  // machine; see AddExchangeTimes (device_groups.h).
+  PartExchange forward_exchange, backward_exchange, input_gradient_exchange, weight_exchange;
   // True of what comes before the first layer that is trained, from a frozen layer on: the first
   // stage performs no B for its layers up to the last of them, and wants no gradient of their
   // output.

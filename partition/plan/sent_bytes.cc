@@ -54,12 +54,15 @@ int FirstBackward(const Plan& plan, absl::Span<const LayerCost> layers, int stag
 int64_t ExchangedBytes(const Plan& plan, absl::Span<const LayerCost> layers, const Action& action) {
   const int stage = action.stage.value();
   const bool is_backward = action.op == Op::kBackward || action.op == Op::kBackwardInput;
+  const bool is_weight = action.op == Op::kBackward || action.op == Op::kBackwardWeight;
   const int first_backward = FirstBackward(plan, layers, stage);
   int64_t bytes = 0;
   for (int i = plan.first(stage); i <= plan.last(stage); ++i) {
     const LayerCost& layer = layers[static_cast<size_t>(i)];
     if (action.op == Op::kForward) bytes += layer.forward_exchange.bytes;
-    if (!is_backward || i < first_backward) continue;
+    if (i < first_backward) continue;
+    if (is_weight) bytes += layer.weight_exchange.bytes;
+    if (!is_backward) continue;
     const bool again = std::binary_search(plan.recomputed.begin(), plan.recomputed.end(), i);
     if (again) bytes += layer.forward_exchange.bytes;
     bytes += layer.backward_exchange.bytes;

@@ -24,9 +24,10 @@ std::string SingleTypeAt(const json& list, size_t i) {
 size_t CutsFrom(const json& list, size_t i) {
   if (SingleTypeAt(list, i) != "linear") return 0;
   const std::string next = SingleTypeAt(list, i + 1);
-  if (next == "linear") return 2;
-  const bool is_middle = next == "attention" || next == "swiglu" || next == "geglu";
-  return is_middle && SingleTypeAt(list, i + 2) == "linear" ? 3 : 0;
+  const bool has_norm = next == "head_norm" && SingleTypeAt(list, i + 2) == "attention";
+  const bool has_middle = next == "attention" || next == "swiglu" || next == "geglu";
+  const size_t middles = has_norm ? 2 : has_middle ? 1 : 0;
+  return SingleTypeAt(list, i + 1 + middles) == "linear" ? middles + 2 : 0;
 }
 
 // Divides a number, which is there and positive.
@@ -44,6 +45,17 @@ absl::Status Divide(json& entry, const char* key, absl::string_view what, int64_
   return absl::OkStatus();
 }
 
+// Divides the heads of a layer between two linear ones, and sets TensorCut::shares.
+absl::Status CutHeads(json& layer, int64_t blocks, std::vector<int64_t>& shares) {
+  const json heads = layer.value("heads", json());
+  if (!layer.contains("kv_heads")) layer["kv_heads"] = heads;
+  RETURN_IF_ERROR(Divide(layer, "heads", "heads", blocks));
+  RETURN_IF_ERROR(Divide(layer, "kv_heads", "heads of keys and values", blocks));
+  const auto own = layer["heads"].get<int64_t>(), shared = layer["kv_heads"].get<int64_t>();
+  shares = {own, shared, shared};
+  return absl::OkStatus();
+}
+
 // Cuts the lists inside a layer, and counts the cuts.
 absl::Status CutInside(json& layer, int64_t blocks, int& cuts);
 
@@ -54,8 +66,7 @@ absl::Status CutList(json& list, int64_t blocks, int& cuts) {
     if (count == 0) {
       if (SingleTypeAt(list, i) == "attention") {
         return absl::InvalidArgumentError(
-            "attention can be cut into blocks between two linear layers alone, without norms of "
-            "queries and keys");
+            "attention can be cut into blocks between two linear layers alone");
       }
       RETURN_IF_ERROR(CutInside(list[i], blocks, cuts));
       result.push_back(std::move(list[i]));
@@ -95,23 +106,24 @@ absl::Status CutInside(json& layer, int64_t blocks, int& cuts) {
 absl::StatusOr<TensorCut> CutOf(const json& list, int64_t blocks) {
   if (!list.is_array() || list.empty() || CutsFrom(list, 0) != list.size()) {
     return absl::InvalidArgumentError(
-        "expected two linear layers to cut into blocks, with attention, swiglu, geglu or nothing "
-        "between them");
+        "expected two linear layers to cut into blocks, with attention (after a head_norm or "
+        "not), swiglu, geglu or nothing between them");
   }
   TensorCut cut = {.first_block = list, .shares = {1}};
   json& first = cut.first_block.front();
-  json& middle = cut.first_block[1];
-  const std::string type = SingleTypeAt(list, 1);
   first.erase("parts");
-  if (type == "attention") {
-    const json heads = middle.value("heads", json());
-    if (!middle.contains("kv_heads")) middle["kv_heads"] = heads;
-    RETURN_IF_ERROR(Divide(middle, "heads", "heads", blocks));
-    RETURN_IF_ERROR(Divide(middle, "kv_heads", "heads of keys and values", blocks));
-    const auto own = middle["heads"].get<int64_t>(), shared = middle["kv_heads"].get<int64_t>();
-    cut.shares = {own, shared, shared};
-  } else if (type != "linear") {
+  const std::string type = SingleTypeAt(list, 1);
+  if (type == "swiglu" || type == "geglu") {
     cut.shares = {1, 1};  // the gate, and what it is multiplied with
+  } else if (type != "linear") {
+    RETURN_IF_ERROR(CutHeads(cut.first_block[list.size() - 2], blocks, cut.shares));
+  }
+  if (type == "head_norm") {
+    std::vector<int64_t> normalized;
+    RETURN_IF_ERROR(CutHeads(cut.first_block[1], blocks, normalized));
+    if (normalized != cut.shares) {
+      return absl::InvalidArgumentError("head_norm has other heads than attention");
+    }
   }
   RETURN_IF_ERROR(Divide(first, "outputs", "outputs", blocks));
   cut.first_block.back().erase("parts");

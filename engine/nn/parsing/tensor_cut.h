@@ -16,8 +16,9 @@ struct TensorCut {
   std::vector<int64_t> shares;
 };
 
-// Cuts a list of layers: linear, attention, linear; linear, swiglu or geglu, linear; or two linear
-// ones. InvalidArgument: it is none of these, or cannot be divided by the blocks.
+// Cuts a list of layers: linear, attention, linear, with or without a head_norm before attention;
+// linear, swiglu or geglu, linear; or two linear ones. InvalidArgument: it is none of these, or
+// cannot be divided by the blocks.
 absl::StatusOr<TensorCut> CutOf(const nlohmann::json& list, int64_t blocks);
 
 // Returns the layers of a model, in which each such part of a list inside another layer has become

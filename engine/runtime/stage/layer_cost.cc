@@ -100,6 +100,7 @@ partition::LayerCost CostOf(const LayerSpec& spec) {
   cost.forward_exchange = spec.forward_exchange;
   cost.backward_exchange = spec.backward_exchange;
   cost.input_gradient_exchange = spec.input_gradient_exchange;
+  cost.weight_exchange = spec.weight_exchange;
   cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
                spec.backward_shared.flops;
   cost.memory = spec.memory;

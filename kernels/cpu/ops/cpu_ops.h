@@ -20,6 +20,7 @@ class CpuElementwiseOps final : public ElementwiseOps {
   absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) override;
   absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends, const Tensor& y) override;
   absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override;
+  absl::Status Clear(Stream& stream, const Tensor& y) override;
 };
 
 class CpuOptimizerOps final : public OptimizerOps {

@@ -89,4 +89,13 @@ absl::Status CpuElementwiseOps::Copy(Stream& stream, const Tensor& x, const Tens
   return absl::OkStatus();
 }
 
+absl::Status CpuElementwiseOps::Clear(Stream& stream, const Tensor& y) {
+  const Tiling tiles(y.bytes(), kTile * SizeOf(DType::kFloat32));
+  AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+    std::memset(Elements<std::byte>(y) + tiles.begin(tile), 0,
+                static_cast<size_t>(tiles.length(tile)));
+  });
+  return absl::OkStatus();
+}
+
 }  // namespace stagecoach::kernels

@@ -1,4 +1,7 @@
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 
 #include "absl/container/inlined_vector.h"
@@ -6,6 +9,7 @@
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/elementwise_kernels.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -40,6 +44,14 @@ class CudaElementwise final : public ElementwiseOps {
 
   absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override {
     return stream.Copy(y.data, x.data, y.bytes());
+  }
+
+  absl::Status Clear(Stream& stream, const Tensor& y) override {
+    if (y.elements() == 0) return absl::OkStatus();
+    IssueCount::Add(1);
+    return CudaStatus(
+        cudaMemsetAsync(y.data, 0, static_cast<size_t>(y.bytes()), AsCuda(stream).compute()),
+        "cudaMemsetAsync");
   }
 
  private:

@@ -65,6 +65,15 @@ TEST_P(Elementwise, CopyCopies) {
       }) == ToDouble(x));
 }
 
+TEST_P(Elementwise, ClearSetsZeros) {
+  const Vector cleared = ResultsAtAnyAddress([&](OpBench& bench) {
+    const Tensor to = bench.Result(vector());
+    bench.Run([&](Stream& stream) { return bench.ops().elementwise().Clear(stream, to); });
+    return to;
+  });
+  EXPECT_EQ(cleared, Vector(static_cast<size_t>(shape())));
+}
+
 std::string NameOf(int64_t elements) { return absl::StrCat(elements); }
 
 // No element; sizes around those of vectors, of a block of threads, and of a CPU's tiles.

@@ -46,7 +46,8 @@ TEST(DeviceGroups, ExchangeMessagesOneAfterTheOther) {
                            .backward_weight_ns = 300,
                            .forward_exchange = {.bytes = 1000, .rounds = 2},
                            .backward_exchange = {.bytes = 400, .rounds = 1},
-                           .input_gradient_exchange = {.bytes = 3000, .rounds = 2}};
+                           .input_gradient_exchange = {.bytes = 3000, .rounds = 2},
+                           .weight_exchange = {.bytes = 200, .rounds = 2}};
   Profile profile;
   profile.sizes = {{.layers = {layer, layer}}};
   profile.sizes.front().layers.front().backward_input_ns = 0;  // its input is the data
@@ -57,7 +58,7 @@ TEST(DeviceGroups, ExchangeMessagesOneAfterTheOther) {
   EXPECT_EQ(layers[0].backward_input_ns, 0);
   EXPECT_EQ(layers[1].forward_ns, 100 + 2 * 2 * 10 + 500);
   EXPECT_EQ(layers[1].backward_input_ns, 200 + (1 + 2) * 2 * 10 + 200 + 1500);
-  EXPECT_EQ(layers[1].backward_weight_ns, 300);
+  for (const LayerCost& one : layers) EXPECT_EQ(one.backward_weight_ns, 300 + 2 * 2 * 10 + 100);
   const auto forward_of = [&](int devices) {
     return WithExchangeTimes(profile, devices, {.latency_ns = 10})
         .sizes.front()

@@ -158,6 +158,7 @@ TEST(PartitionProfile, OtherSizesAreScaledFromTheNearest) {
   layer.forward_exchange = {.bytes = 100, .rounds = 2};
   layer.backward_exchange = {.bytes = 20, .rounds = 1};
   layer.input_gradient_exchange = {.bytes = 60, .rounds = 2};
+  layer.weight_exchange = {.bytes = 30, .rounds = 2};
   const SizedLayers at = LayersAt(profile, 12);
   EXPECT_EQ(at.micro_batch_rows, 12);
   EXPECT_EQ(at.feed_bytes_per_micro_batch, 30);
@@ -169,6 +170,7 @@ TEST(PartitionProfile, OtherSizesAreScaledFromTheNearest) {
   EXPECT_EQ(at.layers[1].forward_exchange, (PartExchange{.bytes = 150, .rounds = 2}));
   EXPECT_EQ(at.layers[1].backward_exchange, (PartExchange{.bytes = 30, .rounds = 1}));
   EXPECT_EQ(at.layers[1].input_gradient_exchange, (PartExchange{.bytes = 90, .rounds = 2}));
+  EXPECT_EQ(at.layers[1].weight_exchange, (PartExchange{.bytes = 30, .rounds = 2}));
   EXPECT_EQ(at.layers[1].flops, 60);
   EXPECT_EQ(at.layers[1].memory.output_bytes, 14);  // 13.5, rounded up
   EXPECT_EQ(at.layers[1].memory.parameter_bytes, 640);

@@ -119,6 +119,7 @@ TEST(SentBytes, OfPartsAreTheSumsOfTheirLayers) {
     layers[i].forward_exchange.bytes = 1 << (4 * i);
     layers[i].input_gradient_exchange.bytes = 2 << (4 * i);
     layers[i].backward_exchange.bytes = 4 << (4 * i);
+    layers[i].weight_exchange.bytes = 8 << (4 * i);
   }
   const Plan plan = {.first_layer = {0, 1},
                      .num_layers = 3,
@@ -132,14 +133,14 @@ TEST(SentBytes, OfPartsAreTheSumsOfTheirLayers) {
     return SentBytesOf(prepared, layers, {}, Rank(rank), 0).to_parts;
   };
   const int64_t norms = 3 * 2 * 24;  // of both ranks, to three others
-  EXPECT_EQ(to_parts(0), kSentMicroBatches * (0x001 + 0x004) + norms);
-  EXPECT_EQ(to_parts(1), kSentMicroBatches * (0x110 + 0x220 + 0x440 + 0x100) + norms);
+  EXPECT_EQ(to_parts(0), kSentMicroBatches * (0x001 + 0x004 + 0x008) + norms);
+  EXPECT_EQ(to_parts(1), kSentMicroBatches * (0x110 + 0x220 + 0x440 + 0x880 + 0x100) + norms);
   // On the first stage frozen layers have no B, and nobody wants the gradient of their output; the
   // next stage sends one all the same.
   layers[0].skips_backward = true;
   EXPECT_EQ(to_parts(0), kSentMicroBatches * 0x001 + norms);
   layers[1].skips_backward = true;
-  EXPECT_EQ(to_parts(1), kSentMicroBatches * (0x110 + 0x220 + 0x440 + 0x100) + norms);
+  EXPECT_EQ(to_parts(1), kSentMicroBatches * (0x110 + 0x220 + 0x440 + 0x880 + 0x100) + norms);
 }
 
 TEST(SentBytes, OfOneDeviceAreNone) {

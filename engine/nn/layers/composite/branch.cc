@@ -74,6 +74,7 @@ absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers, Laye
     // What comes before in the branch wants the gradient in any case.
     (i == 0 ? spec.input_gradient_exchange : spec.backward_exchange) +=
         inner.input_gradient_exchange;
+    spec.weight_exchange += inner.weight_exchange;
     branch.listed += inner.stands_for;
   }
   return branch;

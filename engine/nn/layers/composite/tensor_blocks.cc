@@ -1,7 +1,6 @@
 #include "engine/nn/layers/composite/tensor_blocks.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -9,14 +8,19 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "engine/nn/layers/composite/branch.h"
 #include "engine/nn/layers/composite/branches.h"
 #include "engine/nn/parsing/parsed_layer.h"
 #include "engine/nn/parsing/tensor_cut.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/ops.h"
+#include "partition/cost/layer_cost.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -54,6 +58,7 @@ class TensorBlocksLayer final : public Layer {
         absl::StrCat("tensor blocks ", blocks, " x (", DescriptionOfBlock(spec), ")");
     RETURN_IF_ERROR(MergeParameters(blocks, inner, spec));
     if (!context.device.memory_is_host()) RETURN_IF_ERROR(CheckAligned(context.device, spec));
+    elementwise_ = &context.device.ops().elementwise();
     if (part_.parts > 1) {
       const kernels::DType type = context.device.activation_type();
       const Tensor x{nullptr, type, context.input.Batched(context.rows)};
@@ -63,6 +68,8 @@ class TensorBlocksLayer final : public Layer {
       spec.forward_exchange = PartSums::OfSum(y, part_);
       spec.input_gradient_exchange = PartSums::OfSum(x, part_);
     }
+    // Nobody wants gradients of what is frozen.
+    if (shared_elements_ > 0 && !context.is_frozen) LayOutShared(static_cast<int>(own), spec);
     return spec;
   }
 
@@ -77,11 +84,15 @@ class TensorBlocksLayer final : public Layer {
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    return layer_->BackwardWeight(Inner(args));
+    RETURN_IF_ERROR(ClearShared(args));
+    RETURN_IF_ERROR(layer_->BackwardWeight(Inner(args)));
+    return SumShared(args);
   }
 
   absl::Status Backward(const LayerArgs& args) override {
+    RETURN_IF_ERROR(ClearShared(args));
     RETURN_IF_ERROR(layer_->Backward(Inner(args)));
+    RETURN_IF_ERROR(SumShared(args));
     return AddUp(args, args.dx);
   }
 
@@ -90,6 +101,16 @@ class TensorBlocksLayer final : public Layer {
   struct View {
     size_t whole = 0;   // the layer's parameter
     int64_t first = 0;  // of its elements that are held here
+    Shape shape;
+    // Of a parameter that all blocks share: where the block's gradient begins among those of all
+    // blocks here, in elements.
+    std::optional<int64_t> gradient = std::nullopt;
+  };
+  // A parameter that all blocks share, such as that of a norm of heads, and where its gradient
+  // begins among those of a block, in elements.
+  struct Shared {
+    size_t whole = 0;
+    int64_t first = 0;
     Shape shape;
   };
 
@@ -125,23 +146,89 @@ class TensorBlocksLayer final : public Layer {
       if (!absl::ConsumePrefix(&name, "0.")) continue;  // of another block
       ASSIGN_OR_RETURN(whole.emplace_back(), WholeOf(blocks, of_block, name, last));
     }
+    for (size_t i = 0; i < whole.size(); ++i) {
+      if (whole[i].blocks.has_value()) continue;
+      shared_.push_back({.whole = i, .first = shared_elements_, .shape = whole[i].shape});
+      const Tensor gradient = kernels::Float32(nullptr, whole[i].shape);
+      shared_elements_ += partition::AlignTensor(gradient.bytes()) / SizeOf(gradient.dtype);
+    }
     for (const ParameterSpec& of_block : inner) {
       const size_t dot = of_block.name.find('.');
       const absl::string_view name = absl::string_view(of_block.name).substr(dot + 1);
       const auto found = std::find_if(whole.begin(), whole.end(),
                                       [&](const ParameterSpec& one) { return one.name == name; });
-      if (found == whole.end() || found->blocks->BlockOf(found->shape) != of_block.shape) {
+      const auto shape_of = [&] {
+        return found->blocks.has_value() ? found->blocks->BlockOf(found->shape) : found->shape;
+      };
+      if (found == whole.end() || shape_of() != of_block.shape) {
         return absl::InvalidArgumentError(absl::StrCat("tensor blocks: the first block has no \"",
                                                        name, "\" of ", of_block.shape.ToString()));
       }
       const int64_t block = std::stoll(of_block.name.substr(0, dot));
-      views_.push_back({.whole = static_cast<size_t>(found - whole.begin()),
-                        .first = block * of_block.shape.elements(),
-                        .shape = of_block.shape});
+      View& view = views_.emplace_back();
+      view.whole = static_cast<size_t>(found - whole.begin());
+      view.shape = of_block.shape;
+      if (found->blocks.has_value()) {
+        view.first = block * of_block.shape.elements();
+        continue;
+      }
+      const auto shared = std::find_if(shared_.begin(), shared_.end(),
+                                       [&](const Shared& one) { return one.whole == view.whole; });
+      view.gradient = block * shared_elements_ + shared->first;
     }
     values_.resize(views_.size());
     gradients_.resize(views_.size());
     spec.parameters = std::move(whole);
+    return absl::OkStatus();
+  }
+
+  // Places the gradients that the blocks here have of what they share, behind all other scratch,
+  // and counts what their sums take.
+  void LayOutShared(int own_blocks, LayerSpec& spec) {
+    const Tensor of_block = kernels::Float32(nullptr, Shape{shared_elements_});
+    if (part_.parts > 1) {
+      spec.memory.workspace_bytes =
+          std::max(spec.memory.workspace_bytes, PartSums::ScratchBytes(of_block));
+      spec.weight_exchange = PartSums::OfSum(of_block, part_);
+    }
+    own_blocks_ = own_blocks;
+    shared_at_ = partition::AlignTensor(spec.memory.workspace_bytes);
+    spec.memory.workspace_bytes = shared_at_ + own_blocks * of_block.bytes();
+    const auto adds = static_cast<double>(own_blocks);  // the last to the gradients before
+    AddWork({adds * static_cast<double>(of_block.elements()),
+             3.0 * adds * static_cast<double>(of_block.bytes())},
+            spec.backward_weight);
+  }
+
+  // Returns float32 elements from that one on of those gradients.
+  Tensor SharedAt(const LayerArgs& args, int64_t first, const Shape& shape) const {
+    std::byte* const all = args.workspace + shared_at_;
+    return kernels::Float32(all + first * SizeOf(kernels::DType::kFloat32), shape);
+  }
+
+  // Where the layer adds to gradients, so do blocks, also to their own of what they share.
+  absl::Status ClearShared(const LayerArgs& args) const {
+    if (shared_.empty()) return absl::OkStatus();
+    return elementwise_->Clear(args.stream,
+                               SharedAt(args, 0, Shape{own_blocks_ * shared_elements_}));
+  }
+
+  // Adds up the gradients of what the blocks share, over all blocks of all parts.
+  absl::Status SumShared(const LayerArgs& args) const {
+    if (shared_.empty()) return absl::OkStatus();
+    std::vector<Tensor> of_blocks;
+    for (int64_t block = 0; block < own_blocks_; ++block) {
+      of_blocks.push_back(SharedAt(args, block * shared_elements_, Shape{shared_elements_}));
+    }
+    const Tensor& sum = of_blocks.front();
+    if (own_blocks_ > 1) RETURN_IF_ERROR(elementwise_->SumTree(args.stream, of_blocks, sum));
+    RETURN_IF_ERROR(AddUp(args, sum));
+    for (const Shared& shared : shared_) {
+      const Tensor& gradient = args.gradients[shared.whole];
+      const Tensor own = SharedAt(args, shared.first, shared.shape);
+      RETURN_IF_ERROR(args.accumulate ? elementwise_->Add(args.stream, gradient, own, gradient)
+                                      : elementwise_->Copy(args.stream, own, gradient));
+    }
     return absl::OkStatus();
   }
 
@@ -165,12 +252,16 @@ class TensorBlocksLayer final : public Layer {
     whole.name = std::string(name);
     const bool is_first = absl::ConsumePrefix(&name, "0.");
     const bool is_last = !is_first && absl::ConsumePrefix(&name, last);
-    if ((!is_first && !is_last) || (name != "weight" && name != "bias") ||
-        of_block.quantized.has_value()) {
+    const bool is_shared = !is_first && !is_last;
+    const bool is_plain = !of_block.quantized.has_value() && !of_block.is_adapter &&
+                          !of_block.update.is_average();  // of all samples, not a sum over blocks
+    if (!is_plain || (!is_shared && name != "weight" && name != "bias")) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor blocks: \"", whole.name, "\" cannot be cut: expected weights and biases of the ",
-          "first and of the last layer, without adapters, and not quantized"));
+          "first and of the last layer, and what an optimizer trains of those between, without ",
+          "adapters, and not quantized"));
     }
+    if (is_shared) return whole;
     whole.blocks = BlockOrder{.blocks = blocks};
     if (is_last && name == "bias") {
       whole.blocks->axis = BlockOrder::kOnlyFirst;
@@ -214,7 +305,13 @@ class TensorBlocksLayer final : public Layer {
     };
     LayerArgs inner = args;
     inner.parameters = view(args.parameters, values_);
-    if (!args.gradients.empty()) inner.gradients = view(args.gradients, gradients_);
+    if (!args.gradients.empty()) {
+      inner.gradients = view(args.gradients, gradients_);
+      for (size_t i = 0; i < views_.size(); ++i) {
+        if (!views_[i].gradient.has_value()) continue;
+        gradients_[i] = SharedAt(args, *views_[i].gradient, views_[i].shape);
+      }
+    }
     return inner;
   }
 
@@ -229,7 +326,12 @@ class TensorBlocksLayer final : public Layer {
   TensorPart part_;
   PartSums* sums_ = nullptr;
   std::unique_ptr<Layer> layer_;  // the blocks that are computed here
-  std::vector<View> views_;       // of its parameters
+  kernels::ElementwiseOps* elementwise_ = nullptr;
+  std::vector<View> views_;  // of its parameters
+  std::vector<Shared> shared_;
+  int64_t shared_elements_ = 0;  // of a block, with what lies between them
+  int64_t shared_at_ = 0;        // in the workspace, those of each block here
+  int64_t own_blocks_ = 1;
   std::vector<Tensor> values_, gradients_;
 };
 

@@ -10,8 +10,8 @@
 namespace stagecoach::engine {
 
 // Layers that are cut into blocks, as Megatron cuts a block of a transformer (Shoeybi et al. 2019):
-// a linear one, whose outputs are shared out; others without parameters that work on each share by
-// itself, such as attention, whose heads are; and a linear one whose inputs are. Each block is a
+// a linear one, whose outputs are shared out; others that work on each share by itself, such as
+// attention, whose heads are; and a linear one whose inputs are. Each block is a
 // chain of its share of each, and y and dx are the sums of those of all blocks, by a balanced
 // binary tree, each addition rounded to the type of activations.
 //
@@ -24,7 +24,9 @@ namespace stagecoach::engine {
 // each of which a block has its share: {12, 4, 4} for 12 heads' queries and 4 heads' keys and
 // values; {1} if there are no parts. The parameters are those of the whole layers, named as these
 // are in a list: "0.weight", "0.bias", "2.weight", "2.bias", and have the initial values of the
-// whole (ParameterSpec::blocks, LayerSpec::stands_for).
+// whole (ParameterSpec::blocks, LayerSpec::stands_for). Those of layers in between, such as the
+// gains of HeadNorm, are shared: all blocks read the same, and their gradients are added up as y
+// is, in float32, for each micro-batch.
 LayerFactory TensorBlocks(std::vector<std::vector<LayerFactory>> blocks,
                           std::vector<int64_t> shares);
 

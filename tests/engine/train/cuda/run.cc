@@ -140,6 +140,13 @@ Model BlockedLlamaModel() {
       TensorTableOf(4));
 }
 
+Model BlockedGemmaModel() {
+  return NamedModel(
+      "gemma:blocks=2,width=32,heads=8,kv_heads=4,head_size=8,hidden=32,context=5,vocabulary=40,"
+      "window=3,global_every=2,logit_cap=4",
+      TensorTableOf(4));
+}
+
 Model UnalignedModel() {
   return NamedModel("gpt2:blocks=1,width=8,heads=4,context=5,vocabulary=37", TensorTableOf(4));
 }

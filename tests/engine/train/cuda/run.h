@@ -58,6 +58,7 @@ Model QuantizedModel();
 // Returns a GPT-2 and a Llama whose layers are cut into four blocks.
 Model BlockedGpt2Model();
 Model BlockedLlamaModel();
+Model BlockedGemmaModel();
 // Returns one whose blocks have biases of 6 numbers.
 Model UnalignedModel();
 

@@ -1,5 +1,7 @@
 // Layers that several devices share, on GPUs.
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/train/trainer.h"
@@ -11,6 +13,7 @@
 namespace stagecoach::engine {
 namespace {
 
+using kernels::Precision;
 using ::stagecoach::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -28,13 +31,20 @@ TinyRun RunOn(const Model& model, int devices, int tensor_parts, const std::stri
 
 TEST(CudaTensorBlocks, HaveTheSameBitsOnAnyNumberOfDevices) {
   if (NumGpus() == 0) GTEST_SKIP() << "needs a GPU";
-  for (const Model& model : {BlockedGpt2Model(), BlockedLlamaModel()}) {
-    ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
+  const std::vector<std::pair<Model, Precision>> cases = {
+      {BlockedGpt2Model(), Precision::kFloat32},
+      {BlockedLlamaModel(), Precision::kFloat32},
+      {BlockedGemmaModel(), Precision::kBfloat16}};
+  for (const auto& [model, precision] : cases) {
+    TinyRun one = RunOn(model, 1, 1, "gpipe");
+    one.options.device.precision = precision;
+    ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(one));
     expected.outputs.clear();
-    for (const TinyRun& run :
+    for (TinyRun run :
          {RunOn(model, 1, 2, "gpipe"), RunOn(model, 1, 4, "gpipe"), RunOn(model, 2, 2, "zb-h1"),
           RunOn(model, 1, 2, "gpipe", {2, 2, /*shards_optimizer=*/true})}) {
       SCOPED_TRACE(run.devices * 10 + run.tensor_parts);
+      run.options.device.precision = precision;
       ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Trainer> trainer, TinyTrainer(run));
       EXPECT_EQ(AnswerOf(*trainer).value(), expected);
       const std::vector<DeviceReport> devices = trainer->Devices().value();
@@ -48,14 +58,15 @@ TEST(CudaTensorBlocks, HaveTheSameBitsOnAnyNumberOfDevices) {
 
 TEST(CudaTensorBlocks, AreExchangedByNccl) {
   if (NumGpus() < 4) GTEST_SKIP() << "needs 4 GPUs, and there are " << NumGpus();
-  const Model model = BlockedLlamaModel();
-  ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
-  expected.outputs.clear();
-  for (TinyRun run : {RunOn(model, 1, 4, "gpipe"), RunOn(model, 2, 2, "1f1b"),
-                      RunOn(model, 1, 2, "gpipe", {2, 2})}) {
-    SCOPED_TRACE(run.devices * 10 + run.tensor_parts);
-    run.options.device.gpus.clear();
-    EXPECT_EQ(AnswerOf(run).value(), expected);
+  for (const Model& model : {BlockedLlamaModel(), BlockedGemmaModel()}) {
+    ASSERT_OK_AND_ASSIGN(TinyAnswer expected, AnswerOf(RunOn(model, 1, 1, "gpipe")));
+    expected.outputs.clear();
+    for (TinyRun run : {RunOn(model, 1, 4, "gpipe"), RunOn(model, 2, 2, "1f1b"),
+                        RunOn(model, 1, 2, "gpipe", {2, 2})}) {
+      SCOPED_TRACE(run.devices * 10 + run.tensor_parts);
+      run.options.device.gpus.clear();
+      EXPECT_EQ(AnswerOf(run).value(), expected);
+    }
   }
 }
 

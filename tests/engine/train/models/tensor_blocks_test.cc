@@ -50,6 +50,18 @@ Transformer CutLlama() {
       "llama:blocks=2,width=32,heads=8,kv_heads=4,hidden=24,context=12,vocabulary=20,qkv_bias=1");
 }
 
+// Norms of queries and keys, whose gains all heads share; with windows, and norms of what is added
+// up.
+Transformer CutQwen3() {
+  return CutNamed(
+      "llama:blocks=2,width=32,heads=8,kv_heads=4,hidden=24,context=12,vocabulary=20,qk_norm=1");
+}
+Transformer CutGemma3() {
+  return CutNamed(
+      "gemma:blocks=2,width=32,heads=8,kv_heads=4,head_size=8,hidden=24,context=12,vocabulary=20,"
+      "window=5,global_every=2,logit_cap=4");
+}
+
 Model CutModelOf(const Transformer& transformer, int blocks, int64_t vocabulary = kCutVocabulary) {
   const std::string table = blocks > 1 ? absl::StrCat("\n", TensorTableOf(blocks)) : "";
   return ParseModel(
@@ -121,7 +133,7 @@ class TensorBlocksTest : public ::testing::TestWithParam<Precision> {
 };
 
 TEST_P(TensorBlocksTest, HaveTheSameBitsOnAnyNumberOfDevices) {
-  for (const Transformer& transformer : {CutGpt2(), CutLlama()}) {
+  for (const Transformer& transformer : {CutGpt2(), CutLlama(), CutQwen3(), CutGemma3()}) {
     const Model model = CutModelOf(transformer, 4);
     for (const float clip_norm : {0.0F, 0.5F}) {
       const TrainerOptions options = PartsOptionsOf(GetParam(), clip_norm);
@@ -156,7 +168,7 @@ double LargestDistance(const std::vector<float>& a, const std::vector<float>& b)
 
 // Blocks add in another order: only roundings differ.
 TEST(TensorBlocks, ComputeWhatTheWholeDoes) {
-  for (const Transformer& transformer : {CutGpt2(), CutLlama()}) {
+  for (const Transformer& transformer : {CutGpt2(), CutLlama(), CutQwen3(), CutGemma3()}) {
     const Model whole = CutModelOf(transformer, 1), cut = CutModelOf(transformer, 4);
     ASSERT_EQ(ParameterNamesOf(cut), ParameterNamesOf(whole));
     TrainerOptions options = PartsOptionsOf(Precision::kFloat32, 0.0F);
@@ -180,83 +192,107 @@ TEST(TensorBlocks, ComputeWhatTheWholeDoes) {
 }
 
 TEST(TensorBlocks, AreSavedWhole) {
-  const Model model = CutModelOf(CutGpt2(), 4);
-  const TrainerOptions options = PartsOptionsOf(Precision::kFloat32, 0.0F);
-  for (const bool shards : {false, true}) {
-    const TestFolder folder;
-    const PartsCase on_four = {
-        .name = "four", .parts = 4, .replication = {shards ? 2 : 1, 2, shards}};
-    const auto saving = MakeTrainer(model, PlanOfParts(model, on_four), options);
-    TrainParts(*saving, 2);
-    ASSERT_OK_AND_ASSIGN(const std::string path, saving->Save(folder.path().string()));
-    const std::string expected = TrainParts(*saving, 2);
-    for (const PartsCase& parts : PartsCases()) {
-      SCOPED_TRACE(parts.name);
-      const auto resumed = MakeTrainer(model, PlanOfParts(model, parts), options);
-      ASSERT_OK(resumed->Restore(path));
-      EXPECT_EQ(TrainParts(*resumed, 2), expected);
-    }
-    // Another number of blocks reads it, too.
-    const Model whole = CutModelOf(CutGpt2(), 1);
-    const auto uncut = MakeTrainer(whole, PlanOfParts(whole, {.name = "whole"}), options);
-    ASSERT_OK(uncut->Restore(path));
-    const auto again = MakeTrainer(model, PlanOfParts(model, {.name = "two", .parts = 2}), options);
-    ASSERT_OK(again->Restore(path));
-    for (const std::string& name : ParameterNamesOf(whole)) {
-      EXPECT_EQ(uncut->Parameter(name).value(), again->Parameter(name).value()) << name;
+  for (const Transformer& transformer : {CutGpt2(), CutQwen3()}) {
+    const Model model = CutModelOf(transformer, 4);
+    const TrainerOptions options = PartsOptionsOf(Precision::kFloat32, 0.0F);
+    for (const bool shards : {false, true}) {
+      const TestFolder folder;
+      const PartsCase on_four = {
+          .name = "four", .parts = 4, .replication = {shards ? 2 : 1, 2, shards}};
+      const auto saving = MakeTrainer(model, PlanOfParts(model, on_four), options);
+      TrainParts(*saving, 2);
+      ASSERT_OK_AND_ASSIGN(const std::string path, saving->Save(folder.path().string()));
+      const std::string expected = TrainParts(*saving, 2);
+      for (const PartsCase& parts : PartsCases()) {
+        SCOPED_TRACE(parts.name);
+        const auto resumed = MakeTrainer(model, PlanOfParts(model, parts), options);
+        ASSERT_OK(resumed->Restore(path));
+        EXPECT_EQ(TrainParts(*resumed, 2), expected);
+      }
+      // Another number of blocks reads it, too.
+      const Model whole = CutModelOf(transformer, 1);
+      const auto uncut = MakeTrainer(whole, PlanOfParts(whole, {.name = "whole"}), options);
+      ASSERT_OK(uncut->Restore(path));
+      const auto again =
+          MakeTrainer(model, PlanOfParts(model, {.name = "two", .parts = 2}), options);
+      ASSERT_OK(again->Restore(path));
+      for (const std::string& name : ParameterNamesOf(whole)) {
+        EXPECT_EQ(uncut->Parameter(name).value(), again->Parameter(name).value()) << name;
+      }
     }
   }
 }
 
 // Sources of values, such as folders of Hugging Face's, know nothing of blocks.
 TEST(TensorBlocks, TakeValuesInTheOrderOfTheWhole) {
-  const Model model = CutModelOf(CutLlama(), 4);
   const auto value_at = [](const std::string& name, int64_t i) {
     return static_cast<float>(name.size()) + 0.125F * static_cast<float>(i % 1021);
   };
-  for (const PartsCase& parts : PartsCases()) {
-    SCOPED_TRACE(parts.name);
-    const auto trainer =
-        MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 0.0F));
-    ASSERT_OK(
-        trainer->SetParameters([&](const ModelParameter& parameter, const kernels::Tensor& values) {
-          EXPECT_EQ(values.elements(), parameter.shape.elements());
-          for (int64_t i = 0; i < values.elements(); ++i) {
-            values.f32()[i] = value_at(parameter.name, i);
-          }
-          return absl::OkStatus();
-        }));
-    for (const std::string& name : ParameterNamesOf(model)) {
-      const std::vector<float> all = trainer->Parameter(name).value();
-      std::vector<float> expected;
-      for (int64_t i = 0; i < std::ssize(all); ++i) expected.push_back(value_at(name, i));
-      EXPECT_EQ(all, expected) << name;
-      std::reverse(expected.begin(), expected.end());
-      ASSERT_OK(trainer->SetParameter(name, expected));
-      EXPECT_EQ(trainer->Parameter(name).value(), expected) << name;
+  for (const Transformer& transformer : {CutLlama(), CutQwen3()}) {
+    const Model model = CutModelOf(transformer, 4);
+    for (const PartsCase& parts : PartsCases()) {
+      SCOPED_TRACE(parts.name);
+      const auto trainer =
+          MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 0.0F));
+      const auto set = [&](const ModelParameter& parameter, const kernels::Tensor& values) {
+        EXPECT_EQ(values.elements(), parameter.shape.elements());
+        for (int64_t i = 0; i < values.elements(); ++i) {
+          values.f32()[i] = value_at(parameter.name, i);
+        }
+        return absl::OkStatus();
+      };
+      ASSERT_OK(trainer->SetParameters(set));
+      for (const std::string& name : ParameterNamesOf(model)) {
+        const std::vector<float> all = trainer->Parameter(name).value();
+        std::vector<float> expected;
+        for (int64_t i = 0; i < std::ssize(all); ++i) expected.push_back(value_at(name, i));
+        EXPECT_EQ(all, expected) << name;
+        std::reverse(expected.begin(), expected.end());
+        ASSERT_OK(trainer->SetParameter(name, expected));
+        EXPECT_EQ(trainer->Parameter(name).value(), expected) << name;
+      }
     }
   }
 }
 
-// Also where the first layers are frozen, of which no gradients are exchanged.
+// Also where the first layers are frozen, of which no gradients are exchanged, and where some
+// parameters of a layer are.
 TEST(TensorBlocks, TakeAndSendWhatWasPredicted) {
   for (const PartsCase& parts : PartsCases()) {
-    for (const char* const frozen : {"", "layer [0-2]: *", "layer [0-5]: *"}) {
-      SCOPED_TRACE(absl::StrCat(parts.name, ", frozen: ", frozen));
-      Model model = CutModelOf(CutLlama(), 4);
-      if (*frozen != '\0') model.parameter_rules = {{.pattern = frozen, .is_frozen = true}};
-      const auto trainer =
-          MakeTrainer(model, PlanOfParts(model, parts), PartsOptionsOf(Precision::kFloat32, 1.0F));
-      TrainParts(*trainer, 2);
-      ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
-      EXPECT_EQ(std::ssize(devices), parts.parts * parts.stages * parts.replication.replicas);
-      for (const DeviceReport& device : devices) {
-        EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
-        EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
-        EXPECT_EQ(device.measured_sent.to_parts > 0, parts.parts > 1) << device.device;
+    for (const char* const frozen : {"", "layer [0-2]: *", "layer [0-5]: *", "*gamma", "*weight"}) {
+      for (const Transformer& transformer : {CutLlama(), CutQwen3()}) {
+        SCOPED_TRACE(absl::StrCat(parts.name, ", frozen: ", frozen));
+        Model model = CutModelOf(transformer, 4);
+        if (*frozen != '\0') model.parameter_rules = {{.pattern = frozen, .is_frozen = true}};
+        const auto trainer = MakeTrainer(model, PlanOfParts(model, parts),
+                                         PartsOptionsOf(Precision::kFloat32, 1.0F));
+        TrainParts(*trainer, 2);
+        ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+        EXPECT_EQ(std::ssize(devices), parts.parts * parts.stages * parts.replication.replicas);
+        for (const DeviceReport& device : devices) {
+          EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
+          EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
+          EXPECT_EQ(device.measured_sent.to_parts > 0, parts.parts > 1) << device.device;
+        }
       }
     }
   }
+}
+
+// The devices add up the gradients of what they all have within W, unless it is frozen.
+TEST(TensorBlocks, ExchangeTheGradientsOfGainsThatAreTrained) {
+  const auto exchange_of = [](const Transformer& transformer, const char* frozen) {
+    Model model = CutModelOf(transformer, 4);
+    if (*frozen != '\0') model.parameter_rules = {{.pattern = frozen, .is_frozen = true}};
+    return AnalyzeModel(model, {.micro_batch_rows = 2, .tensor_parts = 2})
+        .value()
+        .layers[1]
+        .weight_exchange;
+  };
+  // Two gains of 4 numbers take 64 bytes each, too few for a device to add up half of them.
+  EXPECT_EQ(exchange_of(CutQwen3(), ""), (partition::PartExchange{.bytes = 128, .rounds = 2}));
+  EXPECT_EQ(exchange_of(CutQwen3(), "layer [0-2]: *"), partition::PartExchange());
+  EXPECT_EQ(exchange_of(CutLlama(), ""), partition::PartExchange());
 }
 
 // All devices then have all of an embedding and a head.
@@ -315,6 +351,16 @@ TEST(TensorBlocks, RefuseBlocksOfDifferentSizes) {
                                      HasSubstr("the first block has no \"0.weight\" of [4, 12]")));
 }
 
+TEST(TensorBlocks, RefuseAdaptersOfWhatTheyShare) {
+  const LinearOptions adapted = {.outputs = 8, .adapters = {{.name = "a", .outputs = 8}}};
+  const std::vector<LayerFactory> block = {Linear(8), Linear(adapted), Linear(4)};
+  EXPECT_THAT(
+      AnalyzeModel(
+          {.input = Shape{4}, .layers = {TensorBlocks({block, block}, {1})}, .is_frozen = true},
+          {}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"1.a.lora_A\" cannot be cut")));
+}
+
 TEST(TensorBlocks, RefuseWhatCannotBeCut) {
   struct Refused {
     std::string model;
@@ -326,8 +372,13 @@ TEST(TensorBlocks, RefuseWhatCannotBeCut) {
            {ModelFileOf(CutLlama()), 8, "4 heads of keys and values cannot be cut into 8"},
            {ModelFileOf(CutGpt2()), 16, "8 heads cannot be cut into 16 equal blocks"},
            {ModelFileOf(CutGpt2()), 3, "is 3, expected a power of two"},
-           {ModelFileOf(CutNamed("llama:blocks=1,width=32,heads=4,kv_heads=4,qk_norm=1")), 2,
-            "norms of queries and keys"},
+           {"[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"attention\", heads = 4 }]\n", 2,
+            "attention can be cut into blocks between two linear layers alone"},
+           {"[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"linear\", outputs = 48 }, "
+            "{ type = \"head_norm\", heads = 8 }, "
+            "{ type = \"attention\", heads = 16, kv_heads = 4 }, "
+            "{ type = \"linear\", outputs = 8 }]\n",
+            2, "head_norm has other heads than attention"},
            {"[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = 8\n" + head, 2,
             "no layer can be cut into blocks"}}) {
     const std::string text = absl::StrCat(refused.model, "\n", TensorTableOf(refused.blocks));
