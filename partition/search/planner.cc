@@ -52,9 +52,11 @@ class OptionSearch {
         Try(order[i], order.size() - i);
       }
     }
-    if (!best_.has_value()) return NoPlan();
     ImproveBest();
-    if (request_.may_leave_devices && !request_.given.has_value()) LeaveDevices();
+    if (request_.may_leave_devices && !request_.given.has_value() && !order.empty()) {
+      LeaveDevices(best_.has_value() ? best_->option_index : order.front().index);
+    }
+    if (!best_.has_value()) return NoPlan();
     best_->lower_bound_ns = std::min(best_->objective_ns, bound_ns_);
     best_->considered = considered_;
     best_->simulated = simulated_;
@@ -113,7 +115,7 @@ class OptionSearch {
     if (!evaluation.ok()) {
       failures_.emplace_back(option.index, evaluation.status());
       // It was cut short, or perhaps there is a plan that was not found to fit.
-      if (!absl::IsInvalidArgument(evaluation.status())) Note(option.lower_bound_ns);
+      if (!absl::IsInvalidArgument(evaluation.status())) Note(BoundOf(option));
       is_cut_short_ |= !absl::IsInvalidArgument(evaluation.status()) &&
                        !absl::IsResourceExhausted(evaluation.status());
       return;
@@ -138,6 +140,11 @@ class OptionSearch {
     Compare(*evaluation);
   }
 
+  double BoundOf(const Bounded& option) const {
+    if (options_.size() > 1) return option.lower_bound_ns;
+    return JointLowerBoundNs(RequestFor(option.index), limits_).value_or(0);
+  }
+
   // Of several options only the best is improved, with the time that is left.
   void ImproveBest() {
     if (best_search_ == nullptr) return;
@@ -147,7 +154,6 @@ class OptionSearch {
     best_search_ = nullptr;
     if (!evaluation.ok()) return;
     best_->rounds = evaluation->rounds;
-    best_->start = evaluation->start;
     if (evaluation->objective_ns >= best_->objective_ns) return;
     evaluation->choice.option = best_->choice.option;
     evaluation->option_index = best_->option_index;
@@ -182,21 +188,54 @@ class OptionSearch {
     return kept;
   }
 
-  void LeaveDevices() {
-    struct Smaller {
-      PlannerRequest request;
-      double lower_bound_ns = 0;
-      std::vector<std::string> left_out;
-      bool has_start = false;  // tried whatever its bound
-    };
-    PlannerRequest whole = RequestFor(best_->option_index);
-    whole.boundaries = boundaries_[best_->option_index];
+  // A request for some of the devices.
+  struct Smaller {
+    size_t option_index = 0;
+    PlannerRequest request;
+    double lower_bound_ns = 0;
+    std::vector<std::string> left_out;
+    bool has_start = false;  // tried whatever its bound
+  };
+
+  // Where all devices have no plan, fewer may have one: fewer micro-batches are in flight.
+  void LeaveDevices(size_t option_index) {
+    std::vector<Smaller> smaller = SmallerRequests(option_index);
+    for (size_t i = 0; i < options_.size(); ++i) {
+      if (i == option_index || request_.starts.empty()) continue;
+      for (Smaller& one : SmallerRequests(i)) {
+        if (one.has_start) smaller.push_back(std::move(one));
+      }
+    }
+    std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
+      return std::make_pair(!a.has_start, a.lower_bound_ns) <
+             std::make_pair(!b.has_start, b.lower_bound_ns);
+    });
+    size_t left = std::min(smaller.size(), kMostSmaller);
+    for (const Smaller& one : smaller) {
+      if (left == 0) {
+        Note(one.lower_bound_ns);
+        continue;
+      }
+      const absl::StatusOr<double> bound_ns =
+          JointLowerBoundNs(one.request, limits_, WorthTryingNs());
+      if (!bound_ns.ok() || (!one.has_start && !IsWorthTrying(*bound_ns))) continue;
+      SearchLimits own = limits_;
+      own.deadline = WithShare(1.0 / static_cast<double>(left--));
+      TakeIfFaster(FindPlan(one.request, own), one);
+    }
+  }
+
+  // Those of an option that may be worth it.
+  std::vector<Smaller> SmallerRequests(size_t option_index) {
+    const PlannerRequest whole = RequestFor(option_index);
     std::vector<Smaller> smaller;
     double least_ns = bound_ns_;  // bounds above the least of all do not matter
     std::vector<std::vector<int>> choices = FewerDevices(whole.cluster);
     std::reverse(choices.begin(), choices.end());
     for (const std::vector<int>& kept : choices) {
-      Smaller one = {.request = whole, .left_out = LeftOut(whole.cluster, kept)};
+      Smaller one = {.option_index = option_index,
+                     .request = whole,
+                     .left_out = LeftOut(whole.cluster, kept)};
       one.request.cluster = whole.cluster.Keep(kept);
       one.has_start = absl::c_any_of(one.request.starts, [&](const Plan& start) {
         return EvaluateStart(start, one.request).ok();
@@ -207,43 +246,30 @@ class OptionSearch {
       least_ns = std::min(least_ns, one.lower_bound_ns);
       if (one.has_start || IsWorthTrying(one.lower_bound_ns)) smaller.push_back(std::move(one));
     }
-    std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
-      return std::make_pair(!a.has_start, a.lower_bound_ns) <
-             std::make_pair(!b.has_start, b.lower_bound_ns);
-    });
-    size_t left = std::min(smaller.size(), kMostSmaller);
-    for (Smaller& one : smaller) {
-      if (left == 0) {
-        Note(one.lower_bound_ns);
-        continue;
-      }
-      const absl::StatusOr<double> bound_ns =
-          JointLowerBoundNs(one.request, limits_, WorthTryingNs());
-      if (!bound_ns.ok() || (!one.has_start && !IsWorthTrying(*bound_ns))) continue;
-      SearchLimits own = limits_;
-      own.deadline = WithShare(1.0 / static_cast<double>(left--));
-      TakeIfFaster(FindPlan(one.request, own), one.lower_bound_ns, std::move(one.left_out));
-    }
+    return smaller;
   }
 
   bool IsWorthTrying(double lower_bound_ns) const { return lower_bound_ns < WorthTryingNs(); }
-  double WorthTryingNs() const { return (1 - kWorthLeaving) * best_->objective_ns; }
+  double WorthTryingNs() const {
+    if (!best_.has_value()) return std::numeric_limits<double>::infinity();
+    return (1 - kWorthLeaving) * best_->objective_ns;
+  }
 
-  void TakeIfFaster(absl::StatusOr<PlanEvaluation> evaluation, double lower_bound_ns,
-                    std::vector<std::string> left_out) {
-    if (!evaluation.ok()) return Note(lower_bound_ns);
+  void TakeIfFaster(absl::StatusOr<PlanEvaluation> evaluation, const Smaller& smaller) {
+    if (!evaluation.ok()) return Note(smaller.lower_bound_ns);
     Note(evaluation->lower_bound_ns);
     considered_ += evaluation->considered;
     simulated_ += evaluation->simulated;
     NoteStarts(evaluation->starts);
-    const double most_ns = evaluation->start.has_value() ? best_->objective_ns : WorthTryingNs();
-    if (evaluation->objective_ns >= most_ns) return;
-    evaluation->left_out = std::move(left_out);
-    evaluation->choice.option = best_->choice.option;
-    evaluation->option_index = best_->option_index;
-    evaluation->tensor_parts = best_->tensor_parts;
-    const PlanEvaluation all = std::exchange(*best_, *std::move(evaluation));
-    Compare(all);
+    const bool is_start = best_.has_value() && evaluation->start.has_value();
+    if (evaluation->objective_ns >= (is_start ? best_->objective_ns : WorthTryingNs())) return;
+    const ModelOption& option = options_[smaller.option_index];
+    evaluation->left_out = smaller.left_out;
+    evaluation->choice.option = option.name;
+    evaluation->option_index = smaller.option_index;
+    evaluation->tensor_parts = option.tensor_parts;
+    const std::optional<PlanEvaluation> all = std::exchange(best_, *std::move(evaluation));
+    if (all.has_value()) Compare(*all);
   }
 
   // Returns the names of the devices that are not kept.

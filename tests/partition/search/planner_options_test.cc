@@ -46,6 +46,31 @@ TransformerDescription OpenDescription() {
           .tensor_parallel = {1, 2}};
 }
 
+// The first layer keeps much of each micro-batch in flight: with four devices in a row too much.
+TEST(PlanOptions, LeaveDevicesOutWhereAllOfThemHaveNoPlan) {
+  PlannerRequest request;
+  SizedLayers layers = {.micro_batch_rows = 1};
+  for (int i = 0; i < 4; ++i) {
+    layers.layers.push_back({.name = absl::StrCat("l", i),
+                             .forward_ns = 1e6,
+                             .backward_input_ns = 2e6,
+                             .memory = {.stash_bytes = i == 0 ? 100 : 1}});
+  }
+  request.profile = {.sizes = {layers}};
+  request.cluster = UniformCluster(4, 250);
+  request.batch_rows = request.micro_batches.emplace(8);
+  request.schedule = "1f1b";
+  const ModelOption option = {.profile = request.profile, .cluster = request.cluster};
+  EXPECT_THAT(FindPlan(request, absl::MakeConstSpan(&option, 1)),
+              testing::StatusIs(absl::StatusCode::kResourceExhausted));
+  request.may_leave_devices = true;
+  const PlanEvaluation found = FindPlan(request, absl::MakeConstSpan(&option, 1)).value();
+  EXPECT_EQ(found.left_out.size(), 2u);
+  EXPECT_OK(CheckFits(found));
+  EXPECT_GT(found.lower_bound_ns, 0);
+  EXPECT_LE(found.lower_bound_ns, found.objective_ns);
+}
+
 // Returns the fastest plan that fits under 1F1B, over all options, sizes, cuts into as many stages
 // as devices, and sets of layers that repeat F.
 double FastestOfAll(const std::vector<ModelOption>& options, int64_t batch_rows) {
