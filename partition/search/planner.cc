@@ -53,7 +53,7 @@ class OptionSearch {
       }
     }
     ImproveBest();
-    if (request_.may_leave_devices && !request_.given.has_value() && !order.empty()) {
+    if (MayLeaveDevices() && !order.empty()) {
       LeaveDevices(best_.has_value() ? best_->option_index : order.front().index);
     }
     if (!best_.has_value()) return NoPlan();
@@ -67,6 +67,14 @@ class OptionSearch {
   }
 
  private:
+  // A request that makes no sense is refused, even if it did for fewer devices.
+  bool MayLeaveDevices() const {
+    if (!request_.may_leave_devices || request_.given.has_value()) return false;
+    return best_.has_value() || absl::c_none_of(failures_, [](const auto& failure) {
+             return absl::IsInvalidArgument(failure.second);
+           });
+  }
+
   PlannerRequest RequestFor(size_t index) const {
     PlannerRequest request = request_;
     request.profile = options_[index].profile;
@@ -233,9 +241,8 @@ class OptionSearch {
     std::vector<std::vector<int>> choices = FewerDevices(whole.cluster);
     std::reverse(choices.begin(), choices.end());
     for (const std::vector<int>& kept : choices) {
-      Smaller one = {.option_index = option_index,
-                     .request = whole,
-                     .left_out = LeftOut(whole.cluster, kept)};
+      Smaller one = {
+          .option_index = option_index, .request = whole, .left_out = LeftOut(whole.cluster, kept)};
       one.request.cluster = whole.cluster.Keep(kept);
       one.has_start = absl::c_any_of(one.request.starts, [&](const Plan& start) {
         return EvaluateStart(start, one.request).ok();

@@ -20,9 +20,11 @@ namespace {
 using schedule::Schedule;
 
 constexpr int kMostRounds = 8;
-// So many rounds in a row that gain less than this share are the last.
+// So many rounds in a row that gain less than this share are the last; but as long as a plan is
+// this far from its bound, a limited time is used.
 constexpr double kWorthAnother = 1e-4;
 constexpr int kIdleRounds = 2;
+constexpr double kWorthAllTime = 0.05;
 // From which scale on cuts for other requests are not only those that are found soon.
 constexpr size_t kWholeScale = 8;
 // Tighter ones first: what fits in them fits.
@@ -101,7 +103,9 @@ absl::StatusOr<int> Rounds::Run(bool searches_orders) {
     if (plans_.empty()) break;
     const double gain = had_plan ? 1 - plans_.best().found.objective_ns / before_ns : 1.0;
     idle = gain < kWorthAnother ? idle + 1 : 0;
-    if (idle == kIdleRounds) break;
+    const bool uses_all_time = plans_.budget().has_deadline() &&
+                               (1 - kWorthAllTime) * plans_.best().found.objective_ns > bound_ns_;
+    if (idle >= kIdleRounds && !uses_all_time) break;
   }
   return count;
 }

@@ -40,7 +40,8 @@ class Rounds {
 
   // Runs before all combinations have been considered: other schedules, and moves of boundaries.
   absl::Status Begin();
-  // Ends when the gap is below kSmallGap, a round gains nothing, or the budget is reached.
+  // Ends when the gap is below kSmallGap, rounds gain nothing and either the gap is below
+  // kWorthAllTime or there is no deadline, after kMostRounds, or when the budget is reached.
   // `searches_orders`: whether orders of our own are allowed. Returns the number of rounds.
   absl::StatusOr<int> Run(bool searches_orders);
 

@@ -23,17 +23,20 @@ class SearchBudget {
     if (limits_ == nullptr || !status_.ok()) return !status_.ok();
     if (limits_->is_cancelled != nullptr && limits_->is_cancelled()) {
       status_ = absl::CancelledError("the search was stopped");
-    } else if (limits_->deadline != absl::InfiniteFuture() &&
-               absl::Now() >= limits_->deadline - reserved_) {
+    } else if (has_deadline() && absl::Now() >= limits_->deadline - reserved_) {
       status_ = absl::DeadlineExceededError("the time of the search was over");
     }
     return !status_.ok();
   }
 
+  bool has_deadline() const {
+    return limits_ != nullptr && limits_->deadline != absl::InfiniteFuture();
+  }
+
   // Moves the deadline earlier until Release(), by a share of the time that is left now, which
   // remains for what follows. Without a deadline, does nothing.
   void Reserve(double share) {
-    if (limits_ == nullptr || limits_->deadline == absl::InfiniteFuture()) return;
+    if (!has_deadline()) return;
     reserved_ = share * std::max(limits_->deadline - absl::Now(), absl::ZeroDuration());
   }
   // Returns true if the earlier deadline was reached. That alone no longer counts.

@@ -139,6 +139,8 @@ class Fault:
             with open(f"{folder}/err{rank}", encoding="utf-8", errors="replace") as err:
                 text = err.read().strip()
             self.lines.append(text)
+            # Those that were there first may have said that they wait.
+            text = "\n".join(line for line in text.split("\n") if "waits for rank" not in line)
             status = processes[rank].returncode
             if status not in (74, 75):
                 self.problems.append(f"rank {rank} has the status {status}: {text}")

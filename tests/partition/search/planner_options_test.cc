@@ -54,10 +54,10 @@ TEST(PlanOptions, LeaveDevicesOutWhereAllOfThemHaveNoPlan) {
     layers.layers.push_back({.name = absl::StrCat("l", i),
                              .forward_ns = 1e6,
                              .backward_input_ns = 2e6,
-                             .memory = {.stash_bytes = i == 0 ? 100 : 1}});
+                             .memory = {.stash_bytes = i == 0 ? 100'000 : 1'000}});
   }
   request.profile = {.sizes = {layers}};
-  request.cluster = UniformCluster(4, 250);
+  request.cluster = UniformCluster(4, 250'000);
   request.batch_rows = request.micro_batches.emplace(8);
   request.schedule = "1f1b";
   const ModelOption option = {.profile = request.profile, .cluster = request.cluster};
