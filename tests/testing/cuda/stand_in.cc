@@ -110,7 +110,7 @@ StandInOptions OptionsOfEnvironment() {
 bool IsSimulated() { return true; }
 
 bool NothingIsLeft() {
-  const base::Deadline deadline = base::Deadline::After(absl::Minutes(1));
+  const base::Deadline deadline = base::Deadline::After(absl::Seconds(10));
   while (live().total() > 0 && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(1));
   return live().total() == 0;
 }

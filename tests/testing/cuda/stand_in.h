@@ -105,7 +105,7 @@ struct Live {
 Live live();
 
 // Returns whether no objects exist. Waits for those that end in the background, as a communicator
-// does that had no time left to be destroyed, for at most a minute.
+// does that had no time left to be destroyed, for at most ten seconds.
 bool NothingIsLeft();
 
 // Makes the current NCCL communicators of rank `rank` fail after `groups` more of their groups have
