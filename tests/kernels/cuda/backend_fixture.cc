@@ -19,7 +19,7 @@ namespace cuda = testing::cuda;
 
 void CudaBackendTest::SetUp() { StartMachine({}); }
 
-void CudaBackendTest::TearDown() { EXPECT_EQ(cuda::live().total(), 0) << "something was left"; }
+void CudaBackendTest::TearDown() { EXPECT_TRUE(cuda::NothingIsLeft()) << "something was left"; }
 
 void CudaBackendTest::StartMachine(const cuda::StandInOptions& options) { cuda::Reset(options); }
 
@@ -128,7 +128,7 @@ void ExpectEveryFailureIsClean(const cuda::StandInOptions& options, const Scenar
       EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(NameInErrors(failed)))
           << "call " << call << ": " << status;
     }
-    EXPECT_EQ(cuda::live().total(), 0) << "left by a failure of call " << call << ", " << failed;
+    EXPECT_TRUE(cuda::NothingIsLeft()) << "left by a failure of call " << call << ", " << failed;
   } while (!cuda::failed_call().empty() && !::testing::Test::HasFailure());
   EXPECT_GT(failures, 0) << "no call ever failed: this shows nothing";
 }
@@ -147,7 +147,7 @@ void ExpectEveryAsynchronousFailureIsClean(const cuda::StandInOptions& options,
       ended_well = scenario(world).ok();
     }
     if (!ended_well) ++failures;
-    EXPECT_EQ(cuda::live().total(), 0) << "left by a failure of operation " << operation;
+    EXPECT_TRUE(cuda::NothingIsLeft()) << "left by a failure of operation " << operation;
   }
   EXPECT_GT(failures, 0) << "no operation ever failed: this shows nothing";
 }

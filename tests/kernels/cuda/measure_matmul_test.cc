@@ -328,7 +328,7 @@ TEST_F(MeasureMatmul, LeavesNothingWhicheverCallFails) {
             << "after a failure of " << failed;
       }
     }
-    ASSERT_EQ(cuda::live().total(), 0) << "left by a failure of " << failed;
+    ASSERT_TRUE(cuda::NothingIsLeft()) << "left by a failure of " << failed;
   }
   EXPECT_GT(failures, 50);
   EXPECT_GT(passed_over, 10);

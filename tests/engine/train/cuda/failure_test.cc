@@ -47,7 +47,7 @@ class CudaFailure : public ::testing::TestWithParam<Exchange> {
  protected:
   void SetUp() override { cuda::Reset({}); }
   void TearDown() override {
-    EXPECT_EQ(cuda::live().total(), 0);
+    EXPECT_TRUE(cuda::NothingIsLeft());
     cuda::Reset({});
   }
 };
@@ -62,7 +62,7 @@ TEST_P(CudaFailure, OfAnyCallEndsInAStatusThatNamesIt) {
     cuda::FailCall(call);
     const absl::Status status = AnswerOf(CudaRun(GetParam())).status();
     const std::string failed = cuda::failed_call();
-    ASSERT_EQ(cuda::live().total(), 0) << "after call " << call << ", " << failed;
+    ASSERT_TRUE(cuda::NothingIsLeft()) << "after call " << call << ", " << failed;
     if (failed.empty()) break;
     ++failures;
     if (failed == "cudaGraphInstantiate") {  // then work is issued without a graph
@@ -90,7 +90,7 @@ TEST_P(CudaFailure, OfAnyOperationEndsInAStatusAndLeavesNothing) {
     cuda::FailOperation(operation);
     const absl::Status status = AnswerOf(CudaRun(GetParam())).status();
     ended_well = status.ok();
-    ASSERT_EQ(cuda::live().total(), 0) << "after operation " << operation;
+    ASSERT_TRUE(cuda::NothingIsLeft()) << "after operation " << operation;
     if (ended_well) break;
     ++failures;
   }

@@ -59,7 +59,7 @@ TinyRun RunOf(int ranks, Rendezvous* rendezvous, float clip_norm) {
 class CudaProcesses : public ::testing::Test {
  protected:
   void SetUp() override { testing::cuda::Reset({}); }
-  void TearDown() override { EXPECT_EQ(testing::cuda::live().total(), 0); }
+  void TearDown() override { EXPECT_TRUE(testing::cuda::NothingIsLeft()); }
 };
 
 void ExpectTheAnswerOfOneProcess(float clip_norm) {

@@ -94,7 +94,7 @@ std::vector<std::string> HashesWithALoss(const ReplicatedRun& run, int64_t opera
 class CudaRecovery : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { testing::cuda::Reset({}); }
-  void TearDown() override { EXPECT_EQ(testing::cuda::live().total(), 0); }
+  void TearDown() override { EXPECT_TRUE(testing::cuda::NothingIsLeft()); }
 };
 
 TEST_P(CudaRecovery, HasTheBitsOfARunThatWasLeftAloneWhereverOneIsLost) {

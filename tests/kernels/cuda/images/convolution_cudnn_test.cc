@@ -320,7 +320,7 @@ TEST_F(CudnnConvolutionTest, LeavesNothingWhicheverCallFails) {
                     HasSubstr(failed == "cudaLaunchKernelEx" ? "Launch" : failed));
       }
     }
-    ASSERT_EQ(cuda::live().total(), 0) << "left by a failure of " << failed;
+    ASSERT_TRUE(cuda::NothingIsLeft()) << "left by a failure of " << failed;
   }
   EXPECT_GT(failures, 50);
 }
