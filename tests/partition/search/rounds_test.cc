@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "partition/evaluate/evaluate_plan.h"
 #include "partition/plan/plan_evaluation.h"
@@ -170,6 +172,17 @@ TEST(Rounds, FindWithoutALimitOfMemoryWhatTheyFindWithOne) {
   for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 0;
   EXPECT_LE(StepNs(request, kMoreAsks), limited_ns);
   EXPECT_LE(limited_ns, 2'971e6);
+}
+
+TEST(Rounds, UseALimitedTimeWhereTheBoundIsFar) {
+  const PlannerRequest request = RequestFor("alexnet", Hosts(1, 4, 0, 24), "1f1b");
+  const PlanEvaluation unlimited = FindPlan(request, {.improves = true}).value();
+  EXPECT_GT(unlimited.gap(), 0.05);
+  EXPECT_FALSE(unlimited.rounds.are_cut_short);
+  const PlanEvaluation limited =
+      FindPlan(request, {.deadline = absl::Now() + absl::Hours(1), .improves = true}).value();
+  EXPECT_GT(limited.rounds.count, unlimited.rounds.count);
+  EXPECT_LE(limited.objective_ns, unlimited.objective_ns);
 }
 
 // However short the time, there is a plan if one that is found quickly fits.

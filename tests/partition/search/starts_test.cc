@@ -130,6 +130,17 @@ TEST(Starts, OfAModelThatIsRecomputedAreThoseThatRecomputeIt) {
   EXPECT_EQ(again.objective_ns, found.objective_ns);
 }
 
+// Stages may have been divided, so that sums over replicas begin sooner: their number says nothing.
+TEST(Starts, WithReplicasMayHaveAnyNumberOfStages) {
+  PlannerRequest request = RequestOf("vgg16", 4);
+  request.schedule = "interleaved";
+  request.replicas = 2;
+  request.chunks = 2;
+  const Plan plan = FindPlan(request).value().plan();
+  request.chunks = 1;
+  EXPECT_OK(EvaluateStart(plan, request));
+}
+
 struct Difference {
   std::string because;
   void (*change)(PlannerRequest& request, Plan& plan);
