@@ -85,8 +85,9 @@ TEST(Starts, TheBestThatFitsIsTaken) {
   EXPECT_EQ(free.runner_up, std::nullopt);
   // With too little memory for one, it is another.
   const auto peak_bytes = [&](const Plan& plan) {
+    const PlanEvaluation evaluation = EvaluateStart(plan, request).value();
     int64_t bytes = 0;
-    for (const RankReport& rank : EvaluateStart(plan, request)->compiled.ranks) {
+    for (const RankReport& rank : evaluation.compiled.ranks) {
       bytes = std::max(bytes, rank.peak_bytes());
     }
     return bytes;
