@@ -119,7 +119,6 @@ class OptionSearch {
     absl::StatusOr<std::unique_ptr<PlanSearch>> search =
         PlanSearch::Create(RequestFor(option.index), std::move(own));
     absl::StatusOr<PlanEvaluation> evaluation = search.ok() ? (*search)->Run() : search.status();
-    if (evaluation.ok()) NoteStarts(evaluation->starts);
     if (!evaluation.ok()) {
       failures_.emplace_back(option.index, evaluation.status());
       // It was cut short, or perhaps there is a plan that was not found to fit.
@@ -129,6 +128,7 @@ class OptionSearch {
       return;
     }
     Note(evaluation->lower_bound_ns);
+    NoteStarts(evaluation->starts);
     considered_ += evaluation->considered;
     simulated_ += evaluation->simulated;
     is_cut_short_ |= evaluation->is_cut_short;
@@ -233,7 +233,8 @@ class OptionSearch {
     }
   }
 
-  // Those of an option that may be worth it.
+  // Returns the requests for fewer devices that may have a faster plan of that option than the
+  // best.
   std::vector<Smaller> SmallerRequests(size_t option_index) {
     const PlannerRequest whole = RequestFor(option_index);
     std::vector<Smaller> smaller;
@@ -299,7 +300,8 @@ class OptionSearch {
     winner.runner_up_reason = WhyItLost(winner, loser);
   }
 
-  // What is no plan for one option, or for all devices, may be one for others.
+  // A start that one option or all devices refuse may be a plan for another option or fewer
+  // devices.
   void NoteStarts(const std::vector<absl::Status>& starts) {
     if (starts_.empty()) starts_ = starts;
     for (size_t i = 0; i < starts.size(); ++i) {

@@ -100,10 +100,10 @@ inline constexpr size_t kMostSmaller = 8;
 // remaining time; those that cannot beat the best plan so far are left out. If there are several,
 // the best is improved (SearchLimits::improves) afterwards.
 //
-// If devices may be left out, the best option is planned again on the first k devices, for each k,
-// and without the slowest devices: far fewer pay off than a bound admits, so at most kMostSmaller
-// of them are tried, those with the least bounds. PlanEvaluation::left_out says which devices were
-// left out.
+// If devices may be left out, the best option (the one with the least bound, if none has a plan) is
+// planned again on the first k devices, for each k, and without the slowest: far fewer pay off than
+// a bound admits, so at most kMostSmaller of them are tried, those with a start and with the least
+// bounds first. PlanEvaluation::left_out says which devices were left out.
 //
 // Pre-condition: there is an option. If none has a plan, returns the error of the first, or for
 // several options its kind with the first line of each.

@@ -103,8 +103,7 @@ absl::StatusOr<int> Rounds::Run(bool searches_orders) {
     if (plans_.empty()) break;
     const double gain = had_plan ? 1 - plans_.best().found.objective_ns / before_ns : 1.0;
     idle = gain < kWorthAnother ? idle + 1 : 0;
-    const bool uses_all_time = plans_.budget().has_deadline() &&
-                               (1 - kWorthAllTime) * plans_.best().found.objective_ns > bound_ns_;
+    const bool uses_all_time = plans_.budget().has_deadline() && !IsWithin(kWorthAllTime);
     if (idle >= kIdleRounds && !uses_all_time) break;
   }
   return count;
@@ -112,7 +111,11 @@ absl::StatusOr<int> Rounds::Run(bool searches_orders) {
 
 bool Rounds::IsOver() const {
   if (plans_.budget().IsReached()) return true;
-  return !plans_.empty() && (1 - kSmallGap) * plans_.best().found.objective_ns <= bound_ns_;
+  return !plans_.empty() && IsWithin(kSmallGap);
+}
+
+bool Rounds::IsWithin(double gap) const {
+  return (1 - gap) * plans_.best().found.objective_ns <= bound_ns_;
 }
 
 bool Rounds::IsNew(absl::string_view what, const Candidate& candidate, absl::string_view schedule,

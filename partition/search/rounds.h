@@ -50,6 +50,8 @@ class Rounds {
   bool IsNew(absl::string_view what, const Candidate& candidate, absl::string_view schedule,
              absl::Span<const int> first_layer = {});
   bool IsOver() const;
+  // Returns true if the best plan, which exists, is at most that far from its bound.
+  bool IsWithin(double gap) const;
   // Returns the best plan of each choice, the best of all first.
   std::vector<FoundPlan> BestOfChoices(size_t count) const;
   // Returns the candidates with the best plans; then those without any, the lowest bound first.

@@ -9,7 +9,7 @@
 
 namespace stagecoach::partition {
 
-// Returns how each plan for the request that has so many replicas is replicated.
+// Returns the replication that the request implies for that number of replicas.
 Replication ReplicationFor(const PlannerRequest& request, int replicas);
 
 // Evaluates one of the request's starts, or any other plan, as an answer to the request.

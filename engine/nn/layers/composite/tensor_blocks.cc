@@ -68,7 +68,7 @@ class TensorBlocksLayer final : public Layer {
       spec.forward_exchange = PartSums::OfSum(y, part_);
       spec.input_gradient_exchange = PartSums::OfSum(x, part_);
     }
-    // Nobody wants gradients of what is frozen.
+    // Frozen parameters have no gradients.
     if (shared_elements_ > 0 && !context.is_frozen) LayOutShared(static_cast<int>(own), spec);
     return spec;
   }
