@@ -26,6 +26,7 @@ namespace stagecoach::kernels {
 
 class Communicator;
 class Device;
+class HostCopies;
 class PeerCopy;
 class Ops;
 struct CommunicatorOptions;
@@ -304,6 +305,8 @@ class Device {
   // Creates objects that belong to the stream.
   virtual absl::StatusOr<std::unique_ptr<Recording>> CreateRecording() = 0;
   virtual absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) = 0;
+  // Creates copies between this device's memory and the host's (kernels/host_copies.h).
+  virtual absl::StatusOr<std::unique_ptr<HostCopies>> CreateHostCopies(int slots) = 0;
   // Creates a way for messages from `sender`, a device of the same backend and process (maybe this
   // one), to this device.
   virtual absl::StatusOr<std::unique_ptr<PeerCopy>> CreatePeerCopy(Device& sender) = 0;

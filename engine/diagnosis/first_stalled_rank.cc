@@ -136,6 +136,12 @@ std::string NameOfPass(const Action& action, bool names_stage) {
     case Op::kReceiveActivation:
     case Op::kReceiveGradient:
       return absl::StrCat("the receiving of the ", NameOfMessage(OtherEnd(action)));
+    case Op::kOffload:
+      return "the moving to the host of the stash" + what;
+    case Op::kRelease:
+      return "the release of the stash" + what;
+    case Op::kFetch:
+      return "the fetching from the host of the stash" + what;
     case Op::kReduceGradients:
       return "the sum of the gradients of its replicas";
     case Op::kStep:

@@ -193,6 +193,7 @@ absl::Status Executor::RunAction(const Run& run, int position) {
   const Instruction& instruction = program.instructions[index];
   schedule::TimedAction& timed = run.timed[index];
   if (schedule::IsTransfer(instruction.action.op)) timed.bytes = instruction.tensor.bytes();
+  for (size_t i = 0; i < instruction.num_copies; ++i) timed.bytes += instruction.copies[i].bytes;
   if (schedule::IsCompute(instruction.action.op)) {
     timed.bytes = run.bound.blocks.stash_bytes();
     timed.peak_stash_bytes = stash_bytes;
@@ -203,7 +204,9 @@ absl::Status Executor::RunAction(const Run& run, int position) {
 absl::Status Executor::Dispatch(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   const Op op = instruction.action.op;
-  if (run.search != nullptr && !schedule::IsCompute(op) && !schedule::IsTransfer(op)) {
+  const bool is_of_pass =
+      schedule::IsCompute(op) || schedule::IsTransfer(op) || schedule::MovesStash(op);
+  if (run.search != nullptr && !is_of_pass) {
     return instruction.works ? EndWork(run, position) : absl::OkStatus();
   }
   switch (op) {
@@ -217,6 +220,11 @@ absl::Status Executor::Dispatch(const Run& run, int position) {
     case Op::kReceiveActivation:
     case Op::kReceiveGradient:
       return Transfer(run, position);
+    case Op::kOffload:
+    case Op::kFetch:
+      return CopyStash(run, position);
+    case Op::kRelease:
+      return WaitForCopies(run, instruction.awaits);
     case Op::kUnshard:
     case Op::kReshard:
       break;  // never reached: schedule::FitToRun
@@ -243,10 +251,10 @@ absl::Status Executor::RunCompute(const Run& run, int position) {
     const int64_t operations = run.bound.operations[static_cast<size_t>(position)];
     if (operations > Instruction::kMostOperationsAhead) RETURN_IF_ERROR(CatchUp(position - 1));
   }
-  for (const int32_t block : instruction.stashes) {
-    if (block == Instruction::kNothing) break;
-    run.bound.blocks.Stash(block);
+  if (instruction.fetch != Instruction::kNothing) {
+    RETURN_IF_ERROR(WaitForCopies(run, instruction.fetch));
   }
+  CountStash(run, instruction);
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   stream.BeginRange(instruction.name.c_str());
   const absl::Status status = Launch(run, position);
@@ -353,6 +361,34 @@ absl::Status Executor::Transfer(const Run& run, int position) {
   if (instruction.action.overlaps_next) return absl::OkStatus();
   if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitFlushes(transport));
   return transport.Flush();
+}
+
+absl::Status Executor::CopyStash(const Run& run, int position) {
+  using Direction = kernels::HostCopies::Direction;
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  const bool leaves = instruction.action.op == Op::kOffload;
+  const auto copies = absl::MakeConstSpan(instruction.copies).first(instruction.num_copies);
+  CountStash(run, instruction);
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
+  for (const kernels::HostCopy& copy : copies) {
+    if (!leaves) break;
+    counters_.host_bytes =
+        std::max<int64_t>(counters_.host_bytes, copy.to + copy.bytes - host_memory_.data());
+  }
+  return host_copies_->Start(instruction.copy_slot,
+                             leaves ? Direction::kToHost : Direction::kFromHost, copies);
+}
+
+absl::Status Executor::WaitForCopies(const Run& run, int32_t position) {
+  return host_copies_->Await(
+      run.bound.program.instructions[static_cast<size_t>(position)].copy_slot);
+}
+
+void Executor::CountStash(const Run& run, const Instruction& instruction) {
+  for (const int32_t block : instruction.stashes) {
+    if (block == Instruction::kNothing) break;
+    run.bound.blocks.Stash(block);
+  }
 }
 
 // Orders subsequent work after a transfer that was posted in this run.

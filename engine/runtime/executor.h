@@ -27,6 +27,7 @@
 #include "engine/runtime/stage/stage.h"
 #include "engine/runtime/tied_gradients.h"
 #include "kernels/arena.h"
+#include "kernels/host_copies.h"
 #include "partition/plan/sent_bytes.h"
 #include "schedule/ir/schedule.h"
 #include "schedule/memory/memory_plan.h"
@@ -49,8 +50,9 @@ struct ExecutorCounters {
   int64_t peak_bytes = 0;       // largest extent of the arena in use
   int peak_stashed = 0;         // most micro-batches, counted per stage, between F and B at once
   partition::SentBytes sent;    // in the last training step
-  int64_t peak_stash_bytes =
-      0;  // most bytes stashed at once, as defined in schedule/memory/memory_plan.h
+  // Most bytes stashed at once, as defined in schedule/memory/memory_plan.h.
+  int64_t peak_stash_bytes = 0;
+  int64_t host_bytes = 0;  // largest extent of the host's memory in use by stashes
   // For compute actions on an accelerator (kernels::Recording): the number, over both schedules,
   // that are graphs; how often runs have issued one as a graph, and plainly; why the first plain
   // one was not issued as a graph.
@@ -212,6 +214,8 @@ class Executor {
 
   // Places the stages and binds the programs.
   absl::Status PlaceAll();
+  // Allocates the host memory of the plan, if stashes are moved there.
+  absl::Status PrepareHostMemory();
   // `resident`: the place of the tables of collectives and the area of REDUCEs.
   absl::Status PlaceCollectives(std::byte* resident);
   absl::Status CreateReduction(std::byte* received);
@@ -236,6 +240,9 @@ class Executor {
   kernels::Recording& RecordingOf(const Run& run, int position) const;
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
+  absl::Status CopyStash(const Run& run, int position);
+  // Counts what the action stashes from now on.
+  static void CountStash(const Run& run, const Instruction& instruction);
   absl::Status Reduce(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
   absl::Status SumTies(const Run& run, int position);
@@ -276,6 +283,8 @@ class Executor {
   absl::Status RecordOutputs(const Batch& padding);
   void CountGraphs();
   absl::Status WaitForTransfer(int32_t transfer);
+  // Orders subsequent work after the copies of an OFFLOAD or a FETCH of this run.
+  absl::Status WaitForCopies(const Run& run, int32_t position);
   absl::Status Mark(const Run& run, const Instruction& instruction, Moment moment) {
     if (moment == Moment::kStart) options_.recorder->Start();
     return run.is_measured ? timeline_->Mark(SlotOf(instruction, moment)) : absl::OkStatus();
@@ -306,6 +315,9 @@ class Executor {
   std::optional<SampleNumberTable> sample_numbers_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
   std::unique_ptr<kernels::Timeline> timeline_;
+  // What is moved to the host meanwhile, and how; empty and null if nothing is.
+  kernels::HostBuffer host_memory_;
+  std::unique_ptr<kernels::HostCopies> host_copies_;
   std::vector<std::unique_ptr<OptimizerShard>> shards_;  // by stage, if the optimizer is sharded
   std::unique_ptr<Reduction> reduction_;                 // if there are replicas
   std::optional<TiedGradients> ties_;                    // if layers share parameters

@@ -66,7 +66,7 @@ FlightAction RingActionOf(const Program& program, const Instruction& instruction
   FlightAction recorded = {.action = instruction.action, .peer = instruction.peer};
   if (schedule::IsCollective(op)) recorded.awaited = Awaited::kAll;
   if (op == Op::kStep && instruction.works && reduces) recorded.awaited = Awaited::kReplicas;
-  if (instruction.awaits == Instruction::kNothing) return recorded;
+  if (instruction.awaits == Instruction::kNothing || schedule::MovesStash(op)) return recorded;
   recorded.awaited = schedule::IsCompute(op) ? Awaited::kMessage : Awaited::kTaken;
   recorded.peer = program.instructions[static_cast<size_t>(instruction.awaits)].peer;
   return recorded;
@@ -128,6 +128,7 @@ absl::Status Executor::PlaceAll() {
     }
     stage_by_id[static_cast<size_t>(stage->options().id.value())] = stage.get();
   }
+  RETURN_IF_ERROR(PrepareHostMemory());
   size_t most_instructions = 0;
   int most_slots = 0;
   const auto bind = [&](const Work& work, std::unique_ptr<Bound>& bound) -> absl::Status {
@@ -136,6 +137,7 @@ absl::Status Executor::PlaceAll() {
                                   .memory = work.memory,
                                   .dynamic = dynamic,
                                   .workspace = workspace,
+                                  .host = host_memory_.data(),
                                   .stages = stage_by_id},
                                  dynamic_offset));
     most_instructions = std::max(most_instructions, bound->program.instructions.size());
@@ -145,6 +147,10 @@ absl::Status Executor::PlaceAll() {
   if (options_.training.schedule != nullptr) RETURN_IF_ERROR(bind(options_.training, training_));
   RETURN_IF_ERROR(bind(options_.evaluation, evaluation_));
   tickets_.resize(most_instructions);
+  if (training_ != nullptr && training_->program.num_copy_slots > 0) {
+    ASSIGN_OR_RETURN(host_copies_,
+                     options_.device->CreateHostCopies(training_->program.num_copy_slots));
+  }
   ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(most_slots));
   for (const std::unique_ptr<Stage>& stage : stages_) {
     if (stage->options().is_last) loss_stage_ = stage.get();
@@ -158,6 +164,15 @@ absl::Status Executor::PlaceAll() {
   RETURN_IF_ERROR(PlaceCollectives(resident));
   if (!options_.device->memory_is_host()) RETURN_IF_ERROR(WarmUp());
   counters_.peak_bytes = arena_.peak_bytes();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::PrepareHostMemory() {
+  const schedule::MemoryPlan& plan = options_.training.memory;
+  if (options_.training.schedule == nullptr || plan.host_bytes == 0) return absl::OkStatus();
+  absl::StatusOr<kernels::HostBuffer> memory = options_.device->AllocateHost(plan.host_bytes);
+  if (!memory.ok()) return base::Annotate(memory.status(), "host memory for stashes (--offload)");
+  host_memory_ = *std::move(memory);
   return absl::OkStatus();
 }
 

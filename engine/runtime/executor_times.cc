@@ -58,6 +58,9 @@ absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) cons
   } else if (schedule::IsTransfer(instruction.action.op)) {
     ASSIGN_OR_RETURN(start, at(Moment::kStart));
     ASSIGN_OR_RETURN(end, options_.transport->DeliveredAt(tickets_[index]));
+  } else if (schedule::IsHostCopy(instruction.action.op)) {
+    ASSIGN_OR_RETURN(start, at(Moment::kStart));
+    ASSIGN_OR_RETURN(end, host_copies_->DoneAt(instruction.copy_slot));
   } else if (instruction.action.op == Op::kReduceGradients) {
     ASSIGN_OR_RETURN(start, at(Moment::kStart));
     ASSIGN_OR_RETURN(end, reduction_->DoneAt(instruction.action.stage));

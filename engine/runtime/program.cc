@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace stagecoach::engine {
 namespace {
 
@@ -20,11 +22,17 @@ class Compiler {
         trains_(inputs.schedule.HasBackward()),
         block_index_(Cells(schedule::kNumBlockKinds), Instruction::kNothing),
         receives_(Cells(2), Instruction::kNothing),
+        offloads_(Cells(1), Instruction::kNothing),
+        fetches_(Cells(1), Instruction::kNothing),
         last_send_(2 * static_cast<size_t>(inputs.schedule.num_stages()), Instruction::kNothing) {
     for (size_t i = 0; i < in_.memory.blocks.size(); ++i) {
       const schedule::Block& block = in_.memory.blocks[i];
       block_index_[Cell(block.stage, static_cast<size_t>(block.kind), schedule::kNumBlockKinds,
                         block.micro_batch)] = static_cast<int32_t>(i);
+    }
+    for (size_t i = 0; i < in_.memory.host_blocks.size(); ++i) {
+      const schedule::Block& block = in_.memory.host_blocks[i];
+      host_index_.try_emplace({block.stage, block.micro_batch}, static_cast<int32_t>(i));
     }
   }
 
@@ -53,6 +61,13 @@ class Compiler {
       }
       if (schedule::IsCompute(action.op)) AddComputation(instruction);
       if (schedule::IsTransfer(action.op)) AddTransfer(instruction);
+      if (schedule::IsHostCopy(action.op)) {
+        instruction.copy_slot = program.num_copy_slots++;
+        AddHostCopy(instruction);
+      }
+      if (action.op == Op::kRelease) {
+        instruction.awaits = offloads_[Cell(action.stage, 0, 1, action.micro_batch)];
+      }
       ++position_;
     }
     for (const int32_t send : last_send_) {
@@ -108,8 +123,11 @@ class Compiler {
     };
     const int32_t input = InputOf(action);
     const int32_t output = own(BlockKind::kOutput);
-    const int32_t stash = own(BlockKind::kStash);
-    const int32_t weight_stash = own(BlockKind::kWeightStash);
+    const bool is_fetched =
+        fetches_[Cell(action.stage, 0, 1, action.micro_batch)] != Instruction::kNothing;
+    const int32_t stash = own(is_fetched ? BlockKind::kFetchedStash : BlockKind::kStash);
+    const int32_t weight_stash =
+        own(is_fetched ? BlockKind::kFetchedWeightStash : BlockKind::kWeightStash);
     const int32_t gradient_stash = own(BlockKind::kGradientStash);
     instruction.blocks = {.input = AddressOf(input),
                           .output = AddressOf(output),
@@ -125,6 +143,7 @@ class Compiler {
     if (action.op != Op::kBackwardWeight) {
       instruction.awaits =
           receives_[Cell(action.stage, action.op == Op::kForward ? 0 : 1, 2, action.micro_batch)];
+      instruction.fetch = fetches_[Cell(action.stage, 0, 1, action.micro_batch)];
     }
     if (!trains_) return;
     size_t count = 0;
@@ -174,12 +193,39 @@ class Compiler {
     }
   }
 
+  void AddHostCopy(Instruction& instruction) {
+    const Action& action = instruction.action;
+    const bool leaves = action.op == Op::kOffload;
+    (leaves ? offloads_ : fetches_)[Cell(action.stage, 0, 1, action.micro_batch)] = position_;
+    const auto found = host_index_.find({action.stage, action.micro_batch});
+    if (found == host_index_.end()) return;  // it keeps nothing
+    const std::vector<schedule::Block>& blocks = in_.memory.host_blocks;
+    for (auto i = static_cast<size_t>(found->second);
+         i < blocks.size() && blocks[i].stage == action.stage &&
+         blocks[i].micro_batch == action.micro_batch;
+         ++i) {
+      const bool is_stash = blocks[i].kind == BlockKind::kStash;
+      const BlockKind fetched =
+          is_stash ? BlockKind::kFetchedStash : BlockKind::kFetchedWeightStash;
+      const int32_t block =
+          FindBlock(leaves ? blocks[i].kind : fetched, action.stage, action.micro_batch);
+      std::byte* const here = AddressOf(block);
+      std::byte* const there = in_.host + blocks[i].offset;
+      if (!leaves) instruction.stashes.at(instruction.num_copies) = block;
+      instruction.copies.at(instruction.num_copies++) = {
+          .to = leaves ? there : here, .from = leaves ? here : there, .bytes = blocks[i].bytes};
+    }
+  }
+
   const ProgramInputs& in_;
   const bool trains_;
   int32_t position_ = 0;
   std::vector<int32_t> block_index_;  // index: stage, kind, micro-batch
-  std::vector<int32_t> receives_;   // positions; index: stage, activation or gradient, micro-batch
-  std::vector<int32_t> last_send_;  // positions; index: stage, activation or gradient
+  std::vector<int32_t> receives_;  // positions; index: stage, activation or gradient, micro-batch
+  std::vector<int32_t> offloads_, fetches_;  // positions so far; index: stage, micro-batch
+  std::vector<int32_t> last_send_;           // positions; index: stage, activation or gradient
+  // The first host block of a stash.
+  absl::flat_hash_map<std::pair<StageId, MicroBatch>, int32_t> host_index_;
 };
 
 }  // namespace

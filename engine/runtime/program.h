@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "engine/comm/transport.h"
 #include "engine/runtime/stage/stage.h"
+#include "kernels/host_copies.h"
 #include "kernels/tensor.h"
 #include "schedule/ir/schedule.h"
 #include "schedule/memory/memory_plan.h"
@@ -45,8 +46,9 @@ struct Instruction {
   StageBlocks blocks;
   bool completes_gradients = false;  // this is the last micro-batch's W or BW
   // The blocks (indices into the memory plan's) that count as stash from here on, followed by
-  // kNothing.
+  // kNothing. A FETCH has some as well.
   std::array<int32_t, 4> stashes = {kNothing, kNothing, kNothing, kNothing};
+  int32_t fetch = kNothing;  // position of the FETCH of what a backward pass reads
 
   // For a collective: the ranks of its group, in the schedule.
   absl::Span<const Rank> ranks;
@@ -56,8 +58,13 @@ struct Instruction {
   Tensor tensor;
   Rank peer;
 
-  // Position of the transfer that must be done before this can start: the receive of what a compute
-  // action reads, or the send before this one on the same lane.
+  // For an OFFLOAD or a FETCH: what it moves, of the first `num_copies`.
+  std::array<kernels::HostCopy, 2> copies;
+  size_t num_copies = 0;
+  int32_t copy_slot = kNothing;  // of kernels::HostCopies
+
+  // Position of the transfer or copy that must be done before this can start: the receive of what a
+  // compute action reads, the send before this one on the same lane, or the OFFLOAD of a RELEASE.
   int32_t awaits = kNothing;
 };
 
@@ -66,6 +73,7 @@ struct Program {
   std::vector<Instruction> instructions;  // index: position in the rank's list
   std::vector<int32_t> last_sends;        // positions of the sends that no instruction awaits
   int32_t num_slots = 0;                  // of the timeline
+  int32_t num_copy_slots = 0;
 };
 
 struct ProgramInputs {
@@ -74,6 +82,7 @@ struct ProgramInputs {
   const schedule::MemoryPlan& memory;  // of the rank under the schedule
   std::byte* dynamic = nullptr;        // where the plan's dynamic area starts
   std::byte* workspace = nullptr;
+  std::byte* host = nullptr;        // where the plan's host memory starts
   absl::Span<Stage* const> stages;  // index: stage; null if the stage is elsewhere
 };
 

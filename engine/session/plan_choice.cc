@@ -55,7 +55,8 @@ absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
       .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
       .chunks = options.chunks,
       .micro_batches = options.micro_batches.value_or(DefaultMicroBatches(blocks)),
-      .recompute = options.recompute};
+      .recompute = options.recompute,
+      .offload = options.offload.value_or(0.0)};
   plan.results = ResultsOf(options, plan.replication);
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given, schedule::ReadAskedSchedule(
@@ -130,6 +131,7 @@ absl::StatusOr<PreparedRun> UsePlan(const RunConfig& options, const Model& model
                         given.plan.num_layers, model.num_layers()));
   }
   given.recompute = options.recompute;
+  given.offload = options.offload;
   given.results = ResultsOf(options, given.plan.replication);
   given.transfers = TransfersOf({.ranks = given.plan.num_ranks(),
                                  .replication = given.plan.replication,
@@ -284,6 +286,7 @@ RunConfig InPlaceOf(const partition::Plan& plan, RunConfig options) {
   options.chunks = 0;
   options.replicas = plan.replicas();
   options.tensor_parts = plan.tensor_parts;
+  options.offload = options.offload.value_or(plan.offload);
   options.gradient_blocks = plan.replication.gradient_blocks;
   options.shards_optimizer = plan.replication.shards_optimizer;
   options.reduction = plan.replication.reduction;
@@ -365,7 +368,9 @@ absl::StatusOr<TensorChoice> ChosenTensorParts(const RunConfig& options) {
   return TensorChoice{file.plan.tensor_parts, SourceOfPlan(options)};
 }
 
-absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model) {
+namespace {
+
+absl::StatusOr<PreparedRun> ChooseAny(const RunConfig& given, ModelSource model) {
   ASSIGN_OR_RETURN(const RunConfig options, WithCluster(given));
   if (HasPlan(options)) return TakeGivenPlan(options, model);
   if (options.devices_left.has_value()) {
@@ -391,6 +396,29 @@ absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model
   plan.optimizer = planned.optimizer;
   LimitDevices(options, planned.model, plan);
   return CutModel(options, planned.model, plan);
+}
+
+// Checks what each device moves to the host against the limit of the run, if it has one.
+absl::Status CheckHostMemory(const RunConfig& options, const PreparedRun& run) {
+  if (options.host_memory_bytes == 0) return absl::OkStatus();
+  for (size_t rank = 0; rank < run.compiled.ranks.size(); ++rank) {
+    const int64_t bytes = run.compiled.ranks[rank].training.host_bytes;
+    if (bytes <= options.host_memory_bytes) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank, " moves up to ", base::FormatBytes(bytes),
+                     " of stashes to host memory, and --host-memory allows ",
+                     base::FormatBytes(options.host_memory_bytes),
+                     ": move a smaller share (--offload), or use smaller micro-batches"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedRun> ChoosePlan(const RunConfig& given, ModelSource model) {
+  ASSIGN_OR_RETURN(PreparedRun run, ChooseAny(given, model));
+  RETURN_IF_ERROR(CheckHostMemory(given, run));
+  return run;
 }
 
 absl::Status CheckPlanFlags(const RunConfig& given) {

@@ -104,6 +104,10 @@ struct RunConfig {
   std::optional<int> micro_batches;
   std::optional<int64_t> batch;  // samples of a step; unset: DefaultBatch
   Recompute recompute = Recompute::kPlanned;
+  // The share of stashes that are moved to the host's memory (partition::Plan::offload); unset:
+  // that of a given plan, or none.
+  std::optional<double> offload;
+  int64_t host_memory_bytes = 0;  // that each device may use for them; 0: no limit
   DeviceChoice device;
   std::optional<int> rank;  // the rank of this process; unset: it has all devices
   // Whether this process speaks for all.

@@ -86,10 +86,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const RunConfig& options,
 }
 
 int64_t HostBytesOf(const PreparedRun& run) {
-  if (run.device.kind != DeviceKind::kCpu) return 0;
   int64_t bytes = 0;
   for (const partition::RankReport& rank : run.compiled.ranks) {
-    bytes += run.plan().devices_of_rank() * rank.peak_bytes();
+    const int64_t own = run.device.kind == DeviceKind::kCpu ? rank.peak_bytes() : 0;
+    bytes += run.plan().devices_of_rank() * (own + rank.training.host_bytes);
   }
   return bytes;
 }
@@ -104,8 +104,10 @@ int64_t SavedBytesOf(const PreparedRun& run) {
 }
 
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use) {
-  if (run.device.kind != DeviceKind::kCpu) return absl::OkStatus();
   int64_t needed_bytes = HostBytesOf(run);
+  if (run.device.kind != DeviceKind::kCpu) {
+    return needed_bytes == 0 ? absl::OkStatus() : CheckHasMemory(needed_bytes);
+  }
   // Values that are kept are copies of all that the stages have.
   if (use.saves) needed_bytes += SavedBytesOf(run);
   if (use.keeps) needed_bytes += run.plan().devices_of_rank() * SavedBytesOf(run);

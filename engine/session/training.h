@@ -44,13 +44,12 @@ struct MemoryUse {
   bool keeps = false;        // the state is copied when another process is lost
   int64_t output_bytes = 0;  // gathered outputs of the last layer
 };
-// Returns the bytes of this machine's memory that the devices of a run take: none, if they are
-// GPUs.
+// Returns the bytes of this machine's memory that the devices of a run take: that of CPU devices,
+// and that of stashes that are moved to the host.
 int64_t HostBytesOf(const PreparedRun& run);
 // Returns the bytes of what a checkpoint keeps of all stages.
 int64_t SavedBytesOf(const PreparedRun& run);
-// Returns ResourceExhausted if the plan is for CPU devices and this machine has less memory than
-// they need.
+// Returns ResourceExhausted if this machine has less memory than the run takes of it.
 absl::Status CheckHasMemoryFor(const PreparedRun& run, const MemoryUse& use);
 // Returns an error of CheckGpusHaveRoom or CheckHasMemoryFor.
 absl::Status CheckHasRoom(const RunConfig& options, const PreparedRun& run, const MemoryUse& use);

@@ -201,8 +201,8 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
     layer.step_ns = static_cast<double>(times.step_ns);
     layer.spread = spreads[i];
   }
-  profile.overheads = {.message_ns = MessageNs(traces),
-                       .step_ns = Median(std::move(steps.beyond_ns))};
+  profile.overheads.message_ns = MessageNs(traces);
+  profile.overheads.step_ns = Median(std::move(steps.beyond_ns));
   return profile;
 }
 
@@ -240,6 +240,23 @@ absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas) {
     bytes += static_cast<double>(layer.memory.parameter_bytes);
   }
   return 2e9 * (replicas - 1) / replicas * bytes / ns;
+}
+
+absl::StatusOr<schedule::HostLink> MeasureHostLink(DeviceSpec device) {
+  device = device.Unlimited();
+  // Stashes of 4 MiB a layer, which no cache keeps until they are needed again.
+  constexpr int64_t kWidth = 256, kRows = 4096;
+  constexpr int kMicroBatches = 8;
+  ASSIGN_OR_RETURN(const Model model, DefaultNetwork(kWidth, kWidth, 3, kWidth));
+  ASSIGN_OR_RETURN(PreparedRun run, PrepareRun(model, {.schedule = "gpipe",
+                                                       .micro_batches = kMicroBatches,
+                                                       .micro_batch_rows = kRows,
+                                                       .device = device,
+                                                       .recompute = Recompute::kNone,
+                                                       .offload = 1.0}));
+  const std::vector<schedule::StageMemory> memory = run.compiled.memory_of_stages();
+  ASSIGN_OR_RETURN(const TracedSteps steps, TraceSteps(std::move(run), /*repeats=*/2));
+  return MeasureCosts(steps.traces, /*updates_in_backward=*/false, memory).host_link;
 }
 
 }  // namespace stagecoach::engine

@@ -57,6 +57,11 @@ absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::strin
 // second, as in partition::Cluster::within_host. Errors: those of Trainer::Create.
 absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas);
 
+// Trains a small network on one such device, without a memory budget and with nothing else to do,
+// all of whose stashes move to the host's memory, and returns the link to it as measured by
+// MeasureCosts. Errors: those of Trainer::Create.
+absl::StatusOr<schedule::HostLink> MeasureHostLink(DeviceSpec device);
+
 }  // namespace stagecoach::engine
 
 #endif  // STAGECOACH_ENGINE_TRAIN_MEASURED_PROFILE_H_

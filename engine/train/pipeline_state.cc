@@ -32,6 +32,7 @@ DeviceReport PipelineTrainer::ReportPlanned(int device) const {
   const partition::RankReport& predicted = run_.compiled.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
+          .predicted_host_bytes = predicted.training.host_bytes,
           .predicted_sent = partition::SentBytesOf(
               run_.compiled, run_.profile.layers, run_.profile.ties, group_->mesh().rank_of(device),
               group_->mesh().replica_of(device))};
@@ -45,6 +46,7 @@ void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
   report.accelerator = device.MeasureMemory().value_or(kernels::AcceleratorMemory());
   report.peak_stashed = counters.peak_stashed;
   report.measured_stash_bytes = counters.peak_stash_bytes;
+  report.measured_host_bytes = counters.host_bytes;
   report.measured_sent = counters.sent;
   report.graphs = counters.graphs;
   report.graph_issues = counters.graph_issues;

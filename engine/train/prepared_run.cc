@@ -82,6 +82,7 @@ absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& p
   request.shards_optimizer = options.replication.shards_optimizer;
   request.reduction = options.replication.reduction;
   request.may_recompute = options.recompute == Recompute::kPlanned;
+  request.offload = options.offload;
   if (options.chunks > 0) request.chunks = options.chunks;
   return FindPlan(request);
 }
@@ -103,6 +104,7 @@ absl::StatusOr<partition::CompiledPlan> PlanForSchedule(const ModelProfile& prof
                                    .schedule = MakerOf(options),
                                    .predicts = options.predicts,
                                    .micro_batch_rows = options.micro_batch_rows,
+                                   .offload = options.predicts ? 0.0 : options.offload,
                                    .collectives = profile.collectives});
 }
 
@@ -198,6 +200,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
   if (given.recompute != Recompute::kPlanned) {
     given.plan.recomputed = RecomputedLayers(profile, given.recompute);
   }
+  given.plan.offload = given.offload.value_or(given.plan.offload);
   const partition::EndMemory ends = profile.ends(given.plan.schedule.num_micro_batches);
   ASSIGN_OR_RETURN(partition::CompiledPlan plan,
                    CompilePlan(std::move(given.plan), profile.layers, ends, given.transfers,

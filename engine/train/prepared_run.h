@@ -57,6 +57,7 @@ struct GivenPlan {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how devices exchange tensors
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
   Recompute recompute = Recompute::kPlanned;
+  std::optional<double> offload = {};  // replaces the plan's
 };
 
 // Describes what to find a plan for.
@@ -81,6 +82,7 @@ struct PlanOptions {
   Exchange exchange = Exchange::kAuto;
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
   Recompute recompute = Recompute::kPlanned;
+  double offload = 0.0;  // Plan::offload; not for a plan that only predicts
 
   int all_devices() const { return devices * tensor_parts * replication.replicas; }
 };

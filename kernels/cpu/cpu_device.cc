@@ -18,6 +18,7 @@
 #include "kernels/cpu/compiled_operations.h"
 #include "kernels/cpu/runtime/cpu_stream.h"
 #include "kernels/cpu/runtime/library_primitive.h"
+#include "kernels/host_copies.h"
 #include "kernels/peer_copy.h"
 
 namespace stagecoach::kernels {
@@ -64,6 +65,29 @@ class CpuPeerCopy final : public PeerCopy {
   std::chrono::steady_clock::time_point done_at_;
 };
 
+class CpuHostCopies final : public HostCopies {
+ public:
+  CpuHostCopies(CpuStream& stream, int slots)
+      : stream_(stream), done_at_(static_cast<size_t>(slots)) {}
+
+  absl::Status Start(int slot, Direction /*direction*/,
+                     absl::Span<const HostCopy> copies) override {
+    for (const HostCopy& copy : copies) {
+      RETURN_IF_ERROR(stream_.Copy(copy.to, copy.from, copy.bytes));
+    }
+    done_at_[static_cast<size_t>(slot)] = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  }
+  absl::Status Await(int /*slot*/) override { return absl::OkStatus(); }
+  absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt(int slot) const override {
+    return done_at_[static_cast<size_t>(slot)];
+  }
+
+ private:
+  CpuStream& stream_;
+  std::vector<std::chrono::steady_clock::time_point> done_at_;
+};
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
@@ -79,6 +103,9 @@ class CpuDevice final : public Device {
   }
   absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) override {
     return std::make_unique<CpuTimeline>(slots);
+  }
+  absl::StatusOr<std::unique_ptr<HostCopies>> CreateHostCopies(int slots) override {
+    return std::make_unique<CpuHostCopies>(stream_, slots);
   }
   absl::StatusOr<std::unique_ptr<PeerCopy>> CreatePeerCopy(Device& /*sender*/) override {
     return std::make_unique<CpuPeerCopy>();

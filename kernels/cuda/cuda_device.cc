@@ -19,6 +19,7 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/runtime/backoff.h"
+#include "kernels/cuda/runtime/cuda_host_copies.h"
 #include "kernels/cuda/runtime/cuda_peer_copy.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -69,6 +70,9 @@ class CudaDevice final : public Device {
   }
   absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) override {
     return CudaTimeline::Create(*stream_, slots);
+  }
+  absl::StatusOr<std::unique_ptr<HostCopies>> CreateHostCopies(int slots) override {
+    return CudaHostCopies::Create(*stream_, slots);
   }
   absl::StatusOr<std::unique_ptr<PeerCopy>> CreatePeerCopy(Device& sender) override {
     STAGECOACH_CHECK(sender.kind() == DeviceKind::kCuda,

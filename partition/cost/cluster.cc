@@ -122,6 +122,7 @@ absl::Status CheckCluster(const Cluster& cluster) {
   }
   RETURN_IF_ERROR(base::Annotate(CheckLink(cluster.within_host), "the link within a host"));
   RETURN_IF_ERROR(base::Annotate(CheckLink(cluster.between_hosts), "the link between hosts"));
+  RETURN_IF_ERROR(base::Annotate(CheckLink(cluster.host_link.link), "the link to a host's memory"));
   return CheckExceptions(cluster);
 }
 

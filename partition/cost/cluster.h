@@ -39,6 +39,7 @@ struct Cluster {
   schedule::Link within_host;
   schedule::Link between_hosts;
   std::vector<ClusterLink> exceptions;
+  schedule::HostLink host_link;  // of each device, for stashes that are moved (Plan::offload)
   // True if a device computes while its messages are under way. If not, it sends and receives in
   // between, and the slowest stage is the one that takes longest for all three together.
   bool overlaps_messages = true;

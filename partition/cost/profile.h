@@ -11,6 +11,7 @@
 #include "partition/cost/layer_cost.h"
 #include "partition/cost/stage_memory.h"
 #include "partition/cost/tie.h"
+#include "schedule/simulate/costs.h"
 
 namespace stagecoach::partition {
 
@@ -45,6 +46,7 @@ struct Edge {
 struct Overheads {
   double message_ns = 0.0;  // from the arrival of a message until the rank that awaits it computes
   double step_ns = 0.0;     // of a step, before its first pass and after its last
+  schedule::HostLink host_link = {};  // of the device, for stashes that are moved to the host
 
   friend bool operator==(const Overheads&, const Overheads&) = default;
 };

@@ -112,9 +112,9 @@ absl::StatusOr<CutEvaluator> CutEvaluator::Create(Plan plan,
         absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages",
                         layers->num_layers(), num_stages, layers->num_layers()));
   }
-  ASSIGN_OR_RETURN(
-      LoweredSchedules lowered,
-      LowerSchedules(plan.schedule, plan.replication, cluster.transfers, layers->collectives));
+  ASSIGN_OR_RETURN(LoweredSchedules lowered,
+                   LowerSchedules(plan.schedule, plan.replication, cluster.transfers,
+                                  layers->collectives, plan.offload));
   const schedule::Sends sends =
       cluster.overlaps_messages ? schedule::SendsOf(cluster.transfers) : schedule::Sends::kBlocking;
   std::vector<DeviceGroup> devices = GroupsOf(cluster, plan.replicas());
@@ -127,6 +127,7 @@ absl::StatusOr<CutEvaluator> CutEvaluator::Create(Plan plan,
                      : SlowestBetween(pipeline.devices_of(from), pipeline.devices_of(to), cluster));
     }
   }
+  pipeline.host_link_ = cluster.host_link;
   const bool is_free = std::all_of(pipeline.links_.begin(), pipeline.links_.end(),
                                    [](const Link& link) { return link == Link(); });
   if (is_free) pipeline.links_.clear();
@@ -251,7 +252,15 @@ int64_t CutEvaluator::TiesNs(const Cut& cut) const {
 schedule::Costs CutEvaluator::CostsOf(const Cut& cut) const {
   schedule::Costs costs;
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
+  if (plan_.offload > 0 || plan_.schedule.IsLowered()) {
+    const std::vector<StageMemory> memory = Memories(cut);
+    for (size_t stage = 0; stage < memory.size(); ++stage) {
+      costs.stages[stage].host_copy_bytes =
+          memory[stage].stash_bytes + memory[stage].weight_stash_bytes;
+    }
+  }
   costs.links = links_;
+  costs.host_link = host_link_;
   costs.collectives.ties_ns = TiesNs(cut);
   costs.updates_in_backward = layers().updates_in_backward;
   return costs;

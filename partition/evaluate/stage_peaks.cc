@@ -39,6 +39,22 @@ int64_t ForwardBytes(const StageMemory& memory, int stashed, bool is_acting, boo
   return bytes;
 }
 
+// Returns by how much an action changes the number of micro-batches whose stash its stage has on
+// its device.
+int StashChange(schedule::Op op) {
+  switch (op) {
+    case schedule::Op::kForward:
+    case schedule::Op::kFetch:
+      return 1;
+    case schedule::Op::kBackwardInput:
+    case schedule::Op::kBackward:
+    case schedule::Op::kRelease:
+      return -1;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 std::vector<int> PeakStashes(const schedule::Schedule& training) {
@@ -47,14 +63,12 @@ std::vector<int> PeakStashes(const schedule::Schedule& training) {
   if (!training.HasBackward()) return peaks;
   for (const std::vector<schedule::Action>& list : training.actions) {
     for (const schedule::Action& action : list) {
-      if (!schedule::IsCompute(action.op)) continue;
+      const int change = StashChange(action.op);
+      if (change == 0) continue;
       const auto stage = static_cast<size_t>(action.stage.value());
-      if (action.op == schedule::Op::kForward) {
-        peaks[stage] = std::max(peaks[stage], ++stashed[stage]);
-      } else if (action.op == schedule::Op::kBackwardInput ||
-                 action.op == schedule::Op::kBackward) {
-        --stashed[stage];
-      }
+      stashed[stage] += change;
+      if (action.op != schedule::Op::kForward) continue;
+      peaks[stage] = std::max(peaks[stage], stashed[stage]);
     }
   }
   return peaks;
@@ -84,12 +98,11 @@ std::vector<StagePeaks::Moment> StagePeaks::FullestMoments(
                       [](int of_a, int of_b) { return of_a <= of_b; });
   };
   for (const schedule::Action& action : list) {
-    if (!schedule::IsCompute(action.op)) continue;
+    const int change = StashChange(action.op);
+    if (change == 0) continue;
     const auto place = std::find(stages.begin(), stages.end(), action.stage) - stages.begin();
-    int& count = now.in_flight[static_cast<size_t>(place)];
-    if (action.op == schedule::Op::kBackwardInput || action.op == schedule::Op::kBackward) --count;
+    now.in_flight[static_cast<size_t>(place)] += change;
     if (action.op != schedule::Op::kForward) continue;
-    ++count;
     now.acting = static_cast<int>(place);
     const auto covers = [&](const Moment& other) { return is_within(now, other); };
     if (std::any_of(fullest.begin(), fullest.end(), covers)) continue;
@@ -171,6 +184,7 @@ int64_t StagePeaks::LiveBytes(int stage, const StageMemory& memory) {
   // Index: BlockKind.
   const BlockCounts bytes = {
       AlignBlock(memory.input_bytes),          AlignBlock(memory.output_bytes),
+      AlignBlock(memory.stash_bytes),          AlignBlock(memory.weight_stash_bytes),
       AlignBlock(memory.stash_bytes),          AlignBlock(memory.weight_stash_bytes),
       AlignBlock(memory.gradient_stash_bytes), AlignBlock(memory.output_gradient_bytes),
       AlignBlock(memory.input_gradient_bytes)};

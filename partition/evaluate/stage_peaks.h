@@ -17,7 +17,8 @@
 
 namespace stagecoach::partition {
 
-// Returns, for each stage, the most micro-batches that it has between F and B at once.
+// Returns, for each stage, the most micro-batches that it has between F and B during an F, without
+// those that are on the host.
 std::vector<int> PeakStashes(const schedule::Schedule& training);
 
 // The peaks of the stages that a plan could have under one schedule. A search asks for many of
@@ -29,7 +30,7 @@ class StagePeaks {
 
   const std::shared_ptr<const LoweredSchedules>& lowered() const { return lowered_; }
   const StagePosition& position(int stage) const { return positions_[stage]; }
-  // Returns the most micro-batches that the stage has between F and B at once.
+  // Returns PeakStashes.
   int in_flight(int stage) const { return in_flight_[stage]; }
 
   // Returns the peak of the stage's rank (RankReport) if this were the only one of its stages, and
@@ -55,8 +56,8 @@ class StagePeaks {
   // A rank, and the memory of its stages.
   using Key = std::pair<int, std::vector<schedule::StageMemory>>;
 
-  // The micro-batches that a rank has between F and B while it performs a forward action; index:
-  // place in stages_of_.
+  // The micro-batches that a rank has between F and B, and not on the host, while it performs a
+  // forward action; index: place in stages_of_.
   struct Moment {
     int acting = 0;
     std::vector<int> in_flight;

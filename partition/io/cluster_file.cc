@@ -124,7 +124,10 @@ absl::StatusOr<schedule::Link> ReadLinkOf(ObjectReader& links, absl::string_view
 absl::Status ReadLinks(ObjectReader reader, Cluster& cluster) {
   ASSIGN_OR_RETURN(cluster.within_host, ReadLinkOf(reader, "within_host"));
   ASSIGN_OR_RETURN(cluster.between_hosts, ReadLinkOf(reader, "between_hosts"));
+  ASSIGN_OR_RETURN(cluster.host_link.link, ReadLinkOf(reader, "host_memory"));
   ASSIGN_OR_RETURN(cluster.overlaps_messages, reader.OptionalBool("overlaps_messages", true));
+  ASSIGN_OR_RETURN(const bool overlaps_copies, reader.OptionalBool("overlaps_host_copies", true));
+  cluster.host_link.occupies_rank = !overlaps_copies;
   return reader.Finish();
 }
 

@@ -24,7 +24,9 @@ namespace stagecoach::partition {
 //   [links]                    # all optional; without it links take no time
 //   within_host = {latency_us = 5, gigabytes_per_second = 300}
 //   between_hosts = {latency_us = 20, gigabytes_per_second = 25}
+//   host_memory = {latency_us = 10, gigabytes_per_second = 25}  # of each device to its host's
 //   overlaps_messages = true   # devices compute while messages are under way
+//   overlaps_host_copies = true  # and while they copy to and from their host's memory
 //
 //   [[link]]                   # exceptions, the same in both directions
 //   from = 0                   # devices by number, over all groups

@@ -273,6 +273,7 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   };
   RETURN_IF_ERROR(read_if_there("recomputed_layers", ReadRecomputed));
   RETURN_IF_ERROR(read_if_there("order", ReadOrder));
+  ASSIGN_OR_RETURN(plan.offload, reader.OptionalDouble("offload", 0.0, {.min = 0, .max = 1}));
   ASSIGN_OR_RETURN(const std::optional<ArrayReader> devices, reader.OptionalArray("devices"));
   if (devices.has_value()) RETURN_IF_ERROR(ReadDevices(*devices, file));
   RETURN_IF_ERROR(reader.Finish());
@@ -360,6 +361,9 @@ std::string ToPlanJson(const PlanFile& file) {
     absl::StrAppend(&text, ",\n  \"reduction_part_bytes\": ", part_bytes);
   }
   AppendList("recomputed_layers", plan.recomputed, text);
+  if (plan.offload > 0) {
+    absl::StrAppend(&text, ",\n  \"offload\": ", nlohmann::json(plan.offload).dump());
+  }
   AppendList("order", plan.order, text);
   if (!file.devices.empty()) {
     absl::StrAppend(&text, ",\n  \"devices\": [",

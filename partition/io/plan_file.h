@@ -32,9 +32,9 @@ namespace stagecoach::partition {
 // A generated schedule is its name and the number of stages per rank ("chunks"); for any other,
 // "schedule" is the object of schedule/io/schedule_file.h, and there is no "chunks". Optional are
 // "model", "parameter_bytes", "replicas" (1), "gradient_blocks" (as many as replicas),
-// "shard_optimizer" (false), "reduction" ("tree"), "recomputed_layers" and "order" (Plan), and
-// "devices": the names of the plan's devices, in their order, if the cluster has others as well.
-// "micro_batches" counts those of all replicas; the schedule is what each performs.
+// "shard_optimizer" (false), "reduction" ("tree"), "recomputed_layers", "offload" (0) and "order"
+// (Plan), and "devices": the names of the plan's devices, in their order, if the cluster has others
+// as well. "micro_batches" counts those of all replicas; the schedule is what each performs.
 struct PlanFile {
   std::string model;  // the model that the plan was made for, for people
   Plan plan;

@@ -218,7 +218,13 @@ absl::Status ReadOverheads(ObjectReader& reader, Overheads& overheads) {
                    reader.OptionalDouble("message_ms", 0.0, {.min = 0.0, .max = kMaxMs}));
   ASSIGN_OR_RETURN(const double step_ms,
                    reader.OptionalDouble("step_overhead_ms", 0.0, {.min = 0.0, .max = kMaxMs}));
-  overheads = {.message_ns = message_ms * 1e6, .step_ns = step_ms * 1e6};
+  ASSIGN_OR_RETURN(const double gigabytes, reader.OptionalDouble("host_copy_gigabytes_per_second",
+                                                                 0.0, {.min = 0.0, .max = 1e9}));
+  ASSIGN_OR_RETURN(const bool overlaps, reader.OptionalBool("overlaps_host_copies", true));
+  overheads = {
+      .message_ns = message_ms * 1e6,
+      .step_ns = step_ms * 1e6,
+      .host_link = {.link = {.bytes_per_second = 1e9 * gigabytes}, .occupies_rank = !overlaps}};
   return absl::OkStatus();
 }
 
@@ -275,6 +281,14 @@ std::string OverheadToJson(absl::string_view key, double ns) {
   return absl::StrCat(",\n  \"", key, "\": ", ordered_json(ms).dump());
 }
 
+// Returns the lines of the link to the host's memory, in MB per second; "" if it is unknown.
+std::string HostLinkToJson(const schedule::HostLink& host) {
+  const double gigabytes = std::round(host.link.bytes_per_second / 1e6) / 1e3;
+  if (gigabytes == 0) return "";
+  return absl::StrCat(",\n  \"host_copy_gigabytes_per_second\": ", ordered_json(gigabytes).dump(),
+                      host.occupies_rank ? ",\n  \"overlaps_host_copies\": false" : "");
+}
+
 // Replaces invalid UTF-8, since printing such a string would throw.
 std::string Dump(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -316,16 +330,16 @@ std::string ToProfileJson(const Profile& profile) {
   add_feed("bytes_per_micro_batch", feed);
   add_feed("stage_bytes_per_micro_batch", stages);
   const int64_t norm_bytes = profile.collectives.norm_bytes;
-  std::string text =
-      absl::StrCat("{\n  \"format\": \"", kProfileFormat, "\",\n  \"version\": ", kProfileVersion,
-                   ",\n  \"model\": ", Dump(profile.model),
-                   ",\n  \"updates_in_backward\": ", profile.updates_in_backward ? "true" : "false",
-                   norm_bytes == 0 ? "" : absl::StrCat(",\n  \"norm_bytes\": ", norm_bytes),
-                   OverheadToJson("message_ms", profile.overheads.message_ns),
-                   OverheadToJson("step_overhead_ms", profile.overheads.step_ns),
-                   ",\n  \"micro_batch_rows\": ", Dump(rows),
-                   feed_object.empty() ? "" : absl::StrCat(",\n  \"feed\": ", Dump(feed_object)),
-                   ",\n  \"loss\": ", Dump(loss), ",\n  \"layers\": [");
+  std::string text = absl::StrCat(
+      "{\n  \"format\": \"", kProfileFormat, "\",\n  \"version\": ", kProfileVersion,
+      ",\n  \"model\": ", Dump(profile.model),
+      ",\n  \"updates_in_backward\": ", profile.updates_in_backward ? "true" : "false",
+      norm_bytes == 0 ? "" : absl::StrCat(",\n  \"norm_bytes\": ", norm_bytes),
+      OverheadToJson("message_ms", profile.overheads.message_ns),
+      OverheadToJson("step_overhead_ms", profile.overheads.step_ns),
+      HostLinkToJson(profile.overheads.host_link), ",\n  \"micro_batch_rows\": ", Dump(rows),
+      feed_object.empty() ? "" : absl::StrCat(",\n  \"feed\": ", Dump(feed_object)),
+      ",\n  \"loss\": ", Dump(loss), ",\n  \"layers\": [");
   std::vector<std::vector<std::string>> after(static_cast<size_t>(profile.num_layers()));
   for (const Edge& edge : profile.edges) {
     after[static_cast<size_t>(edge.consumer)].push_back(

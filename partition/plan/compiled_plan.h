@@ -64,6 +64,9 @@ absl::StatusOr<CompiledPlan> CompileLowered(Plan plan,
 // state of its stages.
 int64_t BufferBytes(const CompiledPlan& plan, schedule::Rank rank);
 
+// Returns the most host memory that a device needs for the stashes that it moves there.
+int64_t MostHostBytes(const CompiledPlan& plan);
+
 // Returns a table of 80 columns, unless its numbers need more. A row for each stage, grouped by
 // device: device, stage, layers, share of the time, and bytes of weights, gradients and optimizer
 // state. The device's first row has what its stages share: stash (peak), buffers (BufferBytes),

@@ -68,6 +68,18 @@ absl::Status CheckRecomputed(const Plan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOffload(const Plan& plan) {
+  if (!(plan.offload >= 0.0 && plan.offload <= 1.0)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%g of the plan's stashes are moved to the host: expected 0 to 1", plan.offload));
+  }
+  if (plan.offload == 0.0 || plan.trains()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the plan moves stashes to the host, but its schedule %s has no backward pass that would "
+      "need them",
+      plan.schedule.name));
+}
+
 absl::Status CheckOrder(const Plan& plan) {
   if (plan.order.empty()) return absl::OkStatus();
   std::vector<bool> seen(static_cast<size_t>(plan.num_layers));
@@ -85,7 +97,8 @@ absl::Status CheckOrder(const Plan& plan) {
 }
 
 schedule::LoweringOptions OptionsFor(const Replication& replication, schedule::Transfers transfers,
-                                     const schedule::CollectiveMemory& collectives) {
+                                     const schedule::CollectiveMemory& collectives,
+                                     double offload) {
   const schedule::ResultsPlace results =
       collectives.result_bytes == 0      ? schedule::ResultsPlace::kNowhere
       : collectives.results_before_steps ? schedule::ResultsPlace::kBeforeSteps
@@ -94,6 +107,7 @@ schedule::LoweringOptions OptionsFor(const Replication& replication, schedule::T
           .sum_ties = collectives.ties > 0,
           .exchange_norms = collectives.norm_bytes > 0,
           .results = results,
+          .offload = offload,
           .transfers = transfers};
 }
 
@@ -160,6 +174,7 @@ absl::Status CheckPlan(const Plan& plan) {
         absl::StrFormat("%d tensor parts: expected a power of two", plan.tensor_parts));
   }
   RETURN_IF_ERROR(CheckRecomputed(plan));
+  RETURN_IF_ERROR(CheckOffload(plan));
   return CheckOrder(plan);
 }
 
@@ -178,12 +193,14 @@ absl::Status CheckPerformable(const Plan& plan) {
 absl::StatusOr<LoweredSchedules> LowerSchedules(const Schedule& schedule,
                                                 const Replication& replication,
                                                 schedule::Transfers transfers,
-                                                const schedule::CollectiveMemory& collectives) {
+                                                const schedule::CollectiveMemory& collectives,
+                                                double offload) {
   RETURN_IF_ERROR(CheckRanks(schedule));
   LoweredSchedules lowered = {
       .transfers = transfers, .collectives = collectives, .replication = replication};
   lowered.collectives.replicas = replication.replicas;
-  const schedule::LoweringOptions options = OptionsFor(replication, transfers, collectives);
+  const schedule::LoweringOptions options =
+      OptionsFor(replication, transfers, collectives, offload);
   if (!schedule.HasBackward()) {
     ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, options));
     lowered.evaluation = lowered.training;
@@ -204,7 +221,7 @@ absl::StatusOr<LoweredSchedules> LowerSchedules(const Schedule& schedule,
 absl::StatusOr<LoweredSchedules> LowerPlan(const Plan& plan, schedule::Transfers transfers,
                                            const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerSchedules(plan.schedule, plan.replication, transfers, collectives);
+  return LowerSchedules(plan.schedule, plan.replication, transfers, collectives, plan.offload);
 }
 
 }  // namespace stagecoach::partition

@@ -28,6 +28,9 @@ struct Plan {
   Replication replication = {};
   int tensor_parts = 1;              // a power of two
   std::vector<int> recomputed = {};  // layers that repeat F within B; ascending
+  // The share of the stashes that are moved to the host's memory while they are not needed
+  // (schedule::LoweringOptions): 0 to 1. For a schedule that moves some itself: 0.
+  double offload = 0.0;
   // The order of the layers that is cut, if the profile is a graph; empty: as they are.
   std::vector<int> order = {};
 
@@ -55,8 +58,8 @@ struct Plan {
 // Returns InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers,
 // the counts are positive, the schedule has that many stages, at least one on every rank, the
 // replicas can divide the micro-batches (CheckReplication), the tensor parts are a power of two,
-// recomputed layers and order refer to
-// that many layers, and none is recomputed without a backward pass.
+// recomputed layers and order refer to that many layers, none is recomputed and nothing moved to
+// the host without a backward pass, and `offload` is in its range.
 absl::Status CheckPlan(const Plan& plan);
 
 // Returns InvalidArgument if the schedule has no backward actions.
@@ -78,11 +81,13 @@ struct LoweredSchedules {
 absl::StatusOr<LoweredSchedules> LowerPlan(
     const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate,
     const schedule::CollectiveMemory& collectives = {});
-// Does what LowerPlan does for every plan with that schedule and those replicas, whatever its cut.
+// Does what LowerPlan does for every plan with that schedule, those replicas and that share of
+// stashes moved to the host, whatever its cut.
 absl::StatusOr<LoweredSchedules> LowerSchedules(const schedule::Schedule& schedule,
                                                 const Replication& replication,
                                                 schedule::Transfers transfers,
-                                                const schedule::CollectiveMemory& collectives);
+                                                const schedule::CollectiveMemory& collectives,
+                                                double offload = 0.0);
 // Returns OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
 absl::Status CheckPerformable(const Plan& plan);
 

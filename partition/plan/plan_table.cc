@@ -1,5 +1,6 @@
 // The table of partition/plan/compiled_plan.h.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,12 @@ int64_t NamedResidentBytes(const CompiledPlan& plan, const RankReport& rank) {
 int64_t BufferBytes(const CompiledPlan& plan, Rank rank) {
   const RankReport& own = plan.of(rank);
   return own.peak_bytes() - own.training.peak_stash_bytes - NamedResidentBytes(plan, own);
+}
+
+int64_t MostHostBytes(const CompiledPlan& plan) {
+  int64_t most = 0;
+  for (const RankReport& rank : plan.ranks) most = std::max(most, rank.training.host_bytes);
+  return most;
 }
 
 std::string PlanTable(const CompiledPlan& plan) {

@@ -104,6 +104,8 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
       {"micro_batch_rows", evaluation.plan().micro_batch_rows},
       {"tensor_parallel", evaluation.tensor_parts},
       {"recomputed_layers", evaluation.plan().recomputed},
+      {"offload", evaluation.plan().offload},
+      {"host_bytes", MostHostBytes(evaluation.compiled)},
       {"transfers",
        evaluation.cluster.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate"},
       {"runner_up", RunnerUpJson(evaluation)},

@@ -216,6 +216,7 @@ std::string Why(const PlanEvaluation& evaluation) {
         absl::StrCat(Counted(static_cast<int64_t>(plan.recomputed.size()), "layer", "layers"),
                      " of ", plan.num_layers, ": ", Ranges(plan.recomputed)));
   }
+  if (MostHostBytes(evaluation.compiled) > 0) add("offloaded", Offloads(evaluation));
   if (!evaluation.left_out.empty()) add("left out", Text(LeftOut(evaluation)));
   if (evaluation.considered > 0) add("planned in", Effort(evaluation));
   if (facts.empty()) return "";

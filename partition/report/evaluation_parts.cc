@@ -108,6 +108,17 @@ std::string RunnerUp(const PlanEvaluation& evaluation) {
                       base::FormatChange(more), ")");
 }
 
+std::string Offloads(const PlanEvaluation& evaluation) {
+  const double share = evaluation.plan().offload;
+  const std::string which = share == 1.0 ? "all stashes"
+                            : share > 0
+                                ? absl::StrCat(base::FormatPercent(share), " of the stashes")
+                                : "the stashes";
+  return absl::StrCat(which, share > 0 ? " that are kept long enough" : " that the schedule says",
+                      ", ", base::FormatBytes(MostHostBytes(evaluation.compiled)),
+                      " of host memory at most per device");
+}
+
 std::string LeftOut(const PlanEvaluation& evaluation) {
   const std::vector<std::string>& names = evaluation.left_out;
   if (names.empty()) return "";

@@ -52,6 +52,10 @@ std::string GroupedTransfers(const PlanEvaluation& evaluation);
 // Returns "zb-h1, ...: 65.4 ms (+6.1 %)", compared to the objective of the evaluation.
 std::string RunnerUp(const PlanEvaluation& evaluation);
 
+// Returns "40 % of the stashes that are kept long enough, 1.2 GB of host memory at most per
+// device".
+std::string Offloads(const PlanEvaluation& evaluation);
+
 // Returns "gpu2, gpu3: it is faster without them"; "" if all devices are used.
 std::string LeftOut(const PlanEvaluation& evaluation);
 

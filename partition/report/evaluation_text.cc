@@ -157,6 +157,7 @@ std::string ToText(const PlanEvaluation& evaluation) {
     AppendLabeled("recomputes", absl::StrCat("layers ", Ranges(evaluation.plan().recomputed)),
                   page);
   }
+  if (MostHostBytes(evaluation.compiled) > 0) AppendLabeled("offloads", Offloads(evaluation), page);
   absl::StrAppend(&page, "\n", StageTable(evaluation), "\n", MemoryTable(evaluation));
   std::string why;
   AppendWhy(evaluation, why);

@@ -60,7 +60,8 @@ absl::StatusOr<CutEvaluator> EvaluatorOver(const BalanceRequest& request, const 
       CheckReplication(replication, int64_t{schedule.num_micro_batches} * replication.replicas));
   return CutEvaluator::Create({.micro_batch_rows = request.micro_batch_rows,
                                .schedule = schedule,
-                               .replication = replication},
+                               .replication = replication,
+                               .offload = request.offload},
                               layers, cluster);
 }
 

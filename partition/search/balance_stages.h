@@ -36,6 +36,7 @@ struct BalanceRequest {
   // The schedule has only F, and stages are balanced by its time. Otherwise it must train.
   bool predicts = false;
   int64_t micro_batch_rows = 1;
+  double offload = 0.0;                         // Plan::offload
   schedule::CollectiveMemory collectives = {};  // as in LowerPlan
 
   int devices() const { return cluster.size() / replication.replicas; }  // of each replica

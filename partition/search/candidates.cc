@@ -15,6 +15,7 @@
 #include "partition/plan/plan_evaluation.h"
 #include "partition/search/starts.h"
 #include "schedule/generators/generators.h"
+#include "schedule/transforms/lowering.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -287,7 +288,8 @@ absl::StatusOr<CutEvaluator> CandidateSpace::EvaluatorOf(const Candidate& candid
                                                          const Relaxation& relaxation) {
   Plan plan = {.micro_batch_rows = candidate.micro_batch_rows,
                .schedule = schedule,
-               .replication = candidate.replication};
+               .replication = candidate.replication,
+               .offload = request_.offload};
   ASSIGN_OR_RETURN(plan.order, OrderOf(candidate));
   ASSIGN_OR_RETURN(std::shared_ptr<const LayerTable> layers, LayersOf(candidate));
   if (relaxation == Relaxation()) {
@@ -362,6 +364,12 @@ absl::StatusOr<double> CandidateSpace::WorkBoundNs(const Candidate& candidate, b
   return bound_ns;
 }
 
+std::vector<int> CandidateSpace::InFlight(const Schedule& schedule) const {
+  if (request_.offload == 0.0) return PeakStashes(schedule);
+  const absl::StatusOr<Schedule> lowered = schedule::Lower(schedule, {.offload = request_.offload});
+  return PeakStashes(lowered.ok() ? *lowered : schedule);
+}
+
 double CandidateSpace::StepBoundNs(const Candidate& candidate, const Schedule* schedule,
                                    bool is_fused, double at_least_ns) {
   const bool is_in_order = IsInOrder(candidate);
@@ -394,7 +402,7 @@ double CandidateSpace::StepBoundNs(const Candidate& candidate, const Schedule* s
   };
   for (size_t rank = 0; rank + 1 < ranks.size(); ++rank) add_link(ranks[rank], ranks[rank + 1]);
   if (!is_in_order && ranks.size() > 1) add_link(ranks.back(), ranks.front());
-  if (schedule != nullptr) problem.in_flight = PeakStashes(*schedule);
+  if (schedule != nullptr) problem.in_flight = InFlight(*schedule);
   for (const DeviceGroup& rank : ranks) {
     problem.memory_bytes.push_back(static_cast<double>(rank.memory_bytes));
   }

@@ -102,6 +102,8 @@ class CandidateSpace {
   absl::Status Enumerate();
   // Returns the part of the bound that ignores messages and memory, before rounding.
   absl::StatusOr<double> WorkBoundNs(const Candidate& candidate, bool is_fused);
+  // Returns PeakStashes under the schedule, as it is performed.
+  std::vector<int> InFlight(const schedule::Schedule& schedule) const;
   // Returns the other part, if that is above `at_least_ns`. The same for any number of stages per
   // rank above 1, unless there is a schedule.
   double StepBoundNs(const Candidate& candidate, const schedule::Schedule* schedule, bool is_fused,

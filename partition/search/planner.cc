@@ -80,6 +80,7 @@ class OptionSearch {
     request.profile = options_[index].profile;
     request.cluster = options_[index].cluster;
     request.boundaries = boundaries_[index];
+    request.offload = options_[index].offload.value_or(request_.offload);
     for (Plan& start : request.starts) {
       // To the request, those that share layers are one device.
       if (start.tensor_parts == options_[index].tensor_parts) start.tensor_parts = 1;

@@ -49,6 +49,12 @@ absl::Status CheckRecomputation(const Plan& plan, const PlannerRequest& request)
   return absl::InvalidArgumentError("it recomputes layers");
 }
 
+absl::Status CheckOffload(const Plan& plan, const PlannerRequest& request) {
+  if (plan.offload == request.offload) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "it moves ", plan.offload, " of the stashes to the host, not ", request.offload));
+}
+
 }  // namespace
 
 Replication ReplicationFor(const PlannerRequest& request, int replicas) {
@@ -79,6 +85,7 @@ absl::StatusOr<PlanEvaluation> EvaluateStart(const Plan& plan, const PlannerRequ
   RETURN_IF_ERROR(CheckSchedule(plan, request));
   RETURN_IF_ERROR(CheckReplicas(plan, request));
   RETURN_IF_ERROR(CheckRecomputation(plan, request));
+  RETURN_IF_ERROR(CheckOffload(plan, request));
   ASSIGN_OR_RETURN(PlanEvaluation evaluation,
                    EvaluatePlan(plan, request.profile, request.cluster, request.objective));
   RETURN_IF_ERROR(CheckFits(evaluation));

@@ -375,7 +375,7 @@ std::string ToScheduleCsv(const Schedule& schedule) {
   for (const std::vector<Action>& list : schedule.actions) {
     Row row;
     for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].op == Op::kStep || IsCollective(list[i].op)) continue;
+      if (list[i].op == Op::kStep || IsCollective(list[i].op) || MovesStash(list[i].op)) continue;
       if (IsCompute(list[i].op) && list[i].overlaps_next) {
         STAGECOACH_CHECK(i + 1 < list.size(), ToString(list[i]));
         row.AddPair(list[i], list[i + 1]);

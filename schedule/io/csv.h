@@ -39,11 +39,11 @@ namespace stagecoach::schedule {
 absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_view name);
 
 // Writes a schedule as CSV. ParseScheduleCsv(ToScheduleCsv(s), s.name) == s if every rank has an
-// action, the STEPs are where Lower puts them and there are no collectives, which the format cannot
-// express. (But a lowered schedule without transfers reads as a compute one.) A lowered schedule
-// gets the waits that PyTorch needs (as of 2.15), and is complete for PyTorch if it has a REDUCE of
-// each stage, by which PyTorch also divides gradients by the number of micro-batches.
-// Pre-condition: `schedule`, lowered, has no violation.
+// action, the STEPs are where Lower puts them and no stash is moved to the host and there are no
+// collectives, which the format cannot express. (But a lowered schedule without transfers reads as
+// a compute one.) A lowered schedule gets the waits that PyTorch needs (as of 2.15), and is
+// complete for PyTorch if it has a REDUCE of each stage, by which PyTorch also divides gradients by
+// the number of micro-batches. Pre-condition: `schedule`, lowered, has no violation.
 std::string ToScheduleCsv(const Schedule& schedule);
 
 }  // namespace stagecoach::schedule

@@ -222,8 +222,9 @@ absl::Status WriteScheduleFile(const std::string& path, const Schedule& schedule
   if (!read.ok() || *read != schedule) {
     return absl::InvalidArgumentError(absl::StrCat(path,
                                                    ": a CSV cannot keep this schedule (it has no "
-                                                   "place for steps and collectives, and none for "
-                                                   "a rank without actions); save it as .json"));
+                                                   "place for steps, collectives and copies to the "
+                                                   "host, and none for a rank without actions); "
+                                                   "save it as .json"));
   }
   return base::WriteFileAtomically(path, csv);
 }

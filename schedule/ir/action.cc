@@ -48,6 +48,12 @@ const char* OpName(Op op) {
       return "RECV_B";
     case Op::kSendGradient:
       return "SEND_B";
+    case Op::kOffload:
+      return "OFFLOAD";
+    case Op::kRelease:
+      return "RELEASE";
+    case Op::kFetch:
+      return "FETCH";
     case Op::kUnshard:
       return "UNSHARD";
     case Op::kReshard:

@@ -34,6 +34,10 @@ enum class Op : uint8_t {
   kSendActivation,     // sends the stage's output to the next stage's rank
   kReceiveGradient,    // posts a receive of the output's gradient from the next stage's rank
   kSendGradient,       // sends the gradient of the stage's input to the previous stage's rank
+  // Copies between the device's memory and the host's.
+  kOffload,  // OFFLOAD: starts to copy the stash of a micro-batch, which F kept, to the host
+  kRelease,  // RELEASE: waits until that is done; the device's memory of the stash is free again
+  kFetch,    // FETCH: starts to bring it back for B (or BW)
   // Operations on the whole stage, without a micro-batch. The first three concern replicas of the
   // stage; the engine performs only the third.
   kUnshard,          // gathers the stage's parameters from the replicas that share them
@@ -46,9 +50,9 @@ enum class Op : uint8_t {
   kExchangeNorms,  // every rank learns the squared norms of all gradients, for clipping
   kShareResults,   // every rank learns the results of the loss
 };
-inline constexpr int kNumOps = 15;
+inline constexpr int kNumOps = 18;
 // The operations before kUnshard.
-inline constexpr int kNumMicroBatchOps = 8;
+inline constexpr int kNumMicroBatchOps = 11;
 inline constexpr int kNumCollectiveOps = 3;  // the last ones
 
 // One entry of a rank's order. Regular value type. A large schedule has tens of millions of
@@ -75,8 +79,13 @@ constexpr bool IsReceive(Op op) {
   return op == Op::kReceiveActivation || op == Op::kReceiveGradient;
 }
 constexpr bool IsTransfer(Op op) { return IsSend(op) || IsReceive(op); }
+constexpr bool IsHostCopy(Op op) { return op == Op::kOffload || op == Op::kFetch; }
+// Returns true for what moves a stash to the host and back.
+constexpr bool MovesStash(Op op) { return IsHostCopy(op) || op == Op::kRelease; }
 // Returns true if the operation runs concurrently with the actions that follow.
-constexpr bool RunsBeside(Op op) { return IsTransfer(op) || op == Op::kReduceGradients; }
+constexpr bool RunsBeside(Op op) {
+  return IsTransfer(op) || IsHostCopy(op) || op == Op::kReduceGradients;
+}
 constexpr bool HasMicroBatch(Op op) { return op < Op::kUnshard; }
 constexpr bool IsCollective(Op op) { return op >= Op::kSumTies; }
 // Returns true for a collective that uses the gradients of all stages, complete and summed over
@@ -112,8 +121,8 @@ constexpr StageId NeighborOf(const Action& transfer) {
 // its overlap; its stage is the neighbor. Pre-condition: IsTransfer(transfer.op).
 Action OtherEnd(const Action& transfer);
 
-// Returns "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD",
-// "REDUCE", "STEP", "TIES", "NORM" or "RESULTS".
+// Returns "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "OFFLOAD", "RELEASE",
+// "FETCH", "UNSHARD", "RESHARD", "REDUCE", "STEP", "TIES", "NORM" or "RESULTS".
 const char* OpName(Op op);
 // Returns the operation of that name, if there is one.
 std::optional<Op> OpNamed(absl::string_view name);

@@ -37,6 +37,11 @@ struct CollectiveGroup {
 //    them.
 //  - A collective starts once every rank of its group has reached it, and each rank continues when
 //    it is done.
+//  - An OFFLOAD starts to copy what F has kept of a micro-batch for the backward passes (its kStash
+//    and kWeightStash blocks, memory_plan.h) to the host's memory. Its RELEASE waits until that is
+//    done, and frees the device's memory. A FETCH claims memory anew and starts to copy it back,
+//    for which the B (or BW) waits. Copies run beside the rank's other actions, those of each
+//    direction one after the other.
 //  - A REDUCE only starts the sum; TIES, NORM and the stage's STEP wait for it. A rank's sums run
 //    one after the other, concurrently with everything else.
 // This is the meaning under Transfers::kSeparate; the other one is below.

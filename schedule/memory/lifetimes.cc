@@ -62,6 +62,12 @@ absl::Status Lifetimes::CheckLowered(StageId stage) const {
                        ToString(Action{.op = op, .stage = stage, .micro_batch = mb}),
                        " is missing; call Lower first"));
     }
+    const auto has = [&](Op op) { return table_.Find(op, stage, mb) != ActionTable::kNowhere; };
+    const int moves = int{has(Op::kOffload)} + int{has(Op::kRelease)} + int{has(Op::kFetch)};
+    if (moves == 0 || moves == 3) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("stage ", stage.value(), ", micro-batch ", mb.value(),
+                     ": OFFLOAD, RELEASE and FETCH belong together; call Validate first"));
   }
   return absl::OkStatus();
 }
@@ -138,12 +144,36 @@ void Lifetimes::AddStashes(StageId stage, MicroBatch mb, bool splits_backward) {
   const int32_t forward = table_.Find(Op::kForward, stage, mb);
   const int32_t backward = table_.Find(Op::kBackwardInput, stage, mb);
   const int32_t weight = table_.Find(Op::kBackwardWeight, stage, mb);
-  Add(BlockKind::kStash, stage, mb, memory.stash_bytes, forward, backward, forward);
-  Add(BlockKind::kWeightStash, stage, mb, memory.weight_stash_bytes, forward, weight, forward);
+  if (table_.Find(Op::kOffload, stage, mb) != ActionTable::kNowhere) {
+    AddMovedStashes(stage, mb);
+  } else {
+    Add(BlockKind::kStash, stage, mb, memory.stash_bytes, forward, backward, forward);
+    Add(BlockKind::kWeightStash, stage, mb, memory.weight_stash_bytes, forward, weight, forward);
+  }
   if (!splits_backward) return;
   const bool fused = backward == weight;
   Add(BlockKind::kGradientStash, stage, mb, memory.gradient_stash_bytes, backward, weight,
       fused ? kNever : backward);
+}
+
+void Lifetimes::AddMovedStashes(StageId stage, MicroBatch mb) {
+  const StageMemory& memory = MemoryOf(stage);
+  const int32_t forward = table_.Find(Op::kForward, stage, mb);
+  const int32_t offload = table_.Find(Op::kOffload, stage, mb);
+  const int32_t released = table_.Find(Op::kRelease, stage, mb);
+  const int32_t fetch = table_.Find(Op::kFetch, stage, mb);
+  const int32_t backward = table_.Find(Op::kBackwardInput, stage, mb);
+  const int32_t weight = table_.Find(Op::kBackwardWeight, stage, mb);
+  Add(BlockKind::kStash, stage, mb, memory.stash_bytes, forward, released, forward);
+  Add(BlockKind::kWeightStash, stage, mb, memory.weight_stash_bytes, forward, released, forward);
+  Add(BlockKind::kFetchedStash, stage, mb, memory.stash_bytes, fetch, backward, fetch);
+  Add(BlockKind::kFetchedWeightStash, stage, mb, memory.weight_stash_bytes, fetch, weight, fetch);
+  for (const auto& [kind, bytes] :
+       {std::pair(BlockKind::kStash, memory.stash_bytes),
+        std::pair(BlockKind::kWeightStash, memory.weight_stash_bytes)}) {
+    if (bytes == 0) continue;
+    host_blocks_.push_back({kind, stage, mb, AlignBlock(bytes), 0, offload, backward});
+  }
 }
 
 void Lifetimes::AddGradients(StageId stage, MicroBatch mb) {
@@ -176,6 +206,9 @@ MemoryPlan Lifetimes::Finish() {
   std::vector<size_t> places(completion_.size() + 1, 0);  // index: first
   for (const Entry& entry : entries_) ++places[static_cast<size_t>(entry.block.first) + 1];
   std::partial_sum(places.begin(), places.end(), places.begin());
+  plan.host_blocks = std::move(host_blocks_);
+  std::stable_sort(plan.host_blocks.begin(), plan.host_blocks.end(),
+                   [](const Block& a, const Block& b) { return a.first < b.first; });
   // Index: position in the list; bytes that appear there minus those that have just gone.
   std::vector<int64_t> live_change(completion_.size() + 1, 0);
   std::vector<int64_t> stash_change(completion_.size() + 1, 0);

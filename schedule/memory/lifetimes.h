@@ -44,14 +44,15 @@ class Lifetimes {
   }
   bool IsKept(LastUse use) const { return trains_ && use != LastUse::kForward; }
   int32_t PositionOf(LastUse use, StageId stage, MicroBatch mb) const;
-  int32_t CompletionOf(Op send, StageId stage, MicroBatch mb) const {
-    return completion_[static_cast<size_t>(table_.Find(send, stage, mb))];
+  int32_t CompletionOf(Op op, StageId stage, MicroBatch mb) const {
+    return completion_[static_cast<size_t>(table_.Find(op, stage, mb))];
   }
 
   void AddInput(StageId stage, MicroBatch mb);
   void AddOutput(StageId stage, MicroBatch mb);
   void AddUnreadStashes(StageId stage, MicroBatch mb);
   void AddStashes(StageId stage, MicroBatch mb, bool splits_backward);
+  void AddMovedStashes(StageId stage, MicroBatch mb);
   void AddGradients(StageId stage, MicroBatch mb);
   void Add(BlockKind kind, StageId stage, MicroBatch mb, int64_t bytes, int32_t first, int32_t last,
            int32_t stash_first);
@@ -62,6 +63,7 @@ class Lifetimes {
   const bool trains_;
   const std::vector<int32_t> completion_;  // index: position of a send
   std::vector<Entry> entries_;
+  std::vector<Block> host_blocks_;
 };
 
 }  // namespace stagecoach::schedule

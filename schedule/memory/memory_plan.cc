@@ -115,6 +115,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
   plan.resident_bytes = resident_bytes;
   plan.workspace_bytes = workspace_bytes;
   plan.dynamic_bytes = PackBlocks(absl::MakeSpan(plan.blocks));
+  plan.host_bytes = PackBlocks(absl::MakeSpan(plan.host_blocks));
   return plan;
 }
 

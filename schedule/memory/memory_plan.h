@@ -102,24 +102,32 @@ enum class BlockKind : uint8_t {
   kOutput,
   kStash,
   kWeightStash,
+  kFetchedStash,
+  kFetchedWeightStash,
   kGradientStash,
   kOutputGradient,
   kInputGradient,
 };
-inline constexpr int kNumBlockKinds = 7;
+inline constexpr int kNumBlockKinds = 9;
 
-// One buffer of one micro-batch: claimed just before action `first` of its rank's list and free
-// again right after action `last` has completed (both are positions in that list). A send
-// completes, for this purpose, at the next send on its lane, or at the end of the list.
+// One buffer of one micro-batch, on the device or on the host: claimed just before action `first`
+// of its rank's list and free again right after action `last` has completed (both are positions in
+// that list). A send completes, for this purpose, at the next send on its lane, or at the end of
+// the list.
 //
-//   kind             first                             last
-//   kInput           its receive; F on stage 0         input_last_use
-//   kOutput          F                                 output_last_use, its send's completion
-//   kStash           F                                 B
-//   kWeightStash     F                                 W
-//   kGradientStash   B                                 W
-//   kOutputGradient  its receive; F on the last stage  output_gradient_last_use
-//   kInputGradient   B                                 its send's completion
+//   kind                 first                             last
+//   kInput               its receive; F on stage 0         input_last_use
+//   kOutput              F                                 output_last_use, its send's completion
+//   kStash               F                                 B; RELEASE if it is moved
+//   kWeightStash         F                                 W; likewise
+//   kFetchedStash        FETCH                             B
+//   kFetchedWeightStash  FETCH                             W
+//   kGradientStash       B                                 W
+//   kOutputGradient      its receive; F on the last stage  output_gradient_last_use
+//   kInputGradient       B                                 its send's completion
+//
+// The fetched kinds are the stashes that an OFFLOAD has moved. In the host's memory, a block that
+// was moved lives from its OFFLOAD until the B that waits for its FETCH.
 //
 // B and W of a fused pass are both the BW. A stage whose micro-batches are all fused has no
 // kGradientStash; one that mixes has it within each BW as well.
@@ -128,7 +136,7 @@ struct Block {
   StageId stage;
   MicroBatch micro_batch;
   int64_t bytes = 0;   // aligned
-  int64_t offset = 0;  // from the start of the rank's dynamic area
+  int64_t offset = 0;  // from the start of the rank's dynamic area, or of its host memory
   int32_t first = 0;
   int32_t last = 0;
 
@@ -142,9 +150,10 @@ struct MemorySizes {
   int64_t workspace_bytes = 0;  // largest over its stages, aligned
   int64_t dynamic_bytes = 0;    // extent of the blocks
   int64_t peak_live_bytes = 0;  // largest sum of live blocks: a lower bound of dynamic_bytes
+  int64_t host_bytes = 0;       // of the host's memory: extent of the blocks that are moved there
   // The most that forward passes leave behind for backward ones: the largest sum, over the
-  // positions of the list, of the live kStash, kWeightStash and kGradientStash blocks (excluding
-  // those of the last kind within a BW) and of those kInput and kOutput blocks that a backward
+  // positions of the list, of the live blocks of the five kinds of stash (excluding kGradientStash
+  // within a BW) and of those kInput and kOutput blocks that a backward
   // action of this rank reads (by input_last_use or output_last_use), these counted only from the F
   // of the stage that will read them back. 0 in a forward-only schedule.
   int64_t peak_stash_bytes = 0;
@@ -163,6 +172,8 @@ struct MemoryPlan : MemorySizes {
   std::vector<int64_t> stash_bytes_during;
   std::vector<int64_t> stash_bytes_after;
   std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
+  // Those of the host: kStash and kWeightStash; ordered likewise. Not part of peak_bytes().
+  std::vector<Block> host_blocks;
 };
 
 // Plans the memory of `rank` under a lowered schedule: derives the lifetime of every block from the

@@ -42,6 +42,12 @@ class Ledger {
       case Op::kBackward:
         --kind.forward;
         break;
+      case Op::kRelease:
+        --kind.forward;
+        break;
+      case Op::kFetch:
+        ++kind.forward;
+        break;
       default:
         break;
     }
@@ -58,7 +64,7 @@ class Ledger {
  private:
   struct Kind {
     StageStash stash;
-    int forward = 0;  // micro-batches between F and B
+    int forward = 0;  // micro-batches between F and B, without those that are on the host
     int weight = 0;   // between B and W
   };
   std::vector<Kind> kinds_;
@@ -87,7 +93,7 @@ std::vector<std::vector<double>> StashAfter(const Schedule& schedule,
     Ledger ledger(schedule, rank, stash);
     std::vector<double>& own = after.emplace_back();
     for (const Action& action : schedule.list_of(rank)) {
-      if (keeps && IsCompute(action.op)) ledger.Perform(action);
+      if (keeps && (IsCompute(action.op) || MovesStash(action.op))) ledger.Perform(action);
       own.push_back(ledger.kept());
     }
   }
@@ -114,7 +120,7 @@ absl::Status CheckStash(const Schedule& schedule, absl::Span<const StageStash> s
     const std::vector<Action>& list = schedule.list_of(rank);
     const double most = limit[static_cast<size_t>(rank.value())];
     for (size_t i = 0; i < list.size(); ++i) {
-      if (!IsCompute(list[i].op)) continue;
+      if (!IsCompute(list[i].op) && !MovesStash(list[i].op)) continue;
       ledger.Perform(list[i]);
       if (ledger.kept() <= most * kRounding) continue;
       return absl::FailedPreconditionError(absl::StrCat(

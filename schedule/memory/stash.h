@@ -9,8 +9,9 @@
 
 namespace stagecoach::schedule {
 
-// The part of a micro-batch that one stage keeps, in any unit: `forward` from F until B (or BW),
-// then `weight` until W. These are M_B and M_W of the zero-bubble paper (Qi et al. 2023).
+// The part of a micro-batch that one stage keeps on its device, in any unit: `forward` from F until
+// B (or BW), except from RELEASE to FETCH, then `weight` until W. These are M_B and M_W of the
+// zero-bubble paper (Qi et al. 2023).
 struct StageStash {
   double forward = 1.0;
   double weight = 0.0;

@@ -31,11 +31,11 @@ absl::Status CheckStage(const std::string& where, const StageTimes& times) {
     RETURN_IF_ERROR(CheckRange(where, name, ns, kMaxTimeNs));
   }
   RETURN_IF_ERROR(CheckRange(where, "output_bytes", times.output_bytes, kMaxSizeBytes));
+  RETURN_IF_ERROR(CheckRange(where, "host_copy_bytes", times.host_copy_bytes, kMaxSizeBytes));
   return CheckRange(where, "input_gradient_bytes", times.input_gradient_bytes, kMaxSizeBytes);
 }
 
-absl::Status CheckLink(size_t i, const Link& link) {
-  const std::string where = absl::StrCat("link ", i);
+absl::Status CheckLink(const std::string& where, const Link& link) {
   RETURN_IF_ERROR(CheckRange(where, "latency_ns", link.latency_ns, kMaxTimeNs));
   // On a slower link, a message of the largest size would exceed the longest time.
   constexpr double kSlowest = 1.0;
@@ -49,14 +49,17 @@ absl::Status CheckLink(size_t i, const Link& link) {
 // under any order.
 absl::Status CheckTotal(const Schedule& schedule, const Costs& costs) {
   double longest_ns = 0.0;
-  int64_t largest_bytes = 0;
+  int64_t largest_bytes = 0, largest_copy_bytes = 0;
   for (const StageTimes& times : costs.stages) {
     for (const int64_t ns : {times.forward_ns, times.backward_input_ns, times.backward_weight_ns,
                              times.backward_ns, times.reduce_ns}) {
       longest_ns = std::fmax(longest_ns, static_cast<double>(ns + times.step_ns));
     }
     largest_bytes = std::max({largest_bytes, times.output_bytes, times.input_gradient_bytes});
+    largest_copy_bytes = std::max(largest_copy_bytes, times.host_copy_bytes);
   }
+  longest_ns = std::fmax(longest_ns,
+                         static_cast<double>(costs.host_link.link.TransferNs(largest_copy_bytes)));
   for (const Link& link : costs.links) {
     longest_ns = std::fmax(longest_ns, static_cast<double>(link.TransferNs(largest_bytes)));
   }
@@ -64,9 +67,9 @@ absl::Status CheckTotal(const Schedule& schedule, const Costs& costs) {
   for (const int64_t ns : {collectives.ties_ns, collectives.norms_ns, collectives.results_ns}) {
     longest_ns = std::fmax(longest_ns, static_cast<double>(ns));
   }
-  // Three passes and two messages for each micro-batch, and what happens once.
+  // Three passes, two messages and two copies for each micro-batch, and what happens once.
   const double actions = static_cast<double>(costs.stages.size()) *
-                             (5.0 * static_cast<double>(schedule.num_micro_batches) + 2.0) +
+                             (7.0 * static_cast<double>(schedule.num_micro_batches) + 2.0) +
                          kNumCollectiveOps;
   constexpr double kMaxTotalNs = 4e18;
   if (longest_ns * actions <= kMaxTotalNs) return absl::OkStatus();
@@ -108,8 +111,9 @@ absl::Status CheckCosts(const Schedule& schedule, const Costs& costs) {
   }
   for (size_t i = 0; i < costs.links.size(); ++i) {
     const bool is_as_before = i > 0 && costs.links[i] == costs.links[i - 1];
-    if (!is_as_before) RETURN_IF_ERROR(CheckLink(i, costs.links[i]));
+    if (!is_as_before) RETURN_IF_ERROR(CheckLink(absl::StrCat("link ", i), costs.links[i]));
   }
+  RETURN_IF_ERROR(CheckLink("host_link", costs.host_link.link));
   RETURN_IF_ERROR(CheckRange("collectives", "ties_ns", costs.collectives.ties_ns, kMaxTimeNs));
   RETURN_IF_ERROR(CheckRange("collectives", "norms_ns", costs.collectives.norms_ns, kMaxTimeNs));
   RETURN_IF_ERROR(

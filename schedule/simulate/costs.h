@@ -20,6 +20,7 @@ struct StageTimes {
   int64_t step_ns = 0;             // the optimizer, once
   int64_t output_bytes = 0;        // of the activation it sends to the next stage
   int64_t input_gradient_bytes = 0;  // of the gradient it sends to the previous stage
+  int64_t host_copy_bytes = 0;       // of the stash that an OFFLOAD or a FETCH moves
 
   friend bool operator==(const StageTimes&, const StageTimes&) = default;
 };
@@ -49,12 +50,22 @@ struct Link {
   friend bool operator==(const Link&, const Link&) = default;
 };
 
+// The connection between each rank's device and the host's memory, the same in both directions.
+struct HostLink {
+  Link link;
+  // True if copies keep the rank busy, as on a CPU device; otherwise copy engines make them.
+  bool occupies_rank = false;
+
+  friend bool operator==(const HostLink&, const HostLink&) = default;
+};
+
 // Everything that a simulation knows besides the order.
 struct Costs {
   std::vector<StageTimes> stages;  // index: stage
   // One link for every pair of ranks; or one for each pair, at sender * ranks + receiver; or none:
   // transfers take no time.
   std::vector<Link> links;
+  HostLink host_link;
   CollectiveTimes collectives;
   // Duration of an overlapped F and B (Action::overlaps_next), as a share of their sum; in (0, 1].
   // No pair is shorter than the longer of the two.

@@ -32,6 +32,7 @@ absl::Status AddMemory(const Schedule& schedule, const Costs& costs, Simulation&
     RankTimes& times = simulation.ranks[static_cast<size_t>(rank.value())];
     times.peak_bytes = plan.peak_bytes();
     times.peak_stash_bytes = plan.peak_stash_bytes;
+    times.host_bytes = plan.host_bytes;
     if (simulation.trace.actions.empty()) continue;
     std::vector<TimedAction>& list = simulation.trace.actions[static_cast<size_t>(rank.value())];
     for (size_t i = 0; i < list.size(); ++i) {
@@ -50,12 +51,13 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs
   RETURN_IF_ERROR(CheckCosts(schedule, costs));
   RETURN_IF_ERROR(CheckSends(schedule, options.sends));
   Simulation simulation;
-  // The same order with messages, reductions and collectives that take no time shows what is due to
-  // communication. It is never slower: under a fixed order, every start is a maximum of sums of
-  // durations.
+  // The same order with messages, copies, reductions and collectives that take no time shows what
+  // is due to communication. It is never slower: under a fixed order, every start is a maximum of
+  // sums of durations.
   Costs free_messages = costs;
   free_messages.links.clear();
   free_messages.collectives = {};
+  if (!costs.host_link.occupies_rank) free_messages.host_link.link = {};
   for (StageTimes& times : free_messages.stages) times.reduce_ns = 0;
   int64_t least_step_ns = 0;
   const auto run = [&](VirtualTime& time) -> absl::Status {

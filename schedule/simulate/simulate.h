@@ -44,18 +44,19 @@ struct SimulationOptions {
 
 // One rank's share of a step. busy_ns and the three kinds of idle time sum to the step exactly.
 struct RankTimes {
-  int64_t busy_ns = 0;   // in compute actions and step
+  int64_t busy_ns = 0;   // in compute actions and step, and in copies that occupy the rank
   int64_t start_ns = 0;  // of its first action that takes time
   int64_t end_ns = 0;    // of its last
   // The rank is idle because
   int64_t imbalance_ns = 0;  // other ranks have more to do: the busiest one's busy_ns minus its own
   int64_t dependency_ns = 0;     // of the order: what the step would take beyond the busiest rank's
                                  // time if messages took none
-  int64_t communication_ns = 0;  // messages, reductions and collectives take time: the step minus
-                                 // what it would take if they took none
+  int64_t communication_ns = 0;  // messages, copies, reductions and collectives take time: the step
+                                 // minus what it would take if they took none
   // The memory planner's results (memory_plan.h); 0 if the costs have no sizes.
   int64_t peak_bytes = 0;
   int64_t peak_stash_bytes = 0;
+  int64_t host_bytes = 0;
 
   int64_t idle_ns() const { return imbalance_ns + dependency_ns + communication_ns; }
   int64_t span_ns() const { return end_ns - start_ns; }

@@ -29,6 +29,7 @@ void VirtualTime::Begin(const Costs& costs) {
     for (const Kind kind : {kActivation, kGradient}) lanes_.push_back(LaneOf(stage, kind));
   }
   states_.assign(num_ranks, {});
+  copied_ns_.clear();
   collectives_.assign(schedule_.groups.size() * kNumCollectiveOps, {});
   reduced_ns_.assign(num_stages, 0);
   pair_ns_.assign(2 * num_ranks, 0);
@@ -134,6 +135,8 @@ void VirtualTime::RunRank(Rank rank) {
       done = Send(rank, action);
     } else if (IsReceive(action.op)) {
       PostReceive(rank, action);
+    } else if (MovesStash(action.op)) {
+      done = MoveStash(rank, action);
     } else if (IsCollective(action.op)) {
       done = PerformCollective(rank, action);
     } else {
@@ -151,14 +154,23 @@ void VirtualTime::RunRank(Rank rank) {
 int64_t VirtualTime::ReadyNs(const Action& action) const {
   const bool forward = action.op == Op::kForward;
   if (action.op == Op::kBackwardWeight) return 0;
-  if (forward ? schedule_.is_first(action.stage) : schedule_.is_last(action.stage)) return 0;
+  const bool reads_stash = !forward && !copied_ns_.empty();
+  const int64_t fetched_ns =
+      reads_stash ? copied_ns_[IndexOf(action.stage, action.micro_batch)] : 0;
+  if (forward ? schedule_.is_first(action.stage) : schedule_.is_last(action.stage)) {
+    return fetched_ns;
+  }
   const InTransit& message =
       MessageTo(forward ? kActivation : kGradient, action.stage, action.micro_batch);
   const bool received = forward ? schedule_.receives_from_previous(action.stage)
                                 : schedule_.sends_to_next(action.stage);
-  if (!received || !IsGrouped()) return message.arrival_ns;
-  if (message.receiving_group == 0) return kNotYet;
-  return DoneNs(schedule_.rank_of(action.stage), message.receiving_group);
+  int64_t arrival_ns = message.arrival_ns;
+  if (received && IsGrouped()) {
+    arrival_ns = message.receiving_group == 0
+                     ? kNotYet
+                     : DoneNs(schedule_.rank_of(action.stage), message.receiving_group);
+  }
+  return arrival_ns == kNotYet ? kNotYet : std::max(arrival_ns, fetched_ns);
 }
 
 int64_t VirtualTime::DurationNs(const Action& action) const {
@@ -211,6 +223,31 @@ bool VirtualTime::Compute(Rank rank, const Action& action) {
     }
     Deliver(rank, *second);
   }
+  return true;
+}
+
+bool VirtualTime::MoveStash(Rank rank, const Action& action) {
+  RankState& state = StateOf(rank);
+  const int64_t awaited_ns = DoneNs(rank, state.groups_awaited);
+  if (awaited_ns == kNotYet) return false;
+  if (copied_ns_.empty()) copied_ns_.assign(schedule_.rank_of_stage.size() * num_micro_batches_, 0);
+  int64_t& copied_ns = copied_ns_[IndexOf(action.stage, action.micro_batch)];
+  const int64_t ready_ns = std::max(state.clock_ns, awaited_ns);
+  if (action.op == Op::kRelease) {
+    Occupy(rank, action, std::max(ready_ns, copied_ns), 0);
+    return true;
+  }
+  const int64_t copy_ns =
+      costs_->host_link.link.TransferNs(costs_->of(action.stage).host_copy_bytes);
+  if (costs_->host_link.occupies_rank) {
+    Occupy(rank, action, ready_ns, copy_ns);
+    copied_ns = state.clock_ns;
+    return true;
+  }
+  int64_t& lane_ns = action.op == Op::kOffload ? state.offloaded_ns : state.fetched_ns;
+  lane_ns = copied_ns = std::max(ready_ns, lane_ns) + copy_ns;
+  Record(rank, action, ready_ns, copied_ns);
+  state.clock_ns = ready_ns;
   return true;
 }
 
@@ -375,6 +412,9 @@ void VirtualTime::Record(Rank rank, const Action& action, int64_t start_ns, int6
 void VirtualTime::FillTransfers() {
   for (std::vector<TimedAction>& list : trace_->actions) {
     for (TimedAction& timed : list) {
+      if (IsHostCopy(timed.action.op)) {
+        timed.bytes = costs_->of(timed.action.stage).host_copy_bytes;
+      }
       if (!IsTransfer(timed.action.op)) continue;
       const Transfer transfer = TransferOf(timed.action);
       // A buffered message may arrive before its receive is posted.

@@ -82,6 +82,8 @@ class VirtualTime {
     bool waits = false;
     bool stands_before_collective = false;  // it is then counted among the arrivals
     int64_t reduced_ns = 0;                 // when its last REDUCE so far is done
+    int64_t offloaded_ns = 0;               // when its last OFFLOAD so far is done
+    int64_t fetched_ns = 0;                 // when its last FETCH so far is done
     std::vector<Group> groups;              // posted so far
     int32_t groups_started = 0;
     int32_t groups_done = 0;
@@ -97,6 +99,7 @@ class VirtualTime {
   bool Compute(Rank rank, const Action& action);
   bool Send(Rank rank, const Action& action);
   void PostReceive(Rank rank, const Action& action);
+  bool MoveStash(Rank rank, const Action& action);
   bool PerformOfStage(Rank rank, const Action& action);
   bool PerformCollective(Rank rank, const Action& action);
   bool AwaitLastTransfers(Rank rank);
@@ -129,7 +132,7 @@ class VirtualTime {
   }
   bool IsGrouped() const { return sends_ == Sends::kGrouped; }
 
-  // Messages are indexed by their reader.
+  // Messages are indexed by their reader, stashes by their owner.
   size_t IndexOf(StageId stage, MicroBatch mb) const {
     return static_cast<size_t>(stage.value()) * num_micro_batches_ +
            static_cast<size_t>(mb.value());
@@ -154,9 +157,12 @@ class VirtualTime {
   bool is_checked_ = false;
   const Costs* costs_ = nullptr;
   std::array<std::vector<InTransit>, 2> messages_;  // index: kind; stage and micro-batch
-  std::vector<Lane> lanes_;                         // index: LaneIndex
-  std::vector<RankState> states_;                   // index: rank
-  std::vector<CollectiveState> collectives_;        // index: group and operation
+  // When the last copy of a stash so far is done; index: stage and micro-batch. Empty if the
+  // schedule has none.
+  std::vector<int64_t> copied_ns_;
+  std::vector<Lane> lanes_;                   // index: LaneIndex
+  std::vector<RankState> states_;             // index: rank
+  std::vector<CollectiveState> collectives_;  // index: group and operation
   std::vector<int64_t> reduced_ns_;  // when the gradients of a stage are summed; index: stage
   std::vector<Rank> runnable_;
   // When the last message of the starting group has passed to and from each rank. Index: 2 * rank,

@@ -65,8 +65,7 @@ int64_t ShownNs(const TimedAction& timed) {
 
 // Decides which thread of its process shows each action. Viewers garble slices of a thread that
 // overlap without one containing the other, so what runs concurrently goes to the first thread of
-// its kind that is free again: 1, 4, 7, ... for sends, 2, 5, ... for receives, 3, 6, ... for
-// REDUCE.
+// its kind that is free again: with n kinds, 1, n + 1, 2n + 1, ... for the first.
 class Threads {
  public:
   explicit Threads(const std::vector<TimedAction>& list) {
@@ -76,7 +75,8 @@ class Threads {
   size_t Of(size_t action) const { return thread_of_[action]; }
   // Returns the names; index: thread; "" if nothing is shown there.
   std::vector<std::string> Names() const {
-    constexpr std::array<const char*, kKinds> kNames = {"send", "receive", "reduce"};
+    constexpr std::array<const char*, kKinds> kNames = {"send", "receive", "reduce", "offload",
+                                                        "fetch"};
     std::vector<std::string> names = {"compute"};
     for (size_t thread = 1; thread < free_ns_.size(); ++thread) {
       const size_t ordinal = (thread - 1) / kKinds + 1;
@@ -92,14 +92,20 @@ class Threads {
   size_t Choose(const TimedAction& timed) {
     const Op op = timed.action.op;
     if (!RunsBeside(op)) return 0;
-    size_t thread = IsSend(op) ? 1 : IsReceive(op) ? 2 : 3;
+    size_t thread = 1 + KindOf(op);
     while (thread < free_ns_.size() && free_ns_[thread] > timed.start_ns) thread += kKinds;
     free_ns_.resize(std::max(free_ns_.size(), thread + 1), 0);
     free_ns_[thread] = timed.start_ns + ShownNs(timed);
     return thread;
   }
 
-  static constexpr size_t kKinds = 3;
+  static constexpr size_t kKinds = 5;
+  static size_t KindOf(Op op) {
+    if (IsTransfer(op)) return IsSend(op) ? 0 : 1;
+    if (IsHostCopy(op)) return op == Op::kOffload ? 3 : 4;
+    return 2;
+  }
+
   std::vector<size_t> thread_of_;
   std::vector<int64_t> free_ns_ = {0};
 };

@@ -18,7 +18,9 @@ namespace stagecoach::schedule {
 //   REDUCE         starts the sum at start; end is when the sum was complete;
 //   collective     starts when all ranks of its group have reached it; all wait until end;
 //   receive        posted at start; end is when the message had arrived;
-//   send           posted at start; end is when the message had been taken.
+//   send           posted at start; end is when the message had been taken;
+//   OFFLOAD, FETCH posted at start; end is when the copy was made;
+//   RELEASE        at start, the copy was made.
 // The time between the end of one action and reaching the next is the executor's own, 0 in a
 // simulation (where a blocking send occupies its rank until its end).
 struct TimedAction {
@@ -26,8 +28,8 @@ struct TimedAction {
   int64_t reached_ns = 0;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  // Transfer: the message's bytes. Compute action: what the rank has stashed after it. 0 if
-  // unknown.
+  // Transfer: the message's bytes. OFFLOAD, FETCH: those copied. Compute action: what the rank has
+  // stashed after it. 0 if unknown.
   int64_t bytes = 0;
   // Compute action: the most that the rank has stashed until its end. A B adds what it keeps for W
   // before it releases what it has read. 0 if unknown.

@@ -15,6 +15,7 @@
 #include "schedule/ir/action_table.h"
 #include "schedule/simulate/costs.h"
 #include "schedule/simulate/virtual_time.h"
+#include "schedule/transforms/host_copies.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -248,6 +249,7 @@ void FitToRun(const LoweringOptions& options, Schedule& lowered) {
   }
   if (options.reduce_gradients) AddReductions(lowered);
   AddCollectives(options, lowered);
+  AddHostCopies(options.offload, lowered);
 }
 
 void AppendToEachStage(Op op, Schedule& schedule) {

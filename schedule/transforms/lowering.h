@@ -29,6 +29,9 @@ struct LoweringOptions {
   bool exchange_norms = false;
   // Adds a RESULTS to every list: for ranks that are separate processes.
   ResultsPlace results = ResultsPlace::kNowhere;
+  // The share of the stashes that are kept long enough which are moved to the host meanwhile
+  // (host_copies.h), if the schedule trains and has no OFFLOAD yet.
+  double offload = 0.0;
   // How the result will be performed: decides where receives stand.
   Transfers transfers = Transfers::kSeparate;
 };
@@ -39,7 +42,7 @@ struct LoweringOptions {
 //  - the sends of what the first of the two operations has filled.
 // (For transfers in groups this holds at each moment: see below.) If the schedule trains, every
 // rank's list ends with one STEP per stage, stages ascending; then come the sums over replicas and
-// the collectives (FitToRun).
+// the collectives and the copies to and from the host (FitToRun).
 //
 // Under Transfers::kSeparate a receive is posted
 //  - before the last operation that ends no later than its send is posted, if every F, B and W took
@@ -82,6 +85,7 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
 //  - Adds what is wanted and no rank has: a REDUCE of each stage that trains, behind the action
 //    that completes its gradients, and the collectives, where LoweringOptions says. They use a
 //    group of all ranks, named "all".
+//  - Adds copies to and from the host (AddHostCopies).
 // That keeps the schedule free of deadlock: no rank's TIES or NORM stands before an action for
 // which a rank could wait without having reached its own, since transfers belong to passes, and all
 // of these come first.

@@ -26,9 +26,10 @@ class Validator {
       : schedule_(schedule), table_(table), trains_(schedule.HasBackward()) {}
 
   bool CheckAll(Transfers transfers) {
-    return CheckCompleteness() && CheckComputeOrder() && CheckTransferOrder() &&
-           CheckEveryTransferExists() && CheckMatching() && CheckProgress() &&
-           (transfers == Transfers::kSeparate || CheckGroups()) && CheckMatchingOfCollectives();
+    return CheckCompleteness() && CheckComputeOrder() && CheckMovedStashes() &&
+           CheckTransferOrder() && CheckEveryTransferExists() && CheckMatching() &&
+           CheckProgress() && (transfers == Transfers::kSeparate || CheckGroups()) &&
+           CheckMatchingOfCollectives();
   }
 
   const Violation& violation() const { return violation_; }
@@ -41,6 +42,7 @@ class Validator {
   bool CheckComputeOrder();
   bool CheckMicroBatch(StageId stage, MicroBatch mb);
   bool CheckMicroBatchOrder(StageId stage, Op op);
+  bool CheckMovedStashes();
   bool CheckTransferOrder();
   bool CheckEveryTransferExists();
   bool CheckMatching();
@@ -202,6 +204,30 @@ bool Validator::CheckMicroBatch(StageId stage, MicroBatch mb) {
   }
   return !in_place || CheckBefore({.op = Op::kBackwardInput, .stage = next, .micro_batch = mb},
                                   backward, "it reads the gradient of the next stage's input");
+}
+
+bool Validator::CheckMovedStashes() {
+  for (const std::vector<Action>& list : schedule_.actions) {
+    for (const Action& action : list) {
+      if (!MovesStash(action.op)) continue;
+      if (!trains_) {
+        return FailAt(action, "a schedule without backward passes keeps nothing; remove it");
+      }
+      const auto of = [&](Op op) {
+        return Action{.op = op, .stage = action.stage, .micro_batch = action.micro_batch};
+      };
+      for (const Op op : {Op::kOffload, Op::kRelease, Op::kFetch}) {
+        if (!CheckExists(of(op), "OFFLOAD, RELEASE and FETCH belong together")) return false;
+      }
+      if (!CheckBefore(of(Op::kForward), of(Op::kOffload), "it moves what forward has kept") ||
+          !CheckBefore(of(Op::kOffload), of(Op::kRelease), "it waits until that is done") ||
+          !CheckBefore(of(Op::kRelease), of(Op::kFetch), "only what has left can come back") ||
+          !CheckBefore(of(Op::kFetch), of(Op::kBackwardInput), "it reads what FETCH brings back")) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 bool Validator::CheckTransferOrder() {

@@ -26,7 +26,9 @@ namespace stagecoach::schedule {
 //  3. Order on a rank: F before B (or BW) before W of the same micro-batch; backward actions and
 //     weight actions of a stage in micro-batch order 0, 1, 2, ... (the order of summation is part
 //     of the interface); a buffer is sent after it is filled, and a receive is posted before its
-//     use; of neighboring stages on one rank, the earlier one's F and the later one's B come first.
+//     use; of neighboring stages on one rank, the earlier one's F and the later one's B come first;
+//     an OFFLOAD comes after its F, its RELEASE after it, its FETCH after that, before B; none of
+//     the three without the others, or in a forward-only schedule.
 //  4. Matching: what neighboring stages on different ranks exchange is sent once and received once,
 //     and between each ordered pair of ranks the k-th send and the k-th receive carry the same
 //     message.

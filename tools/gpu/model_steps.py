@@ -57,7 +57,9 @@ class ModelSteps:
         model = self.sizes.gpt2
         one_stage = [lambda parts=parts: self._train(log, works.GPT2, model, 1, parts)
                      for parts in (1, 4)]
-        _all_of([*one_stage, lambda: self._train(log, works.GPT2, model, 4, 8)])
+        four_stages = [lambda offload=offload: self._train(log, works.GPT2, model, 4, 8, offload=offload)
+                       for offload in ("none", "full")]
+        _all_of([*one_stage, *four_stages])
 
     def llama(self, log):
         model = self.sizes.llama
@@ -82,7 +84,7 @@ class ModelSteps:
         self._beside_torch(log, _TORCH_RESNETS)
 
     def _bench(self, log, what, model, stages, micro_batches, recompute="none", quantize=None,
-               steps=None, env=None):
+               offload="none", steps=None, env=None):
         """What is measured, and the row of `stagecoach bench`, which trains on random samples."""
         warm_up, repeats = steps or self.sizes.bench_steps
         with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
@@ -99,22 +101,25 @@ class ModelSteps:
                        "--model", model.model or pathlib.Path(place, "model.toml"),
                        "--global-batch-size", model.batch, "--micro-batches", micro_batches, *of_data,
                        "--precision", "bf16", "--schedule", "1f1b", "--recompute", recompute,
+                       "--offload", offload,
                        "--no-prediction", "--warm-up", warm_up, "--repeats", repeats,
                        "--output", "json"]
             _, text = self.check.run(log, command, env, accept=ANY_STATUS)
         name = ", ".join(filter(None, (
             f"{what}, {micro_batches} x {model.batch // micro_batches}",
             f"{stages} stages" if stages > 1 else "",
-            f"recompute {recompute}" if recompute != "none" else "", quantize)))
+            f"recompute {recompute}" if recompute != "none" else "",
+            f"offload {offload}" if offload != "none" else "", quantize)))
         row = next((row for report in json_lines(text) for row in report.get("rows", [])), {})
         if "step_ms" not in row:
             last = (text.strip().splitlines() or ["no output"])[-1]
             raise StepFailed(f"{name}: {row.get('error', last)}")
         return name, row
 
-    def _train(self, log, what, model, stages, micro_batches, recompute="none", quantize=None):
+    def _train(self, log, what, model, stages, micro_batches, recompute="none", quantize=None,
+               offload="none"):
         """Figures of a model's training."""
-        name, row = self._bench(log, what, model, stages, micro_batches, recompute, quantize)
+        name, row = self._bench(log, what, model, stages, micro_batches, recompute, quantize, offload)
         is_image = isinstance(model, works.ConvNet)
         unit, rate = (("images", "samples_per_second") if is_image else
                       ("tokens", "tokens_per_second"))

@@ -23,12 +23,13 @@ std::string MeasurementsToText(const DeviceReport& report) {
                                report.why_plain,
                                report.measured_sent.to_ranks,
                                report.measured_sent.to_replicas,
-                               report.measured_sent.to_parts};
+                               report.measured_sent.to_parts,
+                               report.measured_host_bytes};
   return text.dump();
 }
 
 absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
-  constexpr size_t kFields = 15;
+  constexpr size_t kFields = 16;
   ASSIGN_OR_RETURN(const nlohmann::json parsed, base::ParseJson(text));
   ASSIGN_OR_RETURN(const base::ArrayReader fields, base::ArrayReader::Create(parsed));
   if (fields.size() != kFields) {
@@ -51,6 +52,7 @@ absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
   ASSIGN_OR_RETURN(report.measured_sent.to_ranks, fields.Int64(12));
   ASSIGN_OR_RETURN(report.measured_sent.to_replicas, fields.Int64(13));
   ASSIGN_OR_RETURN(report.measured_sent.to_parts, fields.Int64(14));
+  ASSIGN_OR_RETURN(report.measured_host_bytes, fields.Int64(15));
   return absl::OkStatus();
 }
 

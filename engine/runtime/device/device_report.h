@@ -21,6 +21,8 @@ struct DeviceReport {
   int peak_stashed = 0;
   int64_t predicted_stash_bytes = 0;  // most bytes stashed at once (schedule/memory/memory_plan.h)
   int64_t measured_stash_bytes = 0;
+  int64_t predicted_host_bytes = 0;  // of the host's memory, for stashes that are moved there
+  int64_t measured_host_bytes = 0;
   partition::SentBytes predicted_sent, measured_sent;  // per step; measured: in the last one
   // Share of the time of steps and evaluations in which it computed: of all on a CPU device, of
   // those that were measured on others.

@@ -112,6 +112,10 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   RETURN_IF_ERROR(TieLayers(model, options.tensor_parts, profile));
   RETURN_IF_ERROR(rules.Check(profile.parameters));
   profile.output = input;
+  // A copy reads and writes.
+  profile.overheads.host_link = {
+      .link = {.bytes_per_second = partition::DeviceSpeed{}.bytes_per_second / 2},
+      .occupies_rank = true};
   ASSIGN_OR_RETURN(profile.loss_spec,
                    model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));
   profile.loss_spec.is_computed_by_layer = layer_computes_loss;

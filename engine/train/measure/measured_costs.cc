@@ -164,6 +164,35 @@ void AddLinks(const Trace& trace, LinkSamples& samples) {
   }
 }
 
+struct HostCopySamples {
+  double bytes = 0.0;
+  double copying_ns = 0.0;
+  bool occupies_rank = true;  // none was under way when the rank reached its next action
+};
+
+// The copies of each direction run one after the other.
+void AddHostCopies(const Trace& trace, HostCopySamples& samples) {
+  for (const std::vector<TimedAction>& list : trace.actions) {
+    std::array<int64_t, 2> free_ns = {};  // index: direction
+    for (size_t i = 0; i < list.size(); ++i) {
+      const TimedAction& timed = list[i];
+      if (!schedule::IsHostCopy(timed.action.op)) continue;
+      int64_t& lane_ns = free_ns[timed.action.op == Op::kOffload ? 0 : 1];
+      samples.bytes += static_cast<double>(timed.bytes);
+      samples.copying_ns += static_cast<double>(timed.end_ns - std::max(timed.start_ns, lane_ns));
+      lane_ns = timed.end_ns;
+      const bool occupied = i + 1 == list.size() || list[i + 1].reached_ns >= timed.end_ns;
+      samples.occupies_rank = samples.occupies_rank && occupied;
+    }
+  }
+}
+
+schedule::HostLink HostLinkOf(const HostCopySamples& samples) {
+  if (samples.bytes == 0.0 || samples.copying_ns <= 0.0) return {};
+  return {.link = {.bytes_per_second = 1e9 * samples.bytes / samples.copying_ns},
+          .occupies_rank = samples.occupies_rank};
+}
+
 StageTimes TimesOf(const StageSamples& samples, const schedule::StageMemory& memory) {
   const auto of = [&](Op op) {
     return std::llround(Median(samples.passes[static_cast<size_t>(op)]));
@@ -176,7 +205,8 @@ StageTimes TimesOf(const StageSamples& samples, const schedule::StageMemory& mem
                       .reduce_ns = std::llround(Median(samples.reduce)),
                       .step_ns = std::llround(Median(samples.step)),
                       .output_bytes = memory.output_bytes,
-                      .input_gradient_bytes = memory.input_gradient_bytes};
+                      .input_gradient_bytes = memory.input_gradient_bytes,
+                      .host_copy_bytes = memory.stash_bytes + memory.weight_stash_bytes};
   if (!has(Op::kBackward)) {
     times.backward_ns = times.backward_input_ns + times.backward_weight_ns;
   } else if (!has(Op::kBackwardInput)) {
@@ -197,16 +227,19 @@ schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool updates_in_bac
   std::vector<StageSamples> stages(memory.size());
   LinkSamples link;
   CollectiveSamples collectives;
+  HostCopySamples host_copies;
   for (const Trace& trace : traces) {
     AddStages(trace, updates_in_backward, stages);
     AddLinks(trace, link);
     AddCollectiveTimes(trace, collectives);
+    AddHostCopies(trace, host_copies);
   }
   schedule::Costs costs;
   for (size_t i = 0; i < stages.size(); ++i) costs.stages.push_back(TimesOf(stages[i], memory[i]));
   costs.links = {
       {.latency_ns = std::llround(Median(link.waking_ns)),
        .bytes_per_second = link.passing_ns > 0.0 ? 1e9 * link.bytes / link.passing_ns : 0.0}};
+  costs.host_link = HostLinkOf(host_copies);
   const auto collective_ns = [&](schedule::Op op) {
     return std::llround(Median(collectives[schedule::CollectiveIndex(op)]));
   };

@@ -14,7 +14,7 @@ namespace stagecoach::engine {
 // least one). A stage's times are medians over the traces of the means over the micro-batches of a
 // step. Every pair of ranks has the same link: its speed is that at which messages passed once both
 // ends were posted, its latency the time that a rank that waited for one took to continue once it
-// was there (median).
+// was there (median). The link to the host's memory has the speed of all copies together.
 //
 // `updates_in_backward`: the updates were part of the last micro-batch's W or BW (Costs). Their
 // time is what that took beyond the mean of the others, or, if there is no other W (BW), beyond BW

@@ -113,6 +113,13 @@ TEST(MeasureExchange, IsARate) {
   }
 }
 
+TEST(MeasureHostLink, OfACpuDeviceIsARateAndOccupiesIt) {
+  ASSERT_OK_AND_ASSIGN(const schedule::HostLink host, MeasureHostLink({.memory_bytes = 1}));
+  EXPECT_GT(host.link.bytes_per_second, 1e7);
+  EXPECT_LT(host.link.bytes_per_second, 1e12);
+  EXPECT_TRUE(host.occupies_rank);
+}
+
 TEST(MeasureProfile, HasEverySizeAndPassesTheChecksOfThePlanner) {
   ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
                        MeasureProfile(SmallModel(), "small", {2, 8}, {}, {.repeats = 1}));

@@ -48,7 +48,9 @@ memory = "16 GiB"
 [links]
 within_host = {latency_us = 5, gigabytes_per_second = 300}
 between_hosts = {latency_us = 0.02, gigabytes_per_second = 25}
+host_memory = {latency_us = 10, gigabytes_per_second = 20}
 overlaps_messages = false
+overlaps_host_copies = false
 
 [[link]]
 from = 4
@@ -69,6 +71,8 @@ gigabytes_per_second = 1.5
       .exceptions = {{.from = 4,
                       .to = 0,
                       .link = {.latency_ns = 50000, .bytes_per_second = 1.5e9}}},
+      .host_link = {.link = {.latency_ns = 10'000, .bytes_per_second = 20e9},
+                    .occupies_rank = true},
       .overlaps_messages = false};
   EXPECT_EQ(cluster, expected);
 }

@@ -181,6 +181,7 @@ TEST(PlanFile, RoundTripKeepsEveryFieldOfRandomPlans) {
     for (int layer = 0; layer < plan.num_layers; ++layer) {
       if (random() % 3 == 0) plan.recomputed.push_back(layer);
     }
+    plan.offload = std::array{0.0, 0.0, 1.0 / 3.0, 1.0}[random() % 4];
     if (random() % 2 == 0) {
       plan.order.resize(static_cast<size_t>(plan.num_layers));
       std::iota(plan.order.begin(), plan.order.end(), 0);
@@ -262,6 +263,8 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
       {With("[3, 4]", "[3, 20]"), At("$.recomputed_layers[1]: ", "must be from 0 to 19, found 20")},
       {With("[3, 4]", "[4, 4]"),
        At("$.recomputed_layers[1]: ", "must be above the 4 before it, found 4")},
+      {With("'recomputed_layers': [3, 4]", "'offload': 1.5"),
+       At("$.offload: ", "found 1.5")},
       {With("'recomputed_layers'", "'recompute_layers'"), At("$", "recomputed_layers")},
       {With("'recomputed_layers'", "'order'"), At("$.order: ", "must be all 20 layers, found 2")},
       {With("'rank': 1", "'rank': 0"), StartsWith("12:43: $.stages[1].rank")},

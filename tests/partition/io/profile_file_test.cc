@@ -149,6 +149,11 @@ Profile RandomProfile(std::mt19937& random) {
   profile.collectives.norm_bytes = static_cast<int64_t>(random() % 3) * 80;
   profile.overheads = {.message_ns = static_cast<double>(random() % 3) * 1500,
                        .step_ns = static_cast<double>(random() % 3) * 20'000};
+  const double gigabytes = static_cast<double>(random() % 3) * 12.5;
+  if (gigabytes > 0) {
+    profile.overheads.host_link = {.link = {.bytes_per_second = 1e9 * gigabytes},
+                                   .occupies_rank = random() % 2 == 0};
+  }
   if (count > 1 && random() % 2 == 0) {
     profile.ties = {
         {.layer = 0, .other_layer = count - 1, .bytes = 1 + static_cast<int64_t>(random() % 99)}};

@@ -23,10 +23,10 @@ class Peaks {
  public:
   Peaks(const std::vector<LayerCost>& layers, const EndMemory& ends, const std::string& name,
         int devices, int micro_batches, Transfers transfers = Transfers::kSeparate,
-        const Replication& replication = {})
+        const Replication& replication = {}, double offload = 0.0)
       : layers_(layers),
         ends_(ends),
-        peaks_(Make(name, devices, micro_batches, transfers, replication)) {}
+        peaks_(Make(name, devices, micro_batches, transfers, replication, offload)) {}
 
   StagePeaks* operator->() { return &peaks_; }
 
@@ -43,9 +43,9 @@ class Peaks {
 
  private:
   static StagePeaks Make(const std::string& name, int devices, int micro_batches,
-                         Transfers transfers, const Replication& replication) {
+                         Transfers transfers, const Replication& replication, double offload) {
     const schedule::Schedule made = GeneratedSchedule(name, micro_batches)(devices).value();
-    return StagePeaks(LowerSchedules(made, replication, transfers, {}).value());
+    return StagePeaks(LowerSchedules(made, replication, transfers, {}, offload).value());
   }
 
   std::vector<LayerCost> layers_;
@@ -66,6 +66,8 @@ TEST(StagePeaks, CountsMicroBatchesInFlight) {
   Peaks peaks({}, {}, "1f1b", 3, 8);
   for (int stage = 0; stage < 3; ++stage) EXPECT_EQ(peaks->in_flight(stage), 3 - stage);
   EXPECT_EQ(Peaks({}, {}, "gpipe", 3, 8)->in_flight(2), 8);
+  // Three that leave or have just come, and the two that are fetched first.
+  EXPECT_EQ(Peaks({}, {}, "gpipe", 3, 8, Transfers::kSeparate, {}, 1.0)->in_flight(2), 5);
 }
 
 TEST(StagePeaks, PeakIsThatOfThePlan) {
@@ -92,7 +94,8 @@ TEST(StagePeaks, BoundNeverExceedsThePeak) {
       const int stages = made->num_stages();
       const std::vector<LayerCost> layers = RandomLayers(random, stages + 2);
       Peaks peaks(layers, RandomEnds(random), name, devices, micro_batches,
-                  i % 2 == 0 ? Transfers::kSeparate : Transfers::kGrouped, {1 << i % 3, 4});
+                  i % 2 == 0 ? Transfers::kSeparate : Transfers::kGrouped, {1 << i % 3, 4},
+                  0.5 * (i % 3));
       for (int stage = 0; stage < stages; ++stage) {
         const int64_t at_least_bytes = peaks.AtLeast(stage, stage + 2, stage);
         const int64_t peak_bytes = peaks.PeakBytes(stage, stage + 2, stage);

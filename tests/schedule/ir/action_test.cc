@@ -29,7 +29,8 @@ TEST(Action, ActivationsGoToTheNextStageAndGradientsToThePrevious) {
 TEST(Action, EveryOperationIsOfOneClass) {
   for (int i = 0; i < kNumOps; ++i) {
     const Op op = static_cast<Op>(i);
-    const int classes = IsCompute(op) + IsSend(op) + IsReceive(op) + !HasMicroBatch(op);
+    const int classes =
+        IsCompute(op) + IsSend(op) + IsReceive(op) + MovesStash(op) + !HasMicroBatch(op);
     EXPECT_EQ(classes, 1) << OpName(op);
   }
 }

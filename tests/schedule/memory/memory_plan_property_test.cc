@@ -51,6 +51,9 @@ std::vector<Schedule> LoweredSchedules() {
         const Schedule evaluation = ForwardOnly(compute->rank_of_stage, p, m).value();
         for (const Transfers transfers : {Transfers::kSeparate, Transfers::kGrouped}) {
           schedules.push_back(Lower(*compute, {.transfers = transfers}).value());
+          if (m == 6) {
+            schedules.push_back(Lower(*compute, {.offload = 0.6, .transfers = transfers}).value());
+          }
           schedules.push_back(Lower(evaluation, {.transfers = transfers}).value());
         }
       }
@@ -80,6 +83,53 @@ TEST(PlanMemory, NoTwoBlocksThatLiveAtOnceOverlap) {
         if (&a == &b || a.last < b.first || b.last < a.first) continue;
         ASSERT_TRUE(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset);
       }
+    }
+  });
+}
+
+TEST(PlanMemory, NoTwoBlocksThatAreOnTheHostAtOnceOverlap) {
+  int64_t blocks = 0;
+  ForManyPlans([&](const MemoryPlan& plan, const Schedule&, Rank) {
+    int64_t extent = 0;
+    for (const Block& a : plan.host_blocks) {
+      extent = std::max(extent, a.offset + a.bytes);
+      for (const Block& b : plan.host_blocks) {
+        if (&a == &b || a.last < b.first || b.last < a.first) continue;
+        ASSERT_TRUE(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset);
+      }
+    }
+    EXPECT_EQ(plan.host_bytes, extent);
+    blocks += std::ssize(plan.host_blocks);
+  });
+  EXPECT_GT(blocks, 500);
+}
+
+// On its device until RELEASE, and again from FETCH until it is read last; on the host from OFFLOAD
+// until B.
+TEST(PlanMemory, AStashIsSomewhereFromFUntilItIsReadLast) {
+  ForManyPlans([](const MemoryPlan& plan, const Schedule& schedule, Rank rank) {
+    const std::vector<Action>& list = schedule.list_of(rank);
+    const auto at = [&](Op op, const Block& block) {
+      const Action wanted = {.op = op, .stage = block.stage, .micro_batch = block.micro_batch};
+      const auto found = std::find(list.begin(), list.end(), wanted);
+      return found == list.end() ? -1 : static_cast<int32_t>(found - list.begin());
+    };
+    for (const Block& block : plan.blocks) {
+      const bool is_moved = at(Op::kOffload, block) >= 0;
+      const auto last_of = [&](Op op) { return std::max(at(op, block), at(Op::kBackward, block)); };
+      if (block.kind == BlockKind::kStash && is_moved) {
+        EXPECT_EQ(block.last, at(Op::kRelease, block));
+      } else if (block.kind == BlockKind::kFetchedStash) {
+        EXPECT_EQ(block.first, at(Op::kFetch, block));
+        EXPECT_EQ(block.last, last_of(Op::kBackwardInput));
+      } else if (block.kind == BlockKind::kFetchedWeightStash) {
+        EXPECT_EQ(block.first, at(Op::kFetch, block));
+        EXPECT_EQ(block.last, last_of(Op::kBackwardWeight));
+      }
+    }
+    for (const Block& block : plan.host_blocks) {
+      EXPECT_EQ(block.first, at(Op::kOffload, block));
+      EXPECT_EQ(block.last, std::max(at(Op::kBackwardInput, block), at(Op::kBackward, block)));
     }
   });
 }

@@ -34,6 +34,16 @@ TEST(PeakStash, AddsTheStagesOfARankEachWithItsOwnSize) {
               ElementsAre(9, 6));
 }
 
+TEST(PeakStash, DoesNotCountWhatIsOnTheHost) {
+  const Schedule schedule =
+      FromText({0}, 2, {"F0.0 OFFLOAD0.0 F0.1 RELEASE0.0 FETCH0.0 BW0.0 BW0.1 STEP0"});
+  const std::vector<StageStash> stash = {{.forward = 10, .weight = 4}};
+  EXPECT_THAT(StashAfter(schedule, stash), ElementsAre(ElementsAre(10, 10, 20, 10, 20, 10, 0, 0)));
+  EXPECT_TRUE(CheckStash(schedule, stash, std::vector<double>{20}).ok());
+  EXPECT_THAT(CheckStash(schedule, stash, std::vector<double>{19}).message(),
+              HasSubstr("position 2 (stage 0 F micro-batch 1)"));
+}
+
 TEST(PeakStash, IsTheSameForALoweredSchedule) {
   for (const Generator& generator : Generators()) {
     const Schedule compute = generator.generate({3, 6}).value();

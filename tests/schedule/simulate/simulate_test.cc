@@ -34,6 +34,9 @@ Costs OverlappingCosts(const Schedule& schedule, std::mt19937& random) {
   costs.overlap_share = 0.5 + 0.01 * static_cast<double>(DrawBelow(51, random));
   costs.updates_in_backward = DrawBelow(2, random) == 1;
   costs.collectives = {.norms_ns = DrawBelow(200, random), .results_ns = DrawBelow(50, random)};
+  costs.host_link = {.link = {.latency_ns = DrawBelow(50, random), .bytes_per_second = 1e9},
+                     .occupies_rank = DrawBelow(2, random) == 1};
+  for (StageTimes& times : costs.stages) times.host_copy_bytes = DrawBelow(2000, random);
   return costs;
 }
 
@@ -50,6 +53,7 @@ void ForManyRuns(Body body) {
         const LoweringOptions options = {.reduce_gradients = round % 2 == 1,
                                          .exchange_norms = round % 3 > 0,
                                          .results = static_cast<ResultsPlace>(round % 3),
+                                         .offload = round % 2 == 0 ? 0.7 : 0.0,
                                          .transfers = TransfersOf(sends)};
         const Schedule lowered = Lower(compute, options).value();
         SCOPED_TRACE(::testing::Message()
@@ -96,6 +100,7 @@ TEST(Simulate, MessagesThatTakeNoTimeCauseNoIdleTime) {
     costs.links.clear();
     costs.collectives = {};
     for (StageTimes& times : costs.stages) times.reduce_ns = 0;
+    if (!costs.host_link.occupies_rank) costs.host_link = {};
     const Simulation simulation = Simulate(lowered, costs, {.sends = sends}).value();
     for (const RankTimes& rank : simulation.ranks) EXPECT_EQ(rank.communication_ns, 0);
   });
@@ -182,6 +187,54 @@ TEST(Simulate, ARankThatDoesNotOverlapMessagesWaitsForItsReductions) {
   EXPECT_EQ(TimesOf(simulation, Op::kBackward, 0).start_ns, 55);
   EXPECT_EQ(simulation.step_ns, 94);
   EXPECT_EQ(simulation.ranks[0].communication_ns, 24);
+}
+
+// Performs two micro-batches on one rank: F takes 10, BW 20, and a copy 15 ns.
+Simulation Moved(const std::string& list, bool occupies_rank = false) {
+  Costs costs;
+  costs.stages = {{.forward_ns = 10, .backward_ns = 20, .host_copy_bytes = 10}};
+  costs.host_link = {.link = {.latency_ns = 5, .bytes_per_second = 1e9},
+                     .occupies_rank = occupies_rank};
+  return Simulate(FromText({0}, 2, {list}), costs,
+                  {.sends = Sends::kRendezvous, .keep_trace = true})
+      .value();
+}
+
+// The copies leave from 10 to 25 and from 25 to 40, and come back from 40 to 55 and from 55 to 70.
+TEST(Simulate, CopiesOfOneDirectionAreMadeOneAfterTheOther) {
+  const Simulation simulation = Moved(
+      "F0.0 OFFLOAD0.0 F0.1 OFFLOAD0.1 RELEASE0.0 RELEASE0.1 FETCH0.0 FETCH0.1 BW0.0 BW0.1 STEP0");
+  const std::vector<TimedAction>& list = simulation.trace.list_of(Rank(0));
+  EXPECT_EQ(list[1].start_ns, 10);
+  EXPECT_EQ(list[1].end_ns, 25);
+  EXPECT_EQ(list[2].start_ns, 10);  // F runs beside it
+  EXPECT_EQ(list[3].start_ns, 20);
+  EXPECT_EQ(list[3].end_ns, 40);
+  EXPECT_EQ(list[4].start_ns, 25);
+  EXPECT_EQ(list[5].start_ns, 40);
+  EXPECT_EQ(list[6].end_ns, 55);
+  EXPECT_EQ(list[7].end_ns, 70);
+  EXPECT_EQ(list[8].reached_ns, 40);
+  EXPECT_EQ(list[8].start_ns, 55);
+  EXPECT_EQ(list[9].start_ns, 75);  // fetched at 70
+  EXPECT_EQ(simulation.step_ns, 95);
+  EXPECT_EQ(simulation.ranks[0].busy_ns, 60);
+  EXPECT_EQ(simulation.ranks[0].communication_ns, 35);
+}
+
+TEST(Simulate, CopiesOfBothDirectionsRunAtOnce) {
+  const Simulation simulation = Moved(
+      "F0.0 OFFLOAD0.0 RELEASE0.0 F0.1 FETCH0.0 OFFLOAD0.1 RELEASE0.1 BW0.0 FETCH0.1 BW0.1 STEP0");
+  // Both begin at 35 and end at 50; the last one is fetched from 70 to 85.
+  EXPECT_EQ(simulation.trace.list_of(Rank(0))[7].start_ns, 50);
+  EXPECT_EQ(simulation.step_ns, 105);
+}
+
+TEST(Simulate, CopiesMayKeepTheRankBusy) {
+  const Simulation simulation =
+      Moved("F0.0 OFFLOAD0.0 F0.1 RELEASE0.0 FETCH0.0 BW0.0 BW0.1 STEP0", /*occupies_rank=*/true);
+  EXPECT_EQ(simulation.step_ns, 10 + 15 + 10 + 15 + 20 + 20);
+  EXPECT_EQ(simulation.ranks[0].busy_ns, simulation.step_ns);
 }
 
 // Two ranks, one micro-batch, everything with a distinct time: every time can be computed by hand.
@@ -289,8 +342,11 @@ TEST(Simulate, TraceKeepsTheRulesOfTraces) {
         EXPECT_EQ(list[i].reached_ns, second ? list[i - 1].reached_ns : free_ns);
         EXPECT_GE(list[i].start_ns, list[i].reached_ns);
         EXPECT_GE(list[i].end_ns, list[i].start_ns);
-        const bool occupies = !RunsBeside(list[i].action.op) ||
-                              (!IsReceive(list[i].action.op) && sends == Sends::kBlocking);
+        const Op op = list[i].action.op;
+        const bool beside = IsHostCopy(op)
+                                ? !costs.host_link.occupies_rank
+                                : RunsBeside(op) && (IsReceive(op) || sends != Sends::kBlocking);
+        const bool occupies = !beside;
         free_ns = occupies ? list[i].end_ns : list[i].start_ns;
         if (IsSend(list[i].action.op)) {
           sent[OtherEnd(list[i].action)] = list[i].end_ns;

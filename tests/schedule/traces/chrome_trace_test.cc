@@ -177,8 +177,8 @@ TEST(ChromeTrace, LeadsAnArrowFromEachSendToItsReceive) {
         const json& start = starts.at(event["id"]);
         EXPECT_TRUE(within(start) && within(event)) << start << event;
         EXPECT_LE(Nanoseconds(start["ts"]), Nanoseconds(event["ts"]));
-        EXPECT_EQ(start["tid"].get<int>() % 3, 1);
-        EXPECT_EQ(event["tid"].get<int>() % 3, 2);
+        EXPECT_EQ(start["tid"].get<int>() % 5, 1);
+        EXPECT_EQ(event["tid"].get<int>() % 5, 2);
         EXPECT_NE(start["pid"], event["pid"]);
       }
       size_t sent = 0;
@@ -199,10 +199,22 @@ TEST(ChromeTrace, ShowsReductionsOnThreadsOfTheirOwn) {
     if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
     if (event["ph"] == "X") thread_of[event["name"]] = event["tid"];
   }
-  EXPECT_EQ(names, (std::map<int, std::string>{{0, "compute"}, {3, "reduce"}, {6, "reduce 2"}}));
+  EXPECT_EQ(names, (std::map<int, std::string>{{0, "compute"}, {3, "reduce"}, {8, "reduce 2"}}));
   EXPECT_EQ(thread_of["REDUCE1"], 3);
-  EXPECT_EQ(thread_of["REDUCE0"], 6);
+  EXPECT_EQ(thread_of["REDUCE0"], 8);
   EXPECT_EQ(thread_of["STEP0"], 0);
+}
+
+TEST(ChromeTrace, ShowsCopiesToAndFromTheHostOnThreadsOfTheirOwn) {
+  const json events = Events(TraceFromText(
+      {0}, 1, {"F0.0@0-10 OFFLOAD0.0@10-25 RELEASE0.0@10:25-25 FETCH0.0@25-40 BW0.0@25:40-60"}));
+  std::map<std::string, int> thread_of;
+  for (const json& event : events) {
+    if (event["ph"] == "X") thread_of[event["name"]] = event["tid"];
+  }
+  EXPECT_EQ(thread_of,
+            (std::map<std::string, int>{
+                {"F0.0", 0}, {"OFFLOAD0.0", 4}, {"RELEASE0.0", 0}, {"FETCH0.0", 5}, {"BW0.0", 0}}));
 }
 
 TEST(ChromeTrace, RefusesWhatItWouldHaveToGuess) {

@@ -24,6 +24,8 @@ std::vector<Schedule> ValidSchedules() {
         const absl::StatusOr<Schedule> schedule = generator.generate({p, m});
         if (!schedule.ok()) continue;
         originals.push_back(Lower(*schedule).value());
+        const bool is_largest = p == 3 && m == 6;
+        if (is_largest) originals.push_back(Lower(*schedule, {.offload = 0.7}).value());
         const Schedule forward = ForwardOnly(schedule->rank_of_stage, p, m).value();
         originals.push_back(Lower(forward).value());
       }
@@ -116,9 +118,14 @@ bool MustPrecede(const Schedule& schedule, const Action& earlier, const Action& 
     return PeerOf(schedule, earlier) == PeerOf(schedule, later);
   }
   if (!same_stage || !same_micro_batch) return false;
-  if (earlier.op == Op::kForward) return IsBackward(later.op) || later.op == Op::kSendActivation;
+  if (earlier.op == Op::kForward) {
+    return IsBackward(later.op) || later.op == Op::kSendActivation || later.op == Op::kOffload;
+  }
   if (earlier.op == Op::kReceiveActivation) return later.op == Op::kForward;
   if (earlier.op == Op::kReceiveGradient) return IsBackward(later.op);
+  if (earlier.op == Op::kOffload) return later.op == Op::kRelease;
+  if (earlier.op == Op::kRelease) return later.op == Op::kFetch;
+  if (earlier.op == Op::kFetch) return IsBackward(later.op);
   return (earlier.op == Op::kBackwardInput || earlier.op == Op::kBackward) &&
          (later.op == Op::kBackwardWeight || later.op == Op::kSendGradient);
 }

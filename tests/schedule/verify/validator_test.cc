@@ -113,6 +113,27 @@ TEST(Validate, RefusesPlacementsStagesOfOneRankAndForwardSchedules) {
       kFailedPrecondition);
 }
 
+TEST(Validate, AcceptsAStashThatIsMovedToTheHostAndBack) {
+  EXPECT_TRUE(Validate(FromText({0}, 1, {"F0.0 OFFLOAD0.0 RELEASE0.0 FETCH0.0 BW0.0 STEP0"})).ok());
+}
+
+TEST(Validate, RefusesStashesThatAreMovedOutOfOrder) {
+  const Refusal<std::string> refusals[] = {
+      {"F0.0 OFFLOAD0.0 RELEASE0.0 BW0.0 STEP0", "stage 0 FETCH micro-batch 0 is missing"},
+      {"F0.0 RELEASE0.0 FETCH0.0 BW0.0 STEP0", "stage 0 OFFLOAD micro-batch 0 is missing"},
+      {"F0.0 OFFLOAD0.0 FETCH0.0 BW0.0 STEP0", "stage 0 RELEASE micro-batch 0 is missing"},
+      {"OFFLOAD0.0 F0.0 RELEASE0.0 FETCH0.0 BW0.0 STEP0", "it moves what forward has kept"},
+      {"F0.0 RELEASE0.0 OFFLOAD0.0 FETCH0.0 BW0.0 STEP0", "it waits until that is done"},
+      {"F0.0 OFFLOAD0.0 FETCH0.0 RELEASE0.0 BW0.0 STEP0", "only what has left can come back"},
+      {"F0.0 OFFLOAD0.0 RELEASE0.0 BW0.0 FETCH0.0 STEP0", "it reads what FETCH brings back"},
+      {"F0.0 OFFLOAD0.0 OFFLOAD0.0 RELEASE0.0 FETCH0.0 BW0.0 STEP0",
+       "position 2 (stage 0 OFFLOAD micro-batch 0): it has been performed before"},
+      {"F0.0 OFFLOAD0.0 RELEASE0.0 FETCH0.0", "a schedule without backward passes keeps nothing"},
+  };
+  ExpectRefusals([](const std::string& list) { return Validate(FromText({0}, 1, {list})); },
+                 refusals, kFailedPrecondition);
+}
+
 TEST(Validate, RefusesAStepOfAMicroBatch) {
   Schedule schedule = Lower(OneFOneB({1, 1}).value()).value();
   schedule.actions[0].back().micro_batch = MicroBatch(0);

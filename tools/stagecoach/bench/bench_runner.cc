@@ -164,6 +164,9 @@ absl::Status BenchRunner::Predict(const engine::RunConfig& options,
   if (plan.replicas() > 1 && !says_links) {
     ASSIGN_OR_RETURN(cluster.within_host.bytes_per_second, ExchangeFor(prepared));
   }
+  if (MostHostBytes(prepared.compiled) > 0 && !says_links) {
+    ASSIGN_OR_RETURN(cluster.host_link, HostLinkFor(prepared));
+  }
   ASSIGN_OR_RETURN(const partition::PlanEvaluation evaluation,
                    EvaluatePlan(plan, *profile, cluster));
   const double cores = CoresFor(prepared.device) / plan.tensor_parts;
@@ -208,6 +211,15 @@ absl::StatusOr<double> BenchRunner::ExchangeFor(const engine::PreparedRun& prepa
                      return OnDevices(device, engine::MeasureExchange(device, replicas));
                    }));
   return *rate;
+}
+
+absl::StatusOr<schedule::HostLink> BenchRunner::HostLinkFor(const engine::PreparedRun& prepared) {
+  ASSIGN_OR_RETURN(const schedule::HostLink* const link,
+                   MeasuredOnce(host_links_, prepared.device.threads, [&] {
+                     Tell("measures copies to the host's memory");
+                     return OnDevices(prepared.device, engine::MeasureHostLink(prepared.device));
+                   }));
+  return *link;
 }
 
 absl::StatusOr<double> BenchRunner::PeakFor(const BenchCase& what,

@@ -47,6 +47,7 @@ class BenchRunner {
                                                        const BenchCase& what);
   // Returns the bytes per second of replicas that exchange gradients.
   absl::StatusOr<double> ExchangeFor(const engine::PreparedRun& prepared);
+  absl::StatusOr<schedule::HostLink> HostLinkFor(const engine::PreparedRun& prepared);
   absl::StatusOr<double> PeakFor(const BenchCase& what, const engine::PreparedRun& prepared);
   void Tell(const std::string& what) const;
 
@@ -57,6 +58,7 @@ class BenchRunner {
   std::map<std::tuple<std::string, std::string, int, int, int64_t, bool>, partition::Profile>
       profiles_;
   std::map<std::tuple<int, int>, double> exchanges_;  // by threads, and replicas
+  std::map<int, schedule::HostLink> host_links_;      // by threads
   // The peak by precision, threads of a device, and devices.
   std::map<std::tuple<std::string, int, int>, double> peaks_;
 };

@@ -76,9 +76,12 @@ absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
   if (flags.analytic) return analyzed;
   RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers, device));
   const SlowNotice notice(engine::DescribeMeasuring(flags.rows));
-  return MeasureProfile(
-      planned.model, name, flags.rows, options,
-      {.repeats = flags.repeats, .devices = engine::DevicesAtOnce(flags.devices, device)});
+  ASSIGN_OR_RETURN(partition::Profile measured,
+                   MeasureProfile(planned.model, name, flags.rows, options,
+                                  {.repeats = flags.repeats,
+                                   .devices = engine::DevicesAtOnce(flags.devices, device)}));
+  ASSIGN_OR_RETURN(measured.overheads.host_link, engine::MeasureHostLink(device));
+  return measured;
 }
 
 std::string LayerTable(const std::vector<partition::LayerCost>& layers, bool measured) {

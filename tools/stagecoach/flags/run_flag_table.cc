@@ -216,11 +216,12 @@ constexpr NumberRange kPositive = {.min = 0.0, .max = 1e6, .above_min = true};
 constexpr double kMostSmoothing = 0.999;
 constexpr NumberRange kDecay = {.min = 0.0, .max = 1.0};
 
-// What --plan excludes: all that it settles, but for "--recompute plan".
+// What --plan excludes: all that it settles, but for what a run may do otherwise.
 std::vector<std::string> SettledByPlan(const std::vector<RunFlag>& flags) {
   std::vector<std::string> settled;
   for (const RunFlag& flag : flags) {
-    if (flag.rules.is_of_plan && flag.name != "--recompute") settled.push_back(flag.name);
+    const bool may_change = flag.name == "--recompute" || flag.name == "--offload";
+    if (flag.rules.is_of_plan && !may_change) settled.push_back(flag.name);
   }
   return settled;
 }
@@ -376,7 +377,12 @@ std::vector<RunFlag> PipelineFlags() {
                                              {"attention", engine::Recompute::kAttention},
                                              {"full", engine::Recompute::kFull},
                                              {"plan", engine::Recompute::kPlanned}})),
-           {.is_of_plan = true})};
+           {.is_of_plan = true}),
+      Flag("--offload", "SHARE",
+           "Stashes moved to host memory until they are needed: none, full, or 0 to 1 [none]",
+           Reads(&O::offload, ParseOffload), {.is_of_plan = true}),
+      Flag("--host-memory", "SIZE", "Host memory that each device may use for moved stashes",
+           Reads(&O::host_memory_bytes, ParseMemory))};
 }
 
 std::vector<RunFlag> DeviceFlags() {

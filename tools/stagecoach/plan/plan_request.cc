@@ -155,17 +155,22 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::RunCo
   const std::string name = NameOfModel(flags.run);
   std::optional<SlowNotice> notice;
   if (flags.profile == "measured") notice.emplace(engine::DescribeMeasuring(sizes));
-  return flags.profile == "measured"
-             ? MeasureProfile(planned.model, name, sizes, options,
-                              {.devices = engine::DevicesAtOnce(devices, device)})
-             : AnalyzeProfile(planned.model, name, sizes, options);
+  if (flags.profile != "measured") return AnalyzeProfile(planned.model, name, sizes, options);
+  ASSIGN_OR_RETURN(Profile measured,
+                   MeasureProfile(planned.model, name, sizes, options,
+                                  {.devices = engine::DevicesAtOnce(devices, device)}));
+  if (flags.offload != 0.0) {
+    ASSIGN_OR_RETURN(measured.overheads.host_link, engine::MeasureHostLink(device));
+  }
+  return measured;
 }
 
-// Sets the time of messages, unless --cluster describes it: the devices are then taken for those
-// that the profile was measured on.
+// Sets the time of messages and of copies to the host, unless --cluster describes them: the devices
+// are then taken for those that the profile was measured on.
 void SetMessageTime(const PlanFlags& flags, const Profile& profile, Cluster& cluster) {
   if (!flags.cluster.empty()) return;
   cluster.within_host.latency_ns = std::llround(profile.overheads.message_ns);
+  cluster.host_link = profile.overheads.host_link;
 }
 
 // Returns the numbers of devices that may share the layers of a model.
@@ -329,6 +334,14 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
             return ParseChoice(text, {"auto", "none", "full"});
           })
       ->group(group);
+  AddFlag(app, "--offload", "SHARE|auto", flags.offload,
+          "Stashes moved to host memory: none, full, 0 to 1, or auto: if that is faster [none]",
+          [](const std::string& text) -> absl::StatusOr<std::optional<double>> {
+            if (text == "auto") return std::nullopt;
+            ASSIGN_OR_RETURN(const double share, ParseOffload(text));
+            return share;
+          })
+      ->group(group);
   app.add_flag("--all-devices", flags.uses_all_devices,
                "Use all devices, even where fewer would be faster")
       ->group(group);
@@ -367,6 +380,24 @@ void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   });
 }
 
+namespace {
+
+// Adds a second form of each option, with all stashes moved to the host, if that is open and memory
+// has limits, without which it gains nothing.
+void AddOffloadOptions(const PlanFlags& flags, std::vector<ModelOption>& options) {
+  if (flags.offload.has_value()) return;
+  const size_t kept = options.size();
+  for (size_t i = 0; i < kept; ++i) {
+    if (!options[i].cluster.limits_memory()) continue;
+    ModelOption moved = options[i];
+    absl::StrAppend(&moved.name, moved.name.empty() ? "" : ", ", "stashes in host memory");
+    moved.offload = 1.0;
+    options.push_back(std::move(moved));
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
   PlanTask task;
   PlannerRequest& request = task.request;
@@ -397,6 +428,7 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
   request.reduction = flags.reduction;
   request.may_recompute = flags.recompute != "none";
   request.recomputes_all = flags.recompute == "full";
+  request.offload = flags.offload.value_or(0.0);
   request.objective = flags.objective;
   request.may_leave_devices = !flags.uses_all_devices;
   if (!IsProfileFile(flags)) {
@@ -423,6 +455,7 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
       return options;
     };
     ASSIGN_OR_RETURN(task.options, WithFallBack(flags.run.device, flags.run.notices, profile_on));
+    AddOffloadOptions(flags, task.options);
     request.profile = task.options.front().profile;
     request.cluster = task.options.front().cluster;
     return task;
@@ -437,6 +470,7 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
   }
   ASSIGN_OR_RETURN(task.options, ReadOptions(flags, request.cluster));
   for (ModelOption& option : task.options) SetMessageTime(flags, option.profile, option.cluster);
+  AddOffloadOptions(flags, task.options);
   const int64_t rows = task.options.front().profile.sizes.back().micro_batch_rows;
   request.batch_rows = flags.batch.value_or(
       rows * micro_batches.value_or(kMicroBatchesPerDevice * request.cluster.size()));

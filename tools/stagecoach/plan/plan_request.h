@@ -35,7 +35,8 @@ struct PlanFlags {
   std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool shards_optimizer = false;
   partition::ReductionKind reduction = partition::ReductionKind::kTree;
-  std::string recompute = "auto";  // if memory is short; or "none" or "full"
+  std::optional<double> offload = 0.0;  // Plan::offload; unset: searched
+  std::string recompute = "auto";       // if memory is short; or "none" or "full"
   partition::PlanObjective objective = partition::PlanObjective::kStep;
   bool uses_all_devices = false;  // even if fewer would be faster
 };

@@ -176,6 +176,10 @@ void AddScheduleFlags(CLI::App& app, SimulateCommandOptions& options) {
           absl::StrCat("Share of a stash that stays from B until W [", request.weight_stash, "]"),
           [](const std::string& text) { return ParseNumber(text, {.min = 0.0, .max = 1.0}); })
       ->group(group);
+  AddFlag(app, "--offload", "SHARE", request.offload,
+          "Stashes moved to host memory until they are needed: none, full, or 0 to 1 [none]",
+          ParseOffload)
+      ->group(group);
 }
 
 void AddTimeFlags(CLI::App& app, SimulateCommandOptions& options) {
@@ -193,6 +197,8 @@ void AddTimeFlags(CLI::App& app, SimulateCommandOptions& options) {
   add("--backward", request.backward_ms, "Gradient of the input (B)" + per_device);
   add("--weight", request.weight_ms, "Gradient of the weights (W)" + per_device);
   add("--latency", request.latency_ms, "Time of a message between two devices, in ms [0]");
+  add("--host-copy", request.host_copy_ms,
+      "Time to move a device's stash of one micro-batch to host memory or back, in ms [0]");
   AddFlag(app, "--overlap", "X", request.overlap,
           "Overlapped F and BW take this share of their sum, at least the longer [1]",
           [](const std::string& text) { return ParseNumber(text, {.min = 0.01, .max = 1.0}); })

@@ -14,6 +14,7 @@
 #include "schedule/memory/stash.h"
 #include "schedule/search/automatic.h"
 #include "schedule/simulate/simulate.h"
+#include "schedule/transforms/host_copies.h"
 #include "schedule/transforms/lowering.h"
 #include "schedule/verify/validator.h"
 #include "tools/stagecoach/simulate/times_file.h"
@@ -80,6 +81,13 @@ absl::StatusOr<Costs> Finder::CostsOf(const std::vector<schedule::Rank>& rank_of
                                         .backward_weight_ns = Nanoseconds(request_.weight_ms)},
                                        Nanoseconds(request_.latency_ms));
   costs.overlap_share = request_.overlap;
+  // A byte for each ns, on a link that takes as long.
+  costs.host_link.link.bytes_per_second = 1e9;
+  const schedule::Costs copies =
+      schedule::UniformCosts(rank_of_stage, {.forward_ns = Nanoseconds(request_.host_copy_ms)}, 0);
+  for (size_t stage = 0; stage < costs.stages.size(); ++stage) {
+    costs.stages[stage].host_copy_bytes = copies.stages[stage].forward_ns;
+  }
   return costs;
 }
 
@@ -182,7 +190,6 @@ absl::StatusOr<SimulatedSchedule> Finder::Find() {
   }
   SimulatedSchedule found;
   ASSIGN_OR_RETURN(found.as_given, AskedSchedule());
-  RETURN_IF_ERROR(CheckLimit(found.as_given));
   ASSIGN_OR_RETURN(const Costs costs, CostsOf(found.as_given.rank_of_stage));
   found.lowered = found.as_given;
   if (!found.as_given.IsLowered()) {
@@ -191,14 +198,18 @@ absl::StatusOr<SimulatedSchedule> Finder::Find() {
                     [](const schedule::StageTimes& times) { return times.reduce_ns > 0; });
     ASSIGN_OR_RETURN(found.lowered,
                      schedule::Lower(found.as_given, {.reduce_gradients = reduces,
+                                                      .offload = request_.offload,
                                                       .transfers = TransfersOf(request_.sends)}));
+  } else {
+    AddHostCopies(request_.offload, found.lowered);
   }
   RETURN_IF_ERROR(schedule::Validate(found.lowered, TransfersOf(request_.sends)));
+  RETURN_IF_ERROR(CheckLimit(found.lowered));
   ASSIGN_OR_RETURN(
       found.simulation,
       schedule::Simulate(found.lowered, costs, {.sends = request_.sends, .keep_trace = true}));
   found.unit_stash = schedule::UnitStash(found.as_given.rank_of_stage, request_.weight_stash);
-  found.peak_stash = PeakStash(found.as_given, found.unit_stash);
+  found.peak_stash = PeakStash(found.lowered, found.unit_stash);
   return found;
 }
 

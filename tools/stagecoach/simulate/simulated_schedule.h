@@ -30,11 +30,13 @@ struct ScheduleRequest {
   double weight_ms = 1.0;
   double latency_ms = 0.0;
   double overlap = 1.0;
-  std::string times_file;  // replaces all of these; "": none
+  double host_copy_ms = 0.0;  // to move the stash to the host, or back
+  std::string times_file;     // replaces all of these; "": none
   // The limit in units of what a device stashes for a micro-batch; unset: no limit. "auto" respects
   // it, and anything else that exceeds it is refused.
   std::optional<double> stash_limit;
   double weight_stash = 0.5;  // share that is kept from B until W
+  double offload = 0.0;       // share of stashes that are moved to the host (LoweringOptions)
   schedule::Sends sends = schedule::Sends::kBuffered;
 };
 

@@ -68,7 +68,8 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
            {"gradients", gradients},
            {"optimizer", optimizer},
            {"stash", report.training.peak_stash_bytes},
-           {"buffers", BufferBytes(predicted, rank)}}}});
+           {"buffers", BufferBytes(predicted, rank)}}},
+         {"predicted_host_bytes", report.training.host_bytes}});
   }
   return {{"schedule", prepared.plan().schedule.name},
           {"micro_batches", prepared.plan().micro_batches()},
@@ -79,6 +80,7 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
           {"shard_optimizer", prepared.plan().replication.shards_optimizer},
           {"reduction", partition::Name(prepared.plan().replication.reduction)},
           {"recomputed_layers", prepared.plan().recomputed},
+          {"offload", prepared.plan().offload},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }
@@ -109,6 +111,8 @@ ordered_json DeviceToJson(const partition::CompiledPlan& plan, size_t index,
                        {"peak_stashed", device.peak_stashed},
                        {"predicted_stash_bytes", device.predicted_stash_bytes},
                        {"measured_stash_bytes", device.measured_stash_bytes},
+                       {"predicted_host_bytes", device.predicted_host_bytes},
+                       {"measured_host_bytes", device.measured_host_bytes},
                        {"predicted_sent_bytes", SentToJson(device.predicted_sent)},
                        {"measured_sent_bytes", SentToJson(device.measured_sent)},
                        {"busy", device.busy}};

@@ -75,13 +75,22 @@ std::string DeviceTable(const partition::CompiledPlan& plan,
 // predicted, or none did any work.
 std::string MemoryAsPredicted(const std::vector<engine::DeviceReport>& devices) {
   int64_t most = 0;
+  int64_t most_of_host = 0;
   for (const engine::DeviceReport& device : devices) {
-    if (device.measured_peak_bytes != device.predicted_peak_bytes) return "";
+    if (device.measured_peak_bytes != device.predicted_peak_bytes ||
+        device.measured_host_bytes != device.predicted_host_bytes) {
+      return "";
+    }
     most = std::max(most, device.measured_peak_bytes);
+    most_of_host = std::max(most_of_host, device.measured_host_bytes);
   }
   if (most == 0) return "";
-  return absl::StrCat("memory as predicted: ", devices.size() > 1 ? "at most " : "",
-                      base::FormatBytes(most), devices.size() > 1 ? " per device\n" : "\n");
+  return absl::StrCat(
+      "memory as predicted: ", devices.size() > 1 ? "at most " : "", base::FormatBytes(most),
+      devices.size() > 1 ? " per device" : "",
+      most_of_host > 0 ? absl::StrCat(", and ", base::FormatBytes(most_of_host), " of the host's")
+                       : "",
+      "\n");
 }
 
 // Returns how much of the GPUs is in use, with a blank line; "" if there are none.
@@ -261,6 +270,10 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
+      MostHostBytes(run.prepared.compiled) > 0
+          ? absl::StrCat("; up to ", base::FormatBytes(MostHostBytes(run.prepared.compiled)),
+                         " of a device's stash moves to host memory")
+          : "",
       run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n",
       is_verbose ? DevicesTable(run) : "");
 }

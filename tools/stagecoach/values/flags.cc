@@ -73,6 +73,13 @@ absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
   return absl::InvalidArgumentError("expected more than 0 bytes; leave it out for no limit");
 }
 
+absl::StatusOr<double> ParseOffload(const std::string& text) {
+  if (text == "none") return 0.0;
+  if (text == "full") return 1.0;
+  const absl::StatusOr<double> share = ParseNumber(text, {.min = 0.0, .max = 1.0});
+  return share.ok() ? share : Unexpected(text, "none, full, or a number from 0 to 1");
+}
+
 absl::StatusOr<std::string> ParseFile(const std::string& path) {
   if (path == base::kStandardStream) {
     return absl::InvalidArgumentError("- stands for no file here: name one");

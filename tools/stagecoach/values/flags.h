@@ -55,6 +55,10 @@ auto ParseList(const std::string& text, Parse parse) {
   return absl::StatusOr<List>(std::move(list));
 }
 
+// Parses the share of the stashes that are moved to the host's memory: "none", "full", or a number
+// from 0 to 1.
+absl::StatusOr<double> ParseOffload(const std::string& text);
+
 // Returns a path, which must be neither "" nor "-", which stands for no file here.
 absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);

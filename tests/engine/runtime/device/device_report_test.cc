@@ -18,6 +18,7 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
                              .accelerator = {2, 10, 11},
                              .peak_stashed = 3,
                              .measured_stash_bytes = 4,
+                             .measured_host_bytes = 12,
                              .measured_sent = {8, 9},
                              .busy = 1.0 / 3.0,
                              .graphs = 5,
@@ -31,6 +32,7 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
   EXPECT_EQ(heard.accelerator, told.accelerator);
   EXPECT_EQ(heard.peak_stashed, told.peak_stashed);
   EXPECT_EQ(heard.measured_stash_bytes, told.measured_stash_bytes);
+  EXPECT_EQ(heard.measured_host_bytes, told.measured_host_bytes);
   EXPECT_EQ(heard.busy, told.busy);
   EXPECT_EQ(heard.graphs, told.graphs);
   EXPECT_EQ(heard.graph_issues, told.graph_issues);

@@ -196,7 +196,7 @@ int64_t ComputeActions(const schedule::Schedule& schedule) {
 namespace {
 
 absl::StatusOr<partition::Plan> WithRecomputed(const TinyRun& run, partition::Plan plan) {
-  GivenPlan given = {.plan = std::move(plan), .recompute = run.recompute};
+  GivenPlan given = {.plan = std::move(plan), .recompute = run.recompute, .offload = run.offload};
   given.device = run.options.device;
   ASSIGN_OR_RETURN(PreparedRun prepared, PrepareRun(run.model, std::move(given)));
   return std::move(prepared.compiled.plan);

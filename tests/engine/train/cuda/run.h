@@ -74,6 +74,7 @@ struct TinyRun {
   std::vector<int> first_layer;  // of each stage; empty: as evenly as possible
   partition::Replication replication = {};
   Recompute recompute = Recompute::kPlanned;
+  double offload = 0.0;  // Plan::offload
   TrainerOptions options;
 };
 

@@ -156,6 +156,27 @@ TEST(MeasureCosts, FindsTheSpeedOfTheLinks) {
   EXPECT_NEAR(measured.links[0].bytes_per_second, 1e9, 1.0);
 }
 
+TEST(MeasureCosts, FindsTheSpeedOfCopiesToTheHostAndWhetherTheyOccupyARank) {
+  const Schedule lowered =
+      schedule::Lower(schedule::GPipe({.ranks = 2, .micro_batches = 8}).value(), {.offload = 1.0})
+          .value();
+  for (const bool occupies : {false, true}) {
+    Costs costs = RandomCosts(2, false, 8);
+    costs.host_link = {.link = {.bytes_per_second = 2e9}, .occupies_rank = occupies};
+    for (size_t stage = 0; stage < 2; ++stage) {
+      costs.memory[stage].stash_bytes = 30'000;
+      costs.memory[stage].weight_stash_bytes = 10'000;
+      costs.stages[stage].host_copy_bytes = 40'000;
+    }
+    const Trace trace = SimulatedTrace(lowered, costs);
+    const Costs measured = MeasureCosts({trace}, false, costs.memory);
+    EXPECT_NEAR(measured.host_link.link.bytes_per_second, 2e9, 1.0);
+    EXPECT_EQ(measured.host_link.occupies_rank, occupies);
+    EXPECT_EQ(measured.stages, costs.stages);
+    EXPECT_EQ(SimulatedTrace(lowered, measured).step_ns, trace.step_ns);
+  }
+}
+
 // All of rank 1's forward passes start 70 ns after their input has arrived; it had waited only for
 // the first.
 TEST(MeasureCosts, LatencyIsHowLongAWaitingRankTakesToGoOn) {
