@@ -66,6 +66,18 @@ std::string DeliveriesJson(const Trace& trace, const std::vector<Delivery>& mess
   });
 }
 
+std::string CopiesJson(const Trace& trace) {
+  std::vector<std::string> copies;
+  for (size_t rank = 0; rank < trace.actions.size(); ++rank) {
+    for (const CopySpan& copy : CopiesOf(trace.actions[rank])) {
+      const Action& action = trace.actions[rank][copy.action].action;
+      copies.push_back(absl::StrCat("[", static_cast<int>(action.op), ",", action.stage.value(),
+                                    ",", rank, ",", copy.start_ns, ",", copy.end_ns, "]"));
+    }
+  }
+  return absl::StrCat("[", absl::StrJoin(copies, ","), "]");
+}
+
 std::string TraceJson(const NamedTrace& named) {
   const Trace& trace = named.trace;
   // Escaped for markup, into which the script inserts it, and quoted as a string.
@@ -78,7 +90,8 @@ std::string TraceJson(const NamedTrace& named) {
                                       absl::StrAppend(json, BoxesJson(list));
                                     }),
                       "],\n\"stash\":", StashJson(StashOf(trace, named.unit_stash)),
-                      ",\n\"messages\":", DeliveriesJson(trace, DeliveriesOf(trace)), "}");
+                      ",\n\"messages\":", DeliveriesJson(trace, DeliveriesOf(trace)),
+                      ",\n\"copies\":", CopiesJson(trace), "}");
 }
 
 int64_t LongestStepNs(absl::Span<const NamedTrace> traces) {

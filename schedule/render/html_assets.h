@@ -22,6 +22,7 @@ extern const char kPageStyle[];
 //     stash             null, or inBytes, and ranks: for each its peak, at (when that was reached)
 //                       and levels: [start minus the start of the level before, amount]
 //     messages          [1 if gradient, from rank, start, to rank, end]
+//     copies            between device and host: [operation, stage, rank, start, end]
 extern const char kPageScript[];
 
 }  // namespace stagecoach::schedule

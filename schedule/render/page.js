@@ -15,7 +15,7 @@ let width = 0, height = 0, same = null, hoverX = null, frame = 0;
 
 // Row: trace, rank, y, stashY, boxes, and levels and peak of its stash if that is known.
 // Box: op, stage, micro, start, end, band, row. Level: start, amount.
-const rows = [], messages = [];
+const rows = [], messages = [], copies = [];
 const mostStash = {true: 0, false: 0};  // of all rows; in bytes, in micro-batches
 for (const trace of D.traces) {
   const own = trace.ranks.map((list, rank) => {
@@ -36,6 +36,9 @@ for (const trace of D.traces) {
   rows.push(...own);
   for (const [gradient, rank, start, peer, end] of trace.messages) {
     messages.push({gradient, start, end, from: own[rank], to: own[peer]});
+  }
+  for (const [op, stage, rank, start, end] of trace.copies) {
+    copies.push({look: D.colors[op] + trace.chunks[stage], back: D.ops[op] === "FETCH", start, end, row: own[rank]});
   }
 }
 
@@ -272,6 +275,19 @@ function drawMessages(crowded) {
   return `<path class="message forth" d="${paths[0]}"/><path class="message back" d="${paths[1]}"/>`;
 }
 
+// Below the row, those of each direction on a line of their own.
+function drawCopies() {
+  const LINE = 2.2;
+  let text = "";
+  for (const copy of copies) {
+    if (copy.end <= from || copy.start >= to) continue;
+    const y = copy.row.y + rowHeight + (copy.back ? LINE : 0), x = X(copy.start);
+    text += `<rect class="${copy.look}" x="${x.toFixed(2)}" y="${y.toFixed(1)}" ` +
+      `width="${(X(copy.end) - x).toFixed(2)}" height="${LINE - 0.4}"/>`;
+  }
+  return text;
+}
+
 function draw() {
   frame = 0;
   width = Math.max(320, chart.clientWidth);
@@ -287,7 +303,7 @@ function draw() {
     'patternTransform="rotate(45)"><path class="hatch" d="M0 0V6"/></pattern><clipPath id="plot">' +
     `<rect x="${LEFT}" y="0" width="${width - LEFT - RIGHT}" height="${height}"/></clipPath></defs>` +
     tracks + drawAxis() +
-    `<g clip-path="url(#plot)">${stash}${drawBoxes(crowded)}${drawMessages(crowded)}${here}</g>` + labels + peaks;
+    `<g clip-path="url(#plot)">${stash}${drawBoxes(crowded)}${drawCopies()}${drawMessages(crowded)}${here}</g>` + labels + peaks;
   for (const name of chart.querySelectorAll(".name")) {
     const text = name.textContent, fits = (width - 32) / name.getComputedTextLength();
     const half = Math.floor((text.length * fits - 2) / 2);

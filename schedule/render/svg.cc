@@ -49,6 +49,7 @@ class Painter {
   }
   void PaintSlice(const Slice& slice, double y);
   void PaintBands(const std::vector<Slice>& slices, double y);
+  void PaintCopies(Rank rank);
   void PaintMessages();
   // Returns the y below the legend.
   double PaintLegend(double y);
@@ -181,6 +182,23 @@ void Painter::PaintRank(Rank rank) {
     PaintBands(slices, y);
   } else {
     for (const Slice& slice : slices) PaintSlice(slice, y);
+  }
+  PaintCopies(rank);
+}
+
+// Below the row, those of each direction on a line of their own.
+void Painter::PaintCopies(Rank rank) {
+  constexpr double kLine = 2.2;
+  for (const CopySpan& copy : CopiesOf(trace_.list_of(rank))) {
+    const TimedAction& timed = trace_.list_of(rank)[copy.action];
+    const double y = Y(rank) + row_height_ + (timed.action.op == Op::kOffload ? 0 : kLine);
+    absl::StrAppendFormat(&body_,
+                          "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" "
+                          "height=\"%.1f\"><title>%s: %s to %s %s</title></rect>\n",
+                          ColorOf(timed.action.op), ChunkOf(timed.action, chunks_),
+                          X(copy.start_ns), y, X(copy.end_ns) - X(copy.start_ns), kLine - 0.4,
+                          ToString(timed.action), Time(copy.start_ns), Time(copy.end_ns),
+                          unit_.name);
   }
 }
 

@@ -21,7 +21,7 @@ struct Color {
   int lightness;
 };
 
-constexpr std::array<Color, 7> kColors = {{
+constexpr std::array<Color, 9> kColors = {{
     {'f', "forward", 213, 85, 73},
     {'b', "backward: input", 152, 48, 63},
     {'w', "backward: weights", 40, 88, 67},
@@ -29,6 +29,8 @@ constexpr std::array<Color, 7> kColors = {{
     {'s', "step", 268, 58, 76},
     {'x', "exchange among all ranks", 15, 30, 72},
     {'u', "parameters gathered or given back", 215, 14, 70},
+    {'o', "stash copied to the host", 335, 62, 64},
+    {'i', "stash copied back", 292, 42, 66},
 }};
 
 // How much lighter than the middle the first chunk is, and how much darker the last.
@@ -71,6 +73,10 @@ char ColorOf(Op op) {
     case Op::kExchangeNorms:
     case Op::kShareResults:
       return 'x';
+    case Op::kOffload:
+      return 'o';
+    case Op::kFetch:
+      return 'i';
     default:
       return 'u';
   }
@@ -94,6 +100,9 @@ std::vector<LegendItem> LegendOf(absl::Span<const Trace* const> traces) {
   for (const Trace* trace : traces) {
     for (const std::vector<TimedAction>& list : trace->actions) {
       for (const Slice& slice : SlicesOf(list)) seen.insert(ColorOf(slice.timed.action.op));
+      for (const TimedAction& timed : list) {
+        if (IsHostCopy(timed.action.op)) seen.insert(ColorOf(timed.action.op));
+      }
     }
   }
   std::vector<LegendItem> legend;

@@ -1,5 +1,7 @@
 #include "schedule/traces/trace_parts.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -53,6 +55,19 @@ std::vector<Slice> SlicesOf(const std::vector<TimedAction>& list) {
     slices.push_back(slice);
   }
   return slices;
+}
+
+std::vector<CopySpan> CopiesOf(const std::vector<TimedAction>& list) {
+  std::vector<CopySpan> copies;
+  std::array<int64_t, 2> free_ns = {};  // index: direction
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!IsHostCopy(list[i].action.op)) continue;
+    int64_t& lane_ns = free_ns[list[i].action.op == Op::kOffload ? 0 : 1];
+    const int64_t start_ns = std::min(std::max(list[i].start_ns, lane_ns), list[i].end_ns);
+    copies.push_back({i, start_ns, list[i].end_ns});
+    lane_ns = list[i].end_ns;
+  }
+  return copies;
 }
 
 TimeUnit UnitFor(int64_t step_ns) {

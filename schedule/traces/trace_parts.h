@@ -42,6 +42,16 @@ struct Slice {
 // Returns everything in the rank's list that took time, except transfers, in the order of the list.
 std::vector<Slice> SlicesOf(const std::vector<TimedAction>& list);
 
+// A copy between the device's memory and the host's, while it is made: copies of one direction run
+// one after the other, whenever they were posted.
+struct CopySpan {
+  size_t action = 0;  // position of the OFFLOAD or FETCH
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
+// Returns those of a rank's list, in its order.
+std::vector<CopySpan> CopiesOf(const std::vector<TimedAction>& list);
+
 // One unit for all times of a picture or table.
 struct TimeUnit {
   const char* name = "ms";

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "schedule/traces/trace_parts.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -170,18 +171,13 @@ struct HostCopySamples {
   bool occupies_rank = true;  // none was under way when the rank reached its next action
 };
 
-// The copies of each direction run one after the other.
 void AddHostCopies(const Trace& trace, HostCopySamples& samples) {
   for (const std::vector<TimedAction>& list : trace.actions) {
-    std::array<int64_t, 2> free_ns = {};  // index: direction
-    for (size_t i = 0; i < list.size(); ++i) {
-      const TimedAction& timed = list[i];
-      if (!schedule::IsHostCopy(timed.action.op)) continue;
-      int64_t& lane_ns = free_ns[timed.action.op == Op::kOffload ? 0 : 1];
-      samples.bytes += static_cast<double>(timed.bytes);
-      samples.copying_ns += static_cast<double>(timed.end_ns - std::max(timed.start_ns, lane_ns));
-      lane_ns = timed.end_ns;
-      const bool occupied = i + 1 == list.size() || list[i + 1].reached_ns >= timed.end_ns;
+    for (const schedule::CopySpan& copy : schedule::CopiesOf(list)) {
+      samples.bytes += static_cast<double>(list[copy.action].bytes);
+      samples.copying_ns += static_cast<double>(copy.end_ns - copy.start_ns);
+      const bool occupied =
+          copy.action + 1 == list.size() || list[copy.action + 1].reached_ns >= copy.end_ns;
       samples.occupies_rank = samples.occupies_rank && occupied;
     }
   }

@@ -96,6 +96,14 @@ TEST(Html, HasEveryMessageOfTheTrace) {
   EXPECT_EQ(OnlyTrace(DataIn(PageOf(large)))["messages"].size(), sends);
 }
 
+TEST(Html, DataHasCopiesToAndFromTheHost) {
+  const Trace trace = TraceFromText(
+      {0}, 1, {"F0.0@0-10 OFFLOAD0.0@10-25 RELEASE0.0@10:25-25 FETCH0.0@25-40 BW0.0@25:40-60"});
+  const std::string ops = absl::StrCat("[[", static_cast<int>(Op::kOffload), ",0,0,10,25],[",
+                                       static_cast<int>(Op::kFetch), ",0,0,25,40]]");
+  EXPECT_EQ(OnlyTrace(DataIn(PageOf(trace)))["copies"].dump(), ops);
+}
+
 TEST(Html, OffersMessagesOnlyWhereThereAreSome) {
   EXPECT_THAT(PageOf(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous)),
               HasSubstr("id=\"messages\""));

@@ -231,5 +231,19 @@ TEST(Svg, DrawsATraceOfNothing) {
   EXPECT_TRUE(BoxesIn(ToSvg(TraceFromText({0}, 1, {"F0.0@0-0"}))).empty());
 }
 
+// The second copy to the host is posted at 20, and made from 25 on.
+TEST(Svg, DrawsCopiesToAndFromTheHostWhileTheyAreMade) {
+  const std::string svg =
+      ToSvg(TraceFromText({0}, 2,
+                          {"F0.0@0-10 OFFLOAD0.0@10-25 F0.1@10-20 OFFLOAD0.1@20-40 FETCH0.0@50-60 "
+                           "BW0.0@60-80"}),
+            {});
+  EXPECT_THAT(svg, HasSubstr("<title>stage 0 OFFLOAD micro-batch 0: 10 to 25 ns</title>"));
+  EXPECT_THAT(svg, HasSubstr("<title>stage 0 OFFLOAD micro-batch 1: 25 to 40 ns</title>"));
+  EXPECT_THAT(svg, HasSubstr("<title>stage 0 FETCH micro-batch 0: 50 to 60 ns</title>"));
+  EXPECT_THAT(svg, HasSubstr(">stash copied to the host</text>"));
+  EXPECT_THAT(svg, HasSubstr(">stash copied back</text>"));
+}
+
 }  // namespace
 }  // namespace stagecoach::schedule

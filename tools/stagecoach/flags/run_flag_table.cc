@@ -379,7 +379,7 @@ std::vector<RunFlag> PipelineFlags() {
                                              {"plan", engine::Recompute::kPlanned}})),
            {.is_of_plan = true}),
       Flag("--offload", "SHARE",
-           "Stashes moved to host memory until they are needed: none, full, or 0 to 1 [none]",
+           "Share of stashes moved to host memory meanwhile: none, full, 0 to 1 [none]",
            Reads(&O::offload, ParseOffload), {.is_of_plan = true}),
       Flag("--host-memory", "SIZE", "Host memory that each device may use for moved stashes",
            Reads(&O::host_memory_bytes, ParseMemory))};

@@ -335,7 +335,7 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           })
       ->group(group);
   AddFlag(app, "--offload", "SHARE|auto", flags.offload,
-          "Stashes moved to host memory: none, full, 0 to 1, or auto: if that is faster [none]",
+          "Stashes moved to host memory: none, full, 0 to 1, auto: if faster [none]",
           [](const std::string& text) -> absl::StatusOr<std::optional<double>> {
             if (text == "auto") return std::nullopt;
             ASSIGN_OR_RETURN(const double share, ParseOffload(text));

@@ -177,7 +177,7 @@ void AddScheduleFlags(CLI::App& app, SimulateCommandOptions& options) {
           [](const std::string& text) { return ParseNumber(text, {.min = 0.0, .max = 1.0}); })
       ->group(group);
   AddFlag(app, "--offload", "SHARE", request.offload,
-          "Stashes moved to host memory until they are needed: none, full, or 0 to 1 [none]",
+          "Share of stashes moved to host memory meanwhile: none, full, 0 to 1 [none]",
           ParseOffload)
       ->group(group);
 }

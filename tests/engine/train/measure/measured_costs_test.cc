@@ -166,7 +166,10 @@ TEST(MeasureCosts, FindsTheSpeedOfCopiesToTheHostAndWhetherTheyOccupyARank) {
     for (size_t stage = 0; stage < 2; ++stage) {
       costs.memory[stage].stash_bytes = 30'000;
       costs.memory[stage].weight_stash_bytes = 10'000;
-      costs.stages[stage].host_copy_bytes = 40'000;
+      StageTimes& times = costs.stages[stage];
+      times.host_copy_bytes = 40'000;
+      times.backward_input_ns = times.backward_ns / 2;
+      times.backward_weight_ns = times.backward_ns - times.backward_input_ns;
     }
     const Trace trace = SimulatedTrace(lowered, costs);
     const Costs measured = MeasureCosts({trace}, false, costs.memory);
