@@ -390,8 +390,10 @@ void AddOffloadOptions(const PlanFlags& flags, std::vector<ModelOption>& options
   for (size_t i = 0; i < kept; ++i) {
     if (!options[i].cluster.limits_memory()) continue;
     ModelOption moved = options[i];
-    absl::StrAppend(&moved.name, moved.name.empty() ? "" : ", ", "stashes in host memory");
     moved.offload = 1.0;
+    const absl::string_view comma = moved.name.empty() ? "" : ", ";
+    absl::StrAppend(&options[i].name, comma, "stashes on the devices");
+    absl::StrAppend(&moved.name, comma, "stashes in host memory");
     options.push_back(std::move(moved));
   }
 }
