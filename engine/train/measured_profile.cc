@@ -244,8 +244,8 @@ absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas) {
 
 absl::StatusOr<schedule::HostLink> MeasureHostLink(DeviceSpec device) {
   device = device.Unlimited();
-  // Stashes of 1 MiB a layer, all of which together no cache of a core has room for.
-  constexpr int64_t kWidth = 64, kRows = 4096;
+  // Stashes of 512 KiB a layer, all of which together no cache of a core has room for.
+  constexpr int64_t kWidth = 64, kRows = 2048;
   constexpr int kMicroBatches = 8;
   ASSIGN_OR_RETURN(const Model model, DefaultNetwork(kWidth, kWidth, 3, kWidth));
   ASSIGN_OR_RETURN(PreparedRun run, PrepareRun(model, {.schedule = "gpipe",

@@ -78,11 +78,15 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(TrainCase{2, "gpipe", {}}, TrainCase{2, "1f1b", {}},
                       TrainCase{2, "1f1b", {"--clip-norm", "0.05"}}, TrainCase{4, "gpipe", {}},
                       TrainCase{4, "gpipe", {"--clip-norm", "0.05"}}, TrainCase{4, "1f1b", {}},
-                      TrainCase{4, "1f1b", {"--precision", "bf16"}}),
+                      TrainCase{4, "1f1b", {"--precision", "bf16"}},
+                      TrainCase{2, "gpipe", {"--offload", "full", "--micro-batches", "8"}}),
     [](const ::testing::TestParamInfo<TrainCase>& tested) {
       std::string name = absl::StrCat(tested.param.ranks, "Ranks_", tested.param.schedule);
       if (!tested.param.more.empty()) {
-        absl::StrAppend(&name, tested.param.more[0] == "--precision" ? "_bf16" : "_clipped");
+        const std::string& first = tested.param.more[0];
+        absl::StrAppend(&name, first == "--precision" ? "_bf16"
+                               : first == "--offload" ? "_offloaded"
+                                                      : "_clipped");
       }
       return name;
     });

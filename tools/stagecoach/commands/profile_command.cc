@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,11 +76,12 @@ absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
                    AnalyzeProfile(planned.model, name, flags.rows, options));
   if (flags.analytic) return analyzed;
   RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers, device));
-  const SlowNotice notice(engine::DescribeMeasuring(flags.rows));
+  std::optional<SlowNotice> notice(engine::DescribeMeasuring(flags.rows));
   ASSIGN_OR_RETURN(partition::Profile measured,
                    MeasureProfile(planned.model, name, flags.rows, options,
                                   {.repeats = flags.repeats,
                                    .devices = engine::DevicesAtOnce(flags.devices, device)}));
+  notice.reset();
   ASSIGN_OR_RETURN(measured.overheads.host_link, engine::MeasureHostLink(device));
   return measured;
 }

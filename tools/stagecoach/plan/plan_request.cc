@@ -159,6 +159,7 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::RunCo
   ASSIGN_OR_RETURN(Profile measured,
                    MeasureProfile(planned.model, name, sizes, options,
                                   {.devices = engine::DevicesAtOnce(devices, device)}));
+  notice.reset();
   if (flags.offload != 0.0) {
     ASSIGN_OR_RETURN(measured.overheads.host_link, engine::MeasureHostLink(device));
   }
