@@ -31,7 +31,7 @@ void Reset(const StandInOptions&) {}
 
 // Remaining objects are not counted.
 Live live() { return {}; }
-bool NothingIsLeft() { return true; }
+bool NothingIsLeft(absl::Duration /*patience*/) { return true; }
 
 // The stream waits in a host function.
 cudaError_t Enqueue(cudaStream_t stream, Operation operation) {

@@ -109,8 +109,8 @@ StandInOptions OptionsOfEnvironment() {
 
 bool IsSimulated() { return true; }
 
-bool NothingIsLeft() {
-  const base::Deadline deadline = base::Deadline::After(absl::Seconds(10));
+bool NothingIsLeft(absl::Duration patience) {
+  const base::Deadline deadline = base::Deadline::After(patience);
   while (live().total() > 0 && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(1));
   return live().total() == 0;
 }
@@ -120,8 +120,9 @@ void Reset(const StandInOptions& options) {
       options.gpus >= 1 && options.memory_bytes >= 1 && options.delay >= 0 && options.delay < 1,
       "options of the CUDA stand-in are out of range");
   Machine& machine = Machine::Get();
-  STAGECOACH_CHECK(NothingIsLeft(), absl::StrCat("Reset of the CUDA stand-in, with ",
-                                                 live().total(), " objects left"));
+  STAGECOACH_CHECK(
+      NothingIsLeft(options.patience),
+      absl::StrCat("Reset of the CUDA stand-in, with ", live().total(), " objects left"));
   machine.Reset(options);
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);

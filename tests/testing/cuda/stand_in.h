@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "absl/time/time.h"
 // CPU stand-ins for the calls of the CUDA runtime, its driver, cuBLASLt, cuDNN and NCCL that the
 // CUDA backend makes, linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that
 // the backend that ships runs where there is no GPU.
@@ -57,6 +58,7 @@ struct StandInOptions {
   bool nccl_end_waits = false;
   // The process stops itself (SIGSTOP) at its first call of this name; "": never.
   std::string stop_at;
+  absl::Duration patience = absl::Seconds(10);  // of a Reset: see NothingIsLeft
 };
 
 // The number of operations that a stream's queue in the driver holds; a graph counts as one. A call
@@ -105,8 +107,8 @@ struct Live {
 Live live();
 
 // Returns whether no objects exist. Waits for those that end in the background, as a communicator
-// does that had no time left to be destroyed, for at most ten seconds.
-bool NothingIsLeft();
+// does that had no time left to be destroyed.
+bool NothingIsLeft(absl::Duration patience = absl::Seconds(10));
 
 // Makes the current NCCL communicators of rank `rank` fail after `groups` more of their groups have
 // been launched, as when another rank has died: ncclCommGetAsyncError returns ncclRemoteError, and

@@ -165,7 +165,7 @@ TEST_F(StandInDeathTest, ResetWithSomethingLeftAborts) {
       {
         cudaStream_t stream;
         cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
-        Reset({});
+        Reset({.patience = absl::Milliseconds(10)});
       },
       "1 objects left");
 }
