@@ -6,10 +6,12 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "schedule/ir/action.h"
 
 namespace stagecoach::partition {
 namespace {
 
+using schedule::Action;
 using schedule::Link;
 using schedule::Rank;
 using schedule::StageId;
@@ -128,6 +130,11 @@ absl::StatusOr<CutEvaluator> CutEvaluator::Create(Plan plan,
     }
   }
   pipeline.host_link_ = cluster.host_link;
+  for (const std::vector<Action>& list : pipeline.training().actions) {
+    pipeline.moves_stashes_ |= std::any_of(list.begin(), list.end(), [](const Action& action) {
+      return schedule::MovesStash(action.op);
+    });
+  }
   const bool is_free = std::all_of(pipeline.links_.begin(), pipeline.links_.end(),
                                    [](const Link& link) { return link == Link(); });
   if (is_free) pipeline.links_.clear();
@@ -252,7 +259,7 @@ int64_t CutEvaluator::TiesNs(const Cut& cut) const {
 schedule::Costs CutEvaluator::CostsOf(const Cut& cut) const {
   schedule::Costs costs;
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
-  if (plan_.offload > 0 || plan_.schedule.IsLowered()) {
+  if (moves_stashes_) {
     const std::vector<StageMemory> memory = Memories(cut);
     for (size_t stage = 0; stage < memory.size(); ++stage) {
       costs.stages[stage].host_copy_bytes =

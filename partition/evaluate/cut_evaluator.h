@@ -132,6 +132,7 @@ class CutEvaluator {
   std::vector<DeviceGroup> devices_;  // index: rank
   schedule::Sends sends_;
   StagePeaks peaks_;
+  bool moves_stashes_ = false;  // whether its schedule does; decided once: costs are asked often
   schedule::HostLink host_link_;
   std::vector<schedule::Link> links_;  // index: sender * ranks + receiver; empty: no time
 };
