@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+
 // CPU stand-ins for the calls of the CUDA runtime, its driver, cuBLASLt, cuDNN and NCCL that the
 // CUDA backend makes, linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that
 // the backend that ships runs where there is no GPU.
