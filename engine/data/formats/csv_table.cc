@@ -75,7 +75,7 @@ absl::Status CheckHasColumn(absl::Span<const std::string> columns, absl::string_
   return CsvReader::ErrorAt({}, message);
 }
 
-using Kind = CsvRole::Kind;
+using RoleKind = CsvRole::Kind;
 
 // Returns the number of a name among others; their count: it is none of them.
 size_t IndexOf(absl::Span<const std::string> names, const std::string& name) {
@@ -116,9 +116,9 @@ absl::StatusOr<CsvHeader> HeaderToTrain(std::vector<std::string> columns,
   for (const std::string& column : header.columns) {
     CsvRole& role = header.roles.emplace_back();
     if (Contains(header.labels, column)) {
-      role = {Kind::kLabel, IndexOf(header.labels, column)};
+      role = {RoleKind::kLabel, IndexOf(header.labels, column)};
     } else if (!Contains(options.dropped_columns, column)) {
-      role = {Kind::kFeature, static_cast<size_t>(header.features++)};
+      role = {RoleKind::kFeature, static_cast<size_t>(header.features++)};
     }
   }
   if (header.features == 0) {
@@ -144,7 +144,7 @@ absl::StatusOr<CsvHeader> HeaderLike(const CsvHeader& first, const std::string& 
     header.roles.push_back(first.roles[same]);
   }
   for (size_t i = 0; i < first.columns.size(); ++i) {
-    if (first.roles[i].kind == Kind::kDropped || Contains(columns, first.columns[i])) continue;
+    if (first.roles[i].kind == RoleKind::kDropped || Contains(columns, first.columns[i])) continue;
     return CsvReader::ErrorAt(
         {}, absl::StrFormat("no column \"%s\", which %s has; the columns are %s", first.columns[i],
                             first_file, ListColumns(columns)));
@@ -178,9 +178,9 @@ absl::StatusOr<CsvHeader> HeaderToPredict(std::vector<std::string> columns,
     const size_t feature = IndexOf(encoding.columns, column);
     const size_t label = IndexOf(labels, column);
     if (feature < encoding.columns.size()) {
-      role = {Kind::kFeature, feature};
+      role = {RoleKind::kFeature, feature};
     } else if (label < labels.size()) {
-      role = {Kind::kLabel, label};
+      role = {RoleKind::kLabel, label};
       ++found_labels;
     } else if (!Contains(options.dropped_columns, column) &&
                !Contains(encoding.dropped_columns, column)) {
@@ -313,9 +313,9 @@ absl::Status AppendRow(const CsvHeader& header, absl::Span<const CsvField> recor
   if (table.kind == LabelKind::kNumbers) table.numbers.resize(table.numbers.size() + table.labels);
   for (size_t i = 0; i < record.size(); ++i) {
     const auto [kind, index] = header.roles[i];
-    if (kind == Kind::kLabel) {
+    if (kind == RoleKind::kLabel) {
       RETURN_IF_ERROR(ReadLabel(header.columns[i], record[i], index, table));
-    } else if (kind == Kind::kFeature) {
+    } else if (kind == RoleKind::kFeature) {
       RETURN_IF_ERROR(ReadFeature(header.columns[i], record[i], table.columns[index],
                                   table.knows_texts ? &table.unknown : nullptr,
                                   table.values[first + index]));

@@ -25,8 +25,8 @@ std::string InfoPath(const std::string& path) {
 }
 
 absl::StatusOr<TokenInfo> ParseTokenInfo(const std::string& text) {
-  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
-  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json));
+  ASSIGN_OR_RETURN(const nlohmann::json value, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(value));
   TokenInfo info;
   ASSIGN_OR_RETURN(info.vocabulary,
                    reader.RequiredInt64("vocabulary", {.min = 2, .max = kMaxVocabulary}));

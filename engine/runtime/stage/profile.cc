@@ -71,7 +71,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                               .is_frozen = model.is_frozen,
                               .has_documents = model.has_documents,
                               .rules = &rules,
-                              .parameter_prefix = NameOf({index, ""}),
+                              .parameter_prefix = NameOf(ParameterRef{index, ""}),
                               .part = {.parts = options.tensor_parts}};
       if (is_last) context.output_order = kernels::ImageOrder::kChannelsFirst;
       ASSIGN_OR_RETURN(PreparedLayer prepared, PrepareLayer(factory, context));

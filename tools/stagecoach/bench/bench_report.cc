@@ -22,7 +22,7 @@
 namespace stagecoach::tools {
 namespace {
 
-using Column = std::pair<std::string, std::function<std::string(const BenchRow&)>>;
+using BenchColumn = std::pair<std::string, std::function<std::string(const BenchRow&)>>;
 
 // Returns "1757 ± 1.2 %": the median, and the larger of the distances to the ends of its interval.
 std::string StepCell(const BenchRow& row) {
@@ -49,7 +49,7 @@ double Efficiency(const BenchRow& baseline, const BenchRow& row) {
   return SpeedUp(baseline, row) * baseline.what.all_devices() / row.what.all_devices();
 }
 
-std::vector<Column> ScalingColumns(const BenchResults& results, BenchScaling scaling) {
+std::vector<BenchColumn> ScalingColumns(const BenchResults& results, BenchScaling scaling) {
   return {{"speed-up",
            [&results, scaling](const BenchRow& row) {
              const BenchRow* const baseline = BaselineOf(results, row, scaling);
@@ -62,15 +62,17 @@ std::vector<Column> ScalingColumns(const BenchResults& results, BenchScaling sca
            }}};
 }
 
-std::vector<Column> FigureColumns(const BenchResults& results,
-                                  std::optional<BenchScaling> scaling) {
-  std::vector<Column> columns = {
+std::vector<BenchColumn> FigureColumns(const BenchResults& results,
+                                       std::optional<BenchScaling> scaling) {
+  std::vector<BenchColumn> columns = {
       {"step, ms", StepCell},
       {results.rate_unit(),
        [&results](const BenchRow& row) { return FormatRate(results.RateOf(row)); }},
       {"of peak", PeakCell}};
   if (scaling.has_value()) {
-    for (Column& column : ScalingColumns(results, *scaling)) columns.push_back(std::move(column));
+    for (BenchColumn& column : ScalingColumns(results, *scaling)) {
+      columns.push_back(std::move(column));
+    }
   } else {
     columns.emplace_back("predicted", PredictedCell);
     columns.emplace_back("bubble",
@@ -88,12 +90,12 @@ bool IsFastest(const BenchRow& row, const BenchResults& results) {
          });
 }
 
-std::vector<Column> AllFigures(const BenchResults& results, BenchScaling scaling) {
-  std::vector<Column> columns = FigureColumns(results, /*scaling=*/std::nullopt);
+std::vector<BenchColumn> AllFigures(const BenchResults& results, BenchScaling scaling) {
+  std::vector<BenchColumn> columns = FigureColumns(results, /*scaling=*/std::nullopt);
   columns.emplace_back("predicted bubble", [](const BenchRow& row) {
     return row.predicted_bubble > 0 ? base::FormatPercent(row.predicted_bubble) : "-";
   });
-  for (Column& column : ScalingColumns(results, scaling)) columns.push_back(std::move(column));
+  for (BenchColumn& column : ScalingColumns(results, scaling)) columns.push_back(std::move(column));
   columns.emplace_back("peak memory",
                        [](const BenchRow& row) { return base::FormatBytes(row.peak_bytes); });
   columns.emplace_back("predicted memory", [](const BenchRow& row) {
@@ -120,7 +122,7 @@ std::string CsvField(const std::string& text) {
 }
 
 // Returns the CSV's columns: numbers unformatted, nothing for unknown values.
-std::vector<Column> CsvColumns() {
+std::vector<BenchColumn> CsvColumns() {
   const auto number = [](auto value_of, bool may_be_zero) {
     return [value_of, may_be_zero](const BenchRow& row) {
       const double value = static_cast<double>(value_of(row));
@@ -129,7 +131,7 @@ std::vector<Column> CsvColumns() {
   };
   const auto known = [&](auto value_of) { return number(value_of, true); };
   const auto if_known = [&](auto value_of) { return number(value_of, false); };
-  std::vector<Column> columns;
+  std::vector<BenchColumn> columns;
   // The names are those of ToJson.
   const nlohmann::ordered_json of_any = ToJson(BenchCase());
   for (const auto& [key, value] : of_any.items()) {
@@ -138,7 +140,7 @@ std::vector<Column> CsvColumns() {
       return of_row.is_string() ? of_row.get<std::string>() : of_row.dump();
     });
   }
-  const std::vector<Column> figures = {
+  const std::vector<BenchColumn> figures = {
       {"steps", known([](const BenchRow& row) { return row.steps_ms.size(); })},
       {"step_ms", known([](const BenchRow& row) { return row.step_ms(); })},
       {"step_ms_low", known([](const BenchRow& row) { return MedianInterval(row.steps_ms).low; })},
@@ -186,12 +188,12 @@ std::string ToTable(const BenchResults& results, std::optional<BenchScaling> sca
   if (results.rows.empty()) return machine;
   const std::vector<BenchCase> cases = results.cases();
   const std::vector<BenchProperty> names = PropertiesOf(cases);
-  const std::vector<Column> figures = FigureColumns(results, scaling);
+  const std::vector<BenchColumn> figures = FigureColumns(results, scaling);
   std::vector<base::TextTable::Column> columns;
   for (const BenchProperty& name : names) {
     columns.push_back({name.name, name.is_text ? Align::kLeft : Align::kRight});
   }
-  for (const Column& column : figures) columns.push_back({column.first, Align::kRight});
+  for (const BenchColumn& column : figures) columns.push_back({column.first, Align::kRight});
   base::TextTable table(columns);
   std::string reasons;
   for (const BenchRow& row : results.rows) {
@@ -200,7 +202,7 @@ std::string ToTable(const BenchResults& results, std::optional<BenchScaling> sca
       cells.push_back(name.of(row.what));
       if (name.name == "schedule" && IsFastest(row, results)) cells.back() += " *";
     }
-    for (const Column& column : figures) {
+    for (const BenchColumn& column : figures) {
       cells.push_back(row.error.empty() ? column.second(row) : "-");
     }
     if (!row.error.empty()) {
@@ -216,15 +218,15 @@ std::string ToTable(const BenchResults& results, std::optional<BenchScaling> sca
 }
 
 std::string ToCsv(const BenchResults& results) {
-  const std::vector<Column> columns = CsvColumns();
-  std::string csv = absl::StrJoin(columns, ",", [](std::string* line, const Column& column) {
+  const std::vector<BenchColumn> columns = CsvColumns();
+  std::string csv = absl::StrJoin(columns, ",", [](std::string* line, const BenchColumn& column) {
     absl::StrAppend(line, column.first);
   });
   absl::StrAppend(&csv, ",error\n");
   for (const BenchRow& row : results.rows) {
     const nlohmann::ordered_json what = ToJson(row.what);
     std::string line;
-    for (const Column& column : columns) {
+    for (const BenchColumn& column : columns) {
       const bool is_of_case = what.contains(column.first);
       absl::StrAppend(&line, is_of_case || row.error.empty() ? CsvField(column.second(row)) : "",
                       ",");
@@ -242,14 +244,14 @@ std::string ToHtml(const BenchResults& results, BenchScaling scaling) {
   const std::string others = OtherLoadOf(results);
   if (!others.empty()) text.facts.push_back({"not idle", others});
   const std::vector<BenchProperty> names = PropertiesOf(results.cases());
-  const std::vector<Column> figures = AllFigures(results, scaling);
+  const std::vector<BenchColumn> figures = AllFigures(results, scaling);
   for (const BenchProperty& name : names) text.columns.push_back(name.name);
-  for (const Column& column : figures) text.columns.push_back(column.first);
+  for (const BenchColumn& column : figures) text.columns.push_back(column.first);
   text.columns.emplace_back("");
   for (const BenchRow& row : results.rows) {
     std::vector<std::string> cells;
     for (const BenchProperty& name : names) cells.push_back(name.of(row.what));
-    for (const Column& column : figures) {
+    for (const BenchColumn& column : figures) {
       cells.push_back(row.error.empty() ? column.second(row) : "");
     }
     cells.push_back(!row.error.empty() ? row.error : IsFastest(row, results) ? "fastest" : "");

@@ -120,12 +120,12 @@ absl::StatusOr<BenchRow> ReadRow(ObjectReader reader) {
     ASSIGN_OR_RETURN(const double ms, steps.Double(i, {.min = 1e-9}));
     row.steps_ms.push_back(ms);
   }
-  constexpr base::DoubleRange kPositive = {.min = 0.0};
+  constexpr base::DoubleRange kFromZero = {.min = 0.0};
   constexpr base::Int64Range kCount = {.min = 0};
   ASSIGN_OR_RETURN(row.tokens, reader.OptionalInt64("tokens_per_sample", 0, kCount));
-  ASSIGN_OR_RETURN(row.predicted_step_ms, reader.OptionalDouble("predicted_step_ms", 0, kPositive));
-  ASSIGN_OR_RETURN(row.flops, reader.OptionalDouble("flops", 0, kPositive));
-  ASSIGN_OR_RETURN(row.peak_flops, reader.OptionalDouble("peak_flops_per_second", 0, kPositive));
+  ASSIGN_OR_RETURN(row.predicted_step_ms, reader.OptionalDouble("predicted_step_ms", 0, kFromZero));
+  ASSIGN_OR_RETURN(row.flops, reader.OptionalDouble("flops", 0, kFromZero));
+  ASSIGN_OR_RETURN(row.peak_flops, reader.OptionalDouble("peak_flops_per_second", 0, kFromZero));
   ASSIGN_OR_RETURN(row.bubble, reader.RequiredDouble("bubble"));
   ASSIGN_OR_RETURN(row.predicted_bubble, reader.OptionalDouble("predicted_bubble", 0));
   ASSIGN_OR_RETURN(row.other_load, reader.OptionalDouble("other_load", 0, {.min = 0, .max = 1}));

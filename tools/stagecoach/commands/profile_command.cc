@@ -34,7 +34,7 @@ namespace {
 
 constexpr int64_t kMaxRows = int64_t{1} << 20;
 constexpr size_t kMaxSizes = 64;
-constexpr int kMaxRepeats = 1000;
+constexpr int kMaxProfileRepeats = 1000;
 constexpr int kMaxDevices = 1024;
 
 struct ProfileFlags {
@@ -159,7 +159,7 @@ Command AddProfileCommand(CLI::App& app) {
           ->group(group);
   AddFlag(*command, "--repeats", "N", flags->repeats,
           absl::StrCat("Steps to take the median of [", flags->repeats, "]"),
-          [](const std::string& text) { return ParseCount(text, 1, kMaxRepeats); })
+          [](const std::string& text) { return ParseCount(text, 1, kMaxProfileRepeats); })
       ->excludes(analytic)
       ->group(group);
   AddFlag(*command, "--devices", "N", flags->devices,

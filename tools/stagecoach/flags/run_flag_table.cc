@@ -409,7 +409,7 @@ std::vector<RunFlag> DeviceFlags() {
            Reads(&engine::DeviceChoice::tuning, ParseText), {.saving = FlagSaving::kNever})};
 }
 
-std::vector<RunFlag> PlanFlags() {
+std::vector<RunFlag> PlanningFlags() {
   const O defaults;
   return {
       Flag("--device-memory", "SIZE", "Memory limit per device, such as 600MB or 1.5GiB [none]",
@@ -625,7 +625,7 @@ std::vector<RunFlag> MakeTable() {
   add("Model", FlagScope::kModel, ModelFlags());
   add("Pipeline", FlagScope::kPlan, PipelineFlags());
   add("Devices", FlagScope::kModel, DeviceFlags());
-  add("Pipeline", FlagScope::kPlan, PlanFlags());
+  add("Pipeline", FlagScope::kPlan, PlanningFlags());
   add("Pipeline", FlagScope::kTraining, PlanFileFlag(table));
   add("Optimizer", FlagScope::kModel, OptimizerFlags());
   add("Optimizer", FlagScope::kTraining, LearningRateFlags());

@@ -31,7 +31,7 @@ constexpr absl::Duration kShortestHang = absl::Seconds(5);
 constexpr const char* kLocalhost = "127.0.0.1";
 
 // Identifies one of the starts of a run.
-struct Generation {
+struct ProcessGeneration {
   std::vector<int> devices;    // of its ranks, by their numbers at the first start
   bool lacks_devices = false;  // some have been lost
   int restarts = 0;
@@ -50,7 +50,7 @@ std::string PlaceAt(int port) { return absl::StrCat("tcp://", kLocalhost, ":", p
 // Returns the variables that launchers set: this program's own, and those of torchrun, which many
 // others read.
 std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
-                                                             const Generation& generation) {
+                                                             const ProcessGeneration& generation) {
   const std::string number = absl::StrCat(rank);
   const std::string count = absl::StrCat(generation.devices.size());
   std::vector<std::pair<std::string, std::string>> variables = {
@@ -97,7 +97,7 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
     const std::string text = recorders->Explain(is_last);
     if (!text.empty()) supervision.on_diagnosis(text);
   };
-  Generation generation = {.recorders = recorders->folder()};
+  ProcessGeneration generation = {.recorders = recorders->folder()};
   generation.devices.resize(static_cast<size_t>(processes.processes));
   std::iota(generation.devices.begin(), generation.devices.end(), 0);
   std::optional<engine::FreePort> port;

@@ -19,7 +19,7 @@ using schedule::Costs;
 using schedule::StageMemory;
 using schedule::StageTimes;
 
-constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
+constexpr int64_t kMaxTimesFileBytes = int64_t{16} << 20;
 constexpr base::DoubleRange kMilliseconds = {.min = 0.0, .max = 1e9};
 constexpr base::Int64Range kBytes = {.min = 0, .max = schedule::kMaxSizeBytes};
 
@@ -105,7 +105,7 @@ absl::StatusOr<Costs> ReadCosts(const nlohmann::json& json) {
 int64_t Nanoseconds(double ms) { return std::llround(1e6 * ms); }
 
 absl::StatusOr<Costs> ReadTimesFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxTimesFileBytes));
   const absl::StatusOr<nlohmann::json> json = base::ParseJson(text);
   if (!json.ok()) return base::InFile(json.status(), path);
   absl::StatusOr<Costs> costs = ReadCosts(*json);

@@ -30,7 +30,7 @@ using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestFolder;
 using ::testing::HasSubstr;
 
-constexpr int kCutMicroBatches = 4;
+constexpr int kBlockMicroBatches = 4;
 constexpr int64_t kCutContext = 12;
 constexpr int64_t kCutVocabulary = 20;
 
@@ -98,7 +98,7 @@ std::vector<PartsCase> PartsCases() {
 
 partition::Plan PlanOfParts(const Model& model, const PartsCase& parts) {
   partition::Plan plan =
-      EvenPlan(model, parts.stages, parts.schedule, kCutMicroBatches, 2, 0, parts.replication);
+      EvenPlan(model, parts.stages, parts.schedule, kBlockMicroBatches, 2, 0, parts.replication);
   plan.tensor_parts = parts.parts;
   if (parts.recomputes) plan.recomputed = {1, 2, 3, 4};
   return plan;
