@@ -162,8 +162,9 @@ class Stream {
 
   // The functions below are for jobs of this stream only.
 
-  // Copies in the stream's order. `to` and `from` are in this device's memory or, where the name
-  // says host, in memory of AllocateHost, which must not change until the copy is done.
+  // Copies in the stream's order. `to` and `from` are in this device's memory or in memory of
+  // AllocateHost, as they are where the name says host, which must not change until the copy is
+  // done.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) = 0;
   virtual absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) = 0;

@@ -52,7 +52,7 @@ struct ExecutorCounters {
   partition::SentBytes sent;    // in the last training step
   // Most bytes stashed at once, as defined in schedule/memory/memory_plan.h.
   int64_t peak_stash_bytes = 0;
-  int64_t host_bytes = 0;  // largest extent of the host's memory in use by stashes
+  int64_t host_bytes = 0;  // largest extent of the host's memory in use
   // For compute actions on an accelerator (kernels::Recording): the number, over both schedules,
   // that are graphs; how often runs have issued one as a graph, and plainly; why the first plain
   // one was not issued as a graph.

@@ -118,17 +118,20 @@ absl::Status Executor::PlaceAll() {
   ASSIGN_OR_RETURN(std::byte* const dynamic, arena_.Claim(dynamic_offset, 0));
   RETURN_IF_ERROR(arena_.Release(dynamic_offset));
 
+  RETURN_IF_ERROR(PrepareHostMemory());
+  std::byte* host = host_memory_.data();
   std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.evaluation.schedule->num_stages()));
   for (const std::unique_ptr<Stage>& stage : stages_) {
-    RETURN_IF_ERROR(stage->Place(resident, options_.seed, options_.draws_parameters));
+    RETURN_IF_ERROR(stage->Place(resident, host, options_.seed, options_.draws_parameters));
     const schedule::StageMemory& memory = stage->memory();
     for (int64_t part : {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
                          memory.other_resident_bytes}) {
       resident += schedule::AlignBlock(part);
     }
+    host += schedule::AlignBlock(memory.host_resident_bytes);
     stage_by_id[static_cast<size_t>(stage->options().id.value())] = stage.get();
   }
-  RETURN_IF_ERROR(PrepareHostMemory());
+  counters_.host_bytes = host - host_memory_.data();
   size_t most_instructions = 0;
   int most_slots = 0;
   const auto bind = [&](const Work& work, std::unique_ptr<Bound>& bound) -> absl::Status {
@@ -137,7 +140,7 @@ absl::Status Executor::PlaceAll() {
                                   .memory = work.memory,
                                   .dynamic = dynamic,
                                   .workspace = workspace,
-                                  .host = host_memory_.data(),
+                                  .host = host,
                                   .stages = stage_by_id},
                                  dynamic_offset));
     most_instructions = std::max(most_instructions, bound->program.instructions.size());
@@ -169,9 +172,11 @@ absl::Status Executor::PlaceAll() {
 
 absl::Status Executor::PrepareHostMemory() {
   const schedule::MemoryPlan& plan = options_.training.memory;
-  if (options_.training.schedule == nullptr || plan.host_bytes == 0) return absl::OkStatus();
-  absl::StatusOr<kernels::HostBuffer> memory = options_.device->AllocateHost(plan.host_bytes);
-  if (!memory.ok()) return base::Annotate(memory.status(), "host memory for stashes (--offload)");
+  if (options_.training.schedule == nullptr || plan.host_bytes() == 0) return absl::OkStatus();
+  absl::StatusOr<kernels::HostBuffer> memory = options_.device->AllocateHost(plan.host_bytes());
+  if (!memory.ok()) {
+    return base::Annotate(memory.status(), "host memory (--offload, --offload-optimizer)");
+  }
   host_memory_ = *std::move(memory);
   return absl::OkStatus();
 }

@@ -48,15 +48,18 @@ int DefaultMicroBatches(int blocks) {
 absl::StatusOr<PlanOptions> PlanOptionsOf(const RunConfig& options) {
   const int blocks = options.gradient_blocks.value_or(options.replicas);
   ASSIGN_OR_RETURN(const int devices, DevicesOf(options));
-  PlanOptions plan = {
-      .devices = devices,
-      .tensor_parts = options.tensor_parts,
-      .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
-      .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
-      .chunks = options.chunks,
-      .micro_batches = options.micro_batches.value_or(DefaultMicroBatches(blocks)),
-      .recompute = options.recompute,
-      .offload = options.offload.value_or(0.0)};
+  PlanOptions plan = {.devices = devices,
+                      .tensor_parts = options.tensor_parts,
+                      .replication = {.replicas = options.replicas,
+                                      .gradient_blocks = blocks,
+                                      .shards_optimizer = options.shards_optimizer,
+                                      .reduction = options.reduction,
+                                      .offloads_optimizer = options.offloads_optimizer},
+                      .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
+                      .chunks = options.chunks,
+                      .micro_batches = options.micro_batches.value_or(DefaultMicroBatches(blocks)),
+                      .recompute = options.recompute,
+                      .offload = options.offload.value_or(0.0)};
   plan.results = ResultsOf(options, plan.replication);
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given, schedule::ReadAskedSchedule(
@@ -287,6 +290,7 @@ RunConfig InPlaceOf(const partition::Plan& plan, RunConfig options) {
   options.replicas = plan.replicas();
   options.tensor_parts = plan.tensor_parts;
   options.offload = options.offload.value_or(plan.offload);
+  options.offloads_optimizer = plan.replication.offloads_optimizer;
   options.gradient_blocks = plan.replication.gradient_blocks;
   options.shards_optimizer = plan.replication.shards_optimizer;
   options.reduction = plan.replication.reduction;
@@ -402,13 +406,14 @@ absl::StatusOr<PreparedRun> ChooseAny(const RunConfig& given, ModelSource model)
 absl::Status CheckHostMemory(const RunConfig& options, const PreparedRun& run) {
   if (options.host_memory_bytes == 0) return absl::OkStatus();
   for (size_t rank = 0; rank < run.compiled.ranks.size(); ++rank) {
-    const int64_t bytes = run.compiled.ranks[rank].training.host_bytes;
+    const int64_t bytes = run.compiled.ranks[rank].training.host_bytes();
     if (bytes <= options.host_memory_bytes) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("rank ", rank, " moves up to ", base::FormatBytes(bytes),
-                     " of stashes to host memory, and --host-memory allows ",
-                     base::FormatBytes(options.host_memory_bytes),
-                     ": move a smaller share (--offload), or use smaller micro-batches"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank, " takes up to ", base::FormatBytes(bytes), " of host memory for ",
+        DescribeHostContents(run.plan()), ", and --host-memory allows ",
+        base::FormatBytes(options.host_memory_bytes),
+        run.plan().offload > 0 ? ": move a smaller share (--offload), or use smaller micro-batches"
+                               : ""));
   }
   return absl::OkStatus();
 }

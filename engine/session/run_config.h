@@ -107,7 +107,8 @@ struct RunConfig {
   // The share of stashes that are moved to the host's memory (partition::Plan::offload); unset:
   // that of a given plan, or none.
   std::optional<double> offload;
-  int64_t host_memory_bytes = 0;  // that each device may use for them; 0: no limit
+  bool offloads_optimizer = false;  // its state is in the host's memory (partition::Replication)
+  int64_t host_memory_bytes = 0;    // that each device may use for both; 0: no limit
   DeviceChoice device;
   std::optional<int> rank;  // the rank of this process; unset: it has all devices
   // Whether this process speaks for all.

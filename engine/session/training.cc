@@ -89,7 +89,7 @@ int64_t HostBytesOf(const PreparedRun& run) {
   int64_t bytes = 0;
   for (const partition::RankReport& rank : run.compiled.ranks) {
     const int64_t own = run.device.kind == DeviceKind::kCpu ? rank.peak_bytes() : 0;
-    bytes += run.plan().devices_of_rank() * (own + rank.training.host_bytes);
+    bytes += run.plan().devices_of_rank() * (own + rank.training.host_bytes());
   }
   return bytes;
 }
@@ -98,7 +98,7 @@ int64_t SavedBytesOf(const PreparedRun& run) {
   int64_t bytes = 0;
   for (const partition::StageReport& stage : run.compiled.stages) {
     bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes +
-             FrozenFloats(run) * stage.memory.frozen_bytes;
+             stage.memory.host_resident_bytes + FrozenFloats(run) * stage.memory.frozen_bytes;
   }
   return bytes;
 }

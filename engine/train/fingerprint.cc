@@ -77,6 +77,7 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
   lines.Add("tensor parts", plan.tensor_parts);
   lines.Add("gradient blocks", plan.replication.gradient_blocks);
   lines.Add("sharding of the optimizer", static_cast<int>(plan.replication.shards_optimizer));
+  lines.Add("optimizer on the host", static_cast<int>(plan.replication.offloads_optimizer));
   lines.Add("reduction of gradients", partition::Name(plan.replication.reduction));
   lines.Add("bytes of a part of a reduction", plan.replication.part_bytes);
   lines.Add("schedule", plan.schedule.name);

@@ -32,7 +32,7 @@ DeviceReport PipelineTrainer::ReportPlanned(int device) const {
   const partition::RankReport& predicted = run_.compiled.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
-          .predicted_host_bytes = predicted.training.host_bytes,
+          .predicted_host_bytes = predicted.training.host_bytes(),
           .predicted_sent = partition::SentBytesOf(
               run_.compiled, run_.profile.layers, run_.profile.ties, group_->mesh().rank_of(device),
               group_->mesh().replica_of(device))};

@@ -83,6 +83,7 @@ absl::StatusOr<partition::PlanEvaluation> SearchPlan(const partition::Profile& p
   request.reduction = options.replication.reduction;
   request.may_recompute = options.recompute == Recompute::kPlanned;
   request.offload = options.offload;
+  request.offloads_optimizer = options.replication.offloads_optimizer;
   if (options.chunks > 0) request.chunks = options.chunks;
   return FindPlan(request);
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "partition/cost/stage_memory.h"
+
 namespace stagecoach::partition {
 
 int64_t LeastOwnStashBytes(const LayerCost& layer, bool may_recompute) {
@@ -12,8 +14,10 @@ int64_t LeastOwnStashBytes(const LayerCost& layer, bool may_recompute) {
 
 int64_t TrainedBytes(const LayerCost& layer, const Replication& replication) {
   const int shards = replication.shards_optimizer ? replication.replicas : 1;
-  return (1 + replication.gradient_copies()) * layer.memory.parameter_bytes +
-         layer.memory.optimizer_bytes / shards + layer.memory.other_resident_bytes;
+  const int64_t optimizer_bytes =
+      replication.offloads_optimizer ? 0 : layer.memory.optimizer_bytes / shards;
+  return (1 + replication.gradient_copies()) * layer.memory.parameter_bytes + optimizer_bytes -
+         HostValueBytes(layer.memory, replication) + layer.memory.other_resident_bytes;
 }
 
 }  // namespace stagecoach::partition

@@ -82,7 +82,7 @@ Replication WithPartsFor(schedule::Transfers transfers, Replication replication)
 }
 
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches) {
-  const auto [replicas, blocks, shards_optimizer, reduction, part_bytes] = replication;
+  const auto [replicas, blocks, shards_optimizer, reduction, part_bytes, offloads] = replication;
   if (replicas < 1 || replicas > kMaxDevices) {
     return absl::InvalidArgumentError(
         absl::StrCat(replicas, " replicas: expected 1 to ", kMaxDevices));

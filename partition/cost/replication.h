@@ -37,6 +37,12 @@ inline constexpr int64_t kGroupedReductionPartBytes = int64_t{32} << 20;
 //
 // If replicas shard the optimizer (ZeRO-1), each keeps the optimizer's state only for its shard of
 // the parameters, updates that shard, and sends it to the others.
+//
+// If the optimizer is offloaded, its state is in the host's memory, where the device reads and
+// writes it during updates. It passes the link once in each direction, at the same time, and no
+// thread of the host computes; the bits are the same. So are the values that it updates, if layers
+// read rounded copies of them (LayerMemory::working_bytes), unless replicas exchange these values
+// because they shard the optimizer.
 // Regular value type.
 struct Replication {
   int replicas = 1;                                // at least 1
@@ -45,6 +51,7 @@ struct Replication {
   ReductionKind reduction = ReductionKind::kTree;  // kRing: only with several replicas
   int64_t part_bytes =
       kReductionPartBytes;  // a multiple of kTensorAlignment; the bits are the same
+  bool offloads_optimizer = false;
 
   bool is_needed() const { return replicas > 1; }
   int blocks_per_replica() const { return gradient_blocks / replicas; }
@@ -106,8 +113,9 @@ struct ByteRange {
 ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica,
                   const Replication& replication);
 
-// Returns what a replica keeps of `optimizer_bytes` of state, which belong to `parameter_bytes` of
-// parameters except `averaged_bytes` of them: all of it, or that of the largest shards.
+// Returns what a replica keeps of `optimizer_bytes` of state, wherever that is, which belong to
+// `parameter_bytes` of parameters except `averaged_bytes` of them: all of it, or that of the
+// largest shards.
 int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes, int64_t averaged_bytes,
                        const Replication& replication);
 

@@ -42,6 +42,7 @@ class Layout {
     sums_.parameter_bytes += layer.parameter_bytes;
     sums_.optimizer_bytes += layer.optimizer_bytes;
     averaged_bytes_ += layer.averaged_bytes;
+    host_value_bytes_ += HostValueBytes(layer, position_.replication);
     sums_.other_resident_bytes += layer.other_resident_bytes + layer.cache_bytes;
     sums_.frozen_bytes += layer.frozen_bytes;
     AddLayer(layer);
@@ -57,6 +58,10 @@ class Layout {
                                              averaged_bytes_, position_.replication);
       stage.gradient_bytes = position_.replication.gradient_copies() * stage.parameter_bytes;
       stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position_.replication);
+      if (position_.replication.offloads_optimizer) {
+        stage.parameter_bytes -= host_value_bytes_;
+        stage.host_resident_bytes = host_value_bytes_ + std::exchange(stage.optimizer_bytes, 0);
+      }
     }
     stage.other_resident_bytes += ends_.stage_resident_bytes;
     if (position_.is_first) stage.other_resident_bytes += ends_.feed_resident_bytes;
@@ -188,11 +193,18 @@ class Layout {
   LayerMemory first_, last_;
   StageMemory sums_;  // resident and stashed bytes
   int64_t averaged_bytes_ = 0;
+  int64_t host_value_bytes_ = 0;
   // Parts of the workspace.
   int64_t slot_bytes_ = 0, skip_area_bytes_ = 0, scratch_bytes_ = 0, fused_gradient_bytes_ = 0;
 };
 
 }  // namespace
+
+int64_t HostValueBytes(const LayerMemory& layer, const Replication& replication) {
+  const bool are_on_host =
+      replication.offloads_optimizer && !replication.shards_optimizer && layer.working_bytes > 0;
+  return are_on_host ? layer.parameter_bytes - layer.averaged_bytes : 0;
+}
 
 StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage,
                          const Replication& replication) {

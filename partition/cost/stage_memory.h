@@ -38,6 +38,10 @@ struct StagePosition {
 StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage,
                          const Replication& replication);
 
+// Returns the bytes of a layer's parameters that are in the host's memory with the state of the
+// optimizer (Replication::offloads_optimizer).
+int64_t HostValueBytes(const LayerMemory& layer, const Replication& replication);
+
 // A place in one of a stage's areas.
 struct Place {
   enum class Area : uint8_t { kStash, kWeightStash, kGradientStash, kWorkspace };

@@ -6,12 +6,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "schedule/ir/action.h"
 
 namespace stagecoach::partition {
 namespace {
 
-using schedule::Action;
 using schedule::Link;
 using schedule::Rank;
 using schedule::StageId;
@@ -36,6 +34,18 @@ std::vector<double> ShardSteps(const Replication& replication, bool updates_wait
   std::vector<double> reduced_ns = SumsBefore(layers, &LayerCost::step_ns);
   for (LayerCost& layer : layers) layer.step_ns = 0;
   return reduced_ns;
+}
+
+// Returns what updates read and write in the host's memory, summed as the times of LayerTable are.
+std::vector<int64_t> HostBytes(absl::Span<const LayerCost> layers, const Replication& replication) {
+  if (!replication.offloads_optimizer) return {};
+  const int shards = replication.shards_optimizer ? replication.replicas : 1;
+  std::vector<int64_t> sums = {0};
+  for (const LayerCost& layer : layers) {
+    sums.push_back(sums.back() + layer.memory.optimizer_bytes / shards +
+                   HostValueBytes(layer.memory, replication));
+  }
+  return sums;
 }
 
 // Ties of layers that are put into another order.
@@ -92,6 +102,7 @@ std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_
   const auto table = std::make_shared<LayerTable>(std::move(sized.layers), ends,
                                                   updates_in_backward, profile.collectives);
   table->reduced_step_ns = std::move(reduced_ns);
+  table->host_bytes = HostBytes(table->layers, replication);
   table->ties = TiesInOrder(profile.ties, order);
   return table;
 }
@@ -130,11 +141,7 @@ absl::StatusOr<CutEvaluator> CutEvaluator::Create(Plan plan,
     }
   }
   pipeline.host_link_ = cluster.host_link;
-  for (const std::vector<Action>& list : pipeline.training().actions) {
-    pipeline.moves_stashes_ |= std::any_of(list.begin(), list.end(), [](const Action& action) {
-      return schedule::MovesStash(action.op);
-    });
-  }
+  pipeline.moves_stashes_ = pipeline.training().MovesStashes();
   const bool is_free = std::all_of(pipeline.links_.begin(), pipeline.links_.end(),
                                    [](const Link& link) { return link == Link(); });
   if (is_free) pipeline.links_.clear();
@@ -156,6 +163,13 @@ double CutEvaluator::ReductionNsOf(int64_t bytes) const {
   if (count < 2 || rate == 0) return 0;
   const double sent = CountSums(replication()).most + 1;
   return 1e9 * sent * (count - 1) / count * static_cast<double>(bytes) / rate;
+}
+
+int64_t CutEvaluator::HostUpdateNs(size_t first, size_t end) const {
+  const std::vector<int64_t>& bytes = layers().host_bytes;
+  // The memory of a CPU device is the host's.
+  if (bytes.empty() || host_link_.occupies_rank) return 0;
+  return host_link_.link.TransferNs(bytes[end] - bytes[first]);
 }
 
 schedule::Link CutEvaluator::LinkBetween(int stage, int next_stage) const {
@@ -226,10 +240,11 @@ schedule::StageTimes CutEvaluator::TimesOf(const Cut& cut, int stage) const {
       .step_ns = time(sum(table.step_ns))};
   const int64_t gradient_bytes = table.parameter_bytes[end] - table.parameter_bytes[first];
   times.reduce_ns = ReductionNs(rank_of(stage), gradient_bytes) + time(sum(table.reduced_step_ns));
+  const bool shards = replication().shards_optimizer;
   // What a STEP updates, it hands out then.
-  const bool gathers_in_step =
-      replication().shards_optimizer && table.collectives.precede_updates();
+  const bool gathers_in_step = shards && table.collectives.precede_updates();
   if (gathers_in_step) times.step_ns += GatherNs(rank_of(stage), gradient_bytes);
+  (shards && !gathers_in_step ? times.reduce_ns : times.step_ns) += HostUpdateNs(first, end);
   if (stage + 1 < num_stages()) {
     const LayerMemory& last = table.layers[end - 1].memory;
     times.output_bytes = last.output_bytes + last.passing_bytes;

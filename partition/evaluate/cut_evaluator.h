@@ -45,6 +45,8 @@ struct LayerTable {
   // step_ns is 0.
   std::vector<double> reduced_step_ns;
   std::vector<int64_t> parameter_bytes;
+  // What updates read and write in the host's memory; empty: nothing.
+  std::vector<int64_t> host_bytes;
 };
 
 // Returns the layers of a profile at that micro-batch size, for replicas that perform that many
@@ -98,6 +100,9 @@ class CutEvaluator {
   }
   // Returns how long they take to exchange their shards of `bytes` bytes.
   int64_t GatherNs(int rank, int64_t bytes) const;
+  // Returns how long the update of these layers waits for the host's memory
+  // (Replication::offloads_optimizer).
+  int64_t HostUpdateNs(size_t first, size_t end) const;
   // Returns about the same for any rank, as a sum over layers: without latency and rounding.
   double ReductionNsOf(int64_t bytes) const;
 

@@ -47,17 +47,17 @@ absl::Status CheckCanFollow(const Plan& plan, absl::string_view program) {
         " performs the layers as the model has them, but the plan takes them in another "
         "order"));
   }
-  const auto moves = [](const std::vector<schedule::Action>& list) {
-    return std::any_of(list.begin(), list.end(), [](const schedule::Action& action) {
-      return schedule::MovesStash(action.op);
-    });
-  };
-  if (plan.offload > 0 ||
-      std::any_of(plan.schedule.actions.begin(), plan.schedule.actions.end(), moves)) {
+  if (plan.moves_stashes()) {
     return absl::InvalidArgumentError(
         absl::StrCat(program,
                      " does not move stashes to the host's memory, as the plan does: its "
                      "devices would need more memory; plan without --offload"));
+  }
+  if (plan.replication.offloads_optimizer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(program,
+                     " does not keep the optimizer's state in the host's memory, as the plan does: "
+                     "its devices would need more memory; plan without --offload-optimizer"));
   }
   return absl::OkStatus();
 }

@@ -111,8 +111,13 @@ absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches
                                         {.min = kTensorAlignment, .max = kMostPartBytes}));
   const absl::StatusOr<ReductionKind> kind = ParseReductionKind(reduction);
   if (!kind.ok()) return reader.Error("reduction", kind.status().message());
-  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks), shards_optimizer, *kind,
-                      part_bytes};
+  ASSIGN_OR_RETURN(const bool offloads, reader.OptionalBool("offload_optimizer", false));
+  plan.replication = {static_cast<int>(replicas),
+                      static_cast<int>(blocks),
+                      shards_optimizer,
+                      *kind,
+                      part_bytes,
+                      offloads};
   // A key is refused for its effect on those before it.
   const struct {
     const char* key;
@@ -349,7 +354,8 @@ std::string ToPlanJson(const PlanFile& file) {
                     ",\n  \"chunks\": ", chunks);
   }
   absl::StrAppend(&text, ",\n  \"stages\": ", StageLines(plan));
-  const auto [replicas, blocks, shards_optimizer, reduction, part_bytes] = plan.replication;
+  const auto [replicas, blocks, shards_optimizer, reduction, part_bytes, offloads] =
+      plan.replication;
   if (replicas > 1) absl::StrAppend(&text, ",\n  \"replicas\": ", replicas);
   if (plan.tensor_parts > 1) {
     absl::StrAppend(&text, ",\n  \"tensor_parallel\": ", plan.tensor_parts);
@@ -364,6 +370,7 @@ std::string ToPlanJson(const PlanFile& file) {
   if (plan.offload > 0) {
     absl::StrAppend(&text, ",\n  \"offload\": ", nlohmann::json(plan.offload).dump());
   }
+  if (offloads) absl::StrAppend(&text, ",\n  \"offload_optimizer\": true");
   AppendList("order", plan.order, text);
   if (!file.devices.empty()) {
     absl::StrAppend(&text, ",\n  \"devices\": [",

@@ -64,8 +64,10 @@ absl::StatusOr<CompiledPlan> CompileLowered(Plan plan,
 // state of its stages.
 int64_t BufferBytes(const CompiledPlan& plan, schedule::Rank rank);
 
-// Returns the most host memory that a device needs for the stashes that it moves there.
+// Returns the most host memory that a device needs for what the plan has there.
 int64_t MostHostBytes(const CompiledPlan& plan);
+// Returns what that is: "stashes", "the optimizer's state", or both.
+std::string DescribeHostContents(const Plan& plan);
 
 // Returns a table of 80 columns, unless its numbers need more. A row for each stage, grouped by
 // device: device, stage, layers, share of the time, and bytes of weights, gradients and optimizer

@@ -43,6 +43,7 @@ struct Plan {
   int first_device_of(schedule::Rank rank) const { return rank.value() * devices_of_rank(); }
   int num_devices() const { return num_ranks() * devices_of_rank(); }
   bool trains() const { return schedule.HasBackward(); }
+  bool moves_stashes() const { return offload > 0 || schedule.MovesStashes(); }
   int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;

@@ -36,8 +36,15 @@ int64_t BufferBytes(const CompiledPlan& plan, Rank rank) {
 
 int64_t MostHostBytes(const CompiledPlan& plan) {
   int64_t most = 0;
-  for (const RankReport& rank : plan.ranks) most = std::max(most, rank.training.host_bytes);
+  for (const RankReport& rank : plan.ranks) most = std::max(most, rank.training.host_bytes());
   return most;
+}
+
+std::string DescribeHostContents(const Plan& plan) {
+  const bool has_states = plan.replication.offloads_optimizer;
+  return absl::StrCat(plan.moves_stashes() ? "stashes" : "",
+                      plan.moves_stashes() && has_states ? " and " : "",
+                      has_states ? "the optimizer's state" : "");
 }
 
 std::string PlanTable(const CompiledPlan& plan) {

@@ -87,6 +87,9 @@ SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const LayerCost> laye
     const auto memory = [&]() -> const schedule::StageMemory& {
       return plan.of(action.stage).memory;
     };
+    const auto gradient_bytes = [&] {
+      return memory().gradient_bytes / replication.gradient_copies();
+    };
     if (plan.plan.tensor_parts > 1 && schedule::IsCompute(action.op)) {
       sent.to_parts += ExchangedBytes(plan.plan, layers, action);
     }
@@ -99,17 +102,17 @@ SentBytes SentBytesOf(const CompiledPlan& plan, absl::Span<const LayerCost> laye
         break;
       case Op::kReduceGradients: {
         if (replication.reduction == ReductionKind::kRing) {
-          sent.to_replicas += RingBytes(memory().parameter_bytes, replication.replicas);
+          sent.to_replicas += RingBytes(gradient_bytes(), replication.replicas);
           break;
         }
-        const ExchangeHalves halves = HalvesOf(memory().parameter_bytes, replica, replication);
+        const ExchangeHalves halves = HalvesOf(gradient_bytes(), replica, replication);
         sent.to_replicas += halves.scattered + halves.gathered;
         break;
       }
       case Op::kStep:
         // If updates do not wait, REDUCE has exchanged parameters in place of gradients.
         if (collectives.precede_updates() && replication.shards_optimizer) {
-          sent.to_replicas += HalvesOf(memory().parameter_bytes, replica, replication).gathered;
+          sent.to_replicas += HalvesOf(gradient_bytes(), replica, replication).gathered;
         }
         break;
       case Op::kSumTies:

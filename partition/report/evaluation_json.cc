@@ -105,6 +105,7 @@ std::string ToJson(const PlanEvaluation& evaluation, absl::Span<const ComparedPl
       {"tensor_parallel", evaluation.tensor_parts},
       {"recomputed_layers", evaluation.plan().recomputed},
       {"offload", evaluation.plan().offload},
+      {"offload_optimizer", evaluation.plan().replication.offloads_optimizer},
       {"host_bytes", MostHostBytes(evaluation.compiled)},
       {"transfers",
        evaluation.cluster.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate"},

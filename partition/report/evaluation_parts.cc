@@ -110,13 +110,19 @@ std::string RunnerUp(const PlanEvaluation& evaluation) {
 
 std::string Offloads(const PlanEvaluation& evaluation) {
   const double share = evaluation.plan().offload;
+  const bool moves_stashes = evaluation.plan().moves_stashes();
   const std::string which = share == 1.0 ? "all stashes"
                             : share > 0
                                 ? absl::StrCat(base::FormatPercent(share), " of the stashes")
                                 : "the stashes";
-  return absl::StrCat(which, share > 0 ? " that are kept long enough" : " that the schedule says",
-                      ", ", base::FormatBytes(MostHostBytes(evaluation.compiled)),
-                      " of host memory at most per device");
+  const bool has_states = evaluation.plan().replication.offloads_optimizer;
+  return absl::StrCat(
+      moves_stashes ? which : "",
+      !moves_stashes ? ""
+      : share > 0    ? " that are kept long enough"
+                     : " that the schedule says",
+      moves_stashes && has_states ? ", and " : "", has_states ? "the optimizer's state" : "", ", ",
+      base::FormatBytes(MostHostBytes(evaluation.compiled)), " of host memory at most per device");
 }
 
 std::string LeftOut(const PlanEvaluation& evaluation) {

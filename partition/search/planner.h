@@ -47,8 +47,9 @@ struct PlannerRequest {
   ReductionKind reduction = ReductionKind::kTree;
   // Layers that can (LayerCost::recompute_stash_bytes) may repeat F where memory is short.
   bool may_recompute = true;
-  bool recomputes_all = false;  // all of these layers repeat F, whatever the memory
-  double offload = 0.0;         // Plan::offload
+  bool recomputes_all = false;      // all of these layers repeat F, whatever the memory
+  double offload = 0.0;             // Plan::offload
+  bool offloads_optimizer = false;  // Replication's
   PlanObjective objective = PlanObjective::kStep;
   // Shared by searches over the same profile, whatever their devices; null: nothing is shared.
   std::shared_ptr<KnownBoundaries> boundaries = nullptr;

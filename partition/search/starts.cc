@@ -41,6 +41,11 @@ absl::Status CheckReplicas(const Plan& plan, const PlannerRequest& request) {
     return Differs(plan.replication.gradient_blocks, asked.gradient_blocks, "gradient block");
   }
   if (plan.replication == asked) return absl::OkStatus();
+  if (plan.replication.offloads_optimizer != asked.offloads_optimizer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its optimizer's state is in the memory of ",
+                     plan.replication.offloads_optimizer ? "the host" : "the devices"));
+  }
   return absl::InvalidArgumentError("its replicas exchange gradients differently");
 }
 
@@ -65,7 +70,8 @@ Replication ReplicationFor(const PlannerRequest& request, int replicas) {
   return WithPartsFor(request.cluster.transfers,
                       {replicas, request.gradient_blocks.value_or(replicas),
                        request.shards_optimizer && is_replicated,
-                       is_replicated ? request.reduction : ReductionKind::kTree});
+                       is_replicated ? request.reduction : ReductionKind::kTree,
+                       kReductionPartBytes, request.offloads_optimizer});
 }
 
 absl::StatusOr<PlanEvaluation> EvaluateStart(const Plan& plan, const PlannerRequest& request) {

@@ -28,6 +28,13 @@ bool Schedule::HasBackward() const {
   });
 }
 
+bool Schedule::MovesStashes() const {
+  return std::any_of(actions.begin(), actions.end(), [](const std::vector<Action>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const Action& action) { return MovesStash(action.op); });
+  });
+}
+
 bool Schedule::IsLowered() const {
   return std::any_of(actions.begin(), actions.end(), [](const std::vector<Action>& list) {
     return std::any_of(list.begin(), list.end(),

@@ -84,6 +84,8 @@ struct Schedule {
   std::vector<StageId> StagesOf(Rank rank) const;
   // Returns true if any action is a backward one.
   bool HasBackward() const;
+  // Returns true if any action moves a stash to the host's memory or back.
+  bool MovesStashes() const;
   // Returns true if any action is not a computation.
   bool IsLowered() const;
   // Returns true if `stage` has B and W apart for some micro-batch. Pre-condition: as for rank_of.

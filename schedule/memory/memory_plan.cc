@@ -20,6 +20,7 @@ absl::Status CheckStageMemory(const Schedule& schedule, StageId stage, const Sta
       {"parameter_bytes", memory.parameter_bytes},
       {"gradient_bytes", memory.gradient_bytes},
       {"optimizer_bytes", memory.optimizer_bytes},
+      {"host_resident_bytes", memory.host_resident_bytes},
       {"other_resident_bytes", memory.other_resident_bytes},
       {"frozen_bytes", memory.frozen_bytes},
       {"workspace_bytes", memory.workspace_bytes},
@@ -94,6 +95,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
   const std::vector<StageId> own_stages = lowered.StagesOf(rank);
   int64_t resident_bytes = 0;
   int64_t workspace_bytes = 0;
+  int64_t host_resident_bytes = 0;
   for (const StageId stage : own_stages) {
     const StageMemory& memory = stages[static_cast<size_t>(stage.value())];
     RETURN_IF_ERROR(CheckStageMemory(lowered, stage, memory));
@@ -101,6 +103,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
     resident_bytes += AlignBlock(memory.parameter_bytes) + AlignBlock(memory.gradient_bytes) +
                       AlignBlock(memory.optimizer_bytes) + AlignBlock(memory.other_resident_bytes);
     workspace_bytes = std::max(workspace_bytes, AlignBlock(memory.workspace_bytes));
+    host_resident_bytes += AlignBlock(memory.host_resident_bytes);
   }
   for (const int64_t bytes : {collectives.norm_bytes, collectives.result_bytes}) {
     if (bytes >= 0 && bytes <= kMaxSizeBytes) continue;
@@ -115,7 +118,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
   plan.resident_bytes = resident_bytes;
   plan.workspace_bytes = workspace_bytes;
   plan.dynamic_bytes = PackBlocks(absl::MakeSpan(plan.blocks));
-  plan.host_bytes = PackBlocks(absl::MakeSpan(plan.host_blocks));
+  plan.host_resident_bytes = host_resident_bytes;
+  plan.host_dynamic_bytes = PackBlocks(absl::MakeSpan(plan.host_blocks));
   return plan;
 }
 

@@ -29,7 +29,8 @@ struct StageMemory {
   // Kept for the whole run.
   int64_t parameter_bytes = 0;
   int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;
+  int64_t optimizer_bytes = 0;       // on the device
+  int64_t host_resident_bytes = 0;   // in the host's memory
   int64_t other_resident_bytes = 0;  // results, tables
   int64_t frozen_bytes = 0;          // a part of those: parameters that are not trained
   // Scratch of one action; the stages of a rank share one such area, as large as the largest needs.
@@ -55,10 +56,11 @@ struct StageMemory {
   template <typename H>
   friend H AbslHashValue(H h, const StageMemory& m) {
     return H::combine(std::move(h), m.parameter_bytes, m.gradient_bytes, m.optimizer_bytes,
-                      m.other_resident_bytes, m.frozen_bytes, m.workspace_bytes, m.reduction_bytes,
-                      m.input_bytes, m.input_last_use, m.output_bytes, m.output_last_use,
-                      m.stash_bytes, m.weight_stash_bytes, m.gradient_stash_bytes,
-                      m.output_gradient_bytes, m.output_gradient_last_use, m.input_gradient_bytes);
+                      m.host_resident_bytes, m.other_resident_bytes, m.frozen_bytes,
+                      m.workspace_bytes, m.reduction_bytes, m.input_bytes, m.input_last_use,
+                      m.output_bytes, m.output_last_use, m.stash_bytes, m.weight_stash_bytes,
+                      m.gradient_stash_bytes, m.output_gradient_bytes, m.output_gradient_last_use,
+                      m.input_gradient_bytes);
   }
 };
 
@@ -136,7 +138,7 @@ struct Block {
   StageId stage;
   MicroBatch micro_batch;
   int64_t bytes = 0;   // aligned
-  int64_t offset = 0;  // from the start of the rank's dynamic area, or of its host memory
+  int64_t offset = 0;  // from the start of the rank's dynamic area, of the device or of the host
   int32_t first = 0;
   int32_t last = 0;
 
@@ -145,12 +147,16 @@ struct Block {
 
 // The memory that one rank takes, in bytes. Areas in this order: resident, workspace, dynamic.
 struct MemorySizes {
-  // Sum of the four resident sizes over its stages, each aligned; then the tables of collectives.
+  // Sum of the four resident sizes of the device over its stages, each aligned; then the tables of
+  // collectives.
   int64_t resident_bytes = 0;
   int64_t workspace_bytes = 0;  // largest over its stages, aligned
   int64_t dynamic_bytes = 0;    // extent of the blocks
   int64_t peak_live_bytes = 0;  // largest sum of live blocks: a lower bound of dynamic_bytes
-  int64_t host_bytes = 0;       // of the host's memory: extent of the blocks that are moved there
+  // Of the host's memory: host_resident_bytes of its stages, each aligned, and then the extent of
+  // the blocks that are moved there.
+  int64_t host_resident_bytes = 0;
+  int64_t host_dynamic_bytes = 0;
   // The most that forward passes leave behind for backward ones: the largest sum, over the
   // positions of the list, of the live blocks of the five kinds of stash (excluding kGradientStash
   // within a BW) and of those kInput and kOutput blocks that a backward
@@ -159,6 +165,7 @@ struct MemorySizes {
   int64_t peak_stash_bytes = 0;
 
   int64_t peak_bytes() const { return resident_bytes + workspace_bytes + dynamic_bytes; }
+  int64_t host_bytes() const { return host_resident_bytes + host_dynamic_bytes; }
 
   friend bool operator==(const MemorySizes&, const MemorySizes&) = default;
 };

@@ -32,7 +32,7 @@ absl::Status AddMemory(const Schedule& schedule, const Costs& costs, Simulation&
     RankTimes& times = simulation.ranks[static_cast<size_t>(rank.value())];
     times.peak_bytes = plan.peak_bytes();
     times.peak_stash_bytes = plan.peak_stash_bytes;
-    times.host_bytes = plan.host_bytes;
+    times.host_bytes = plan.host_bytes();
     if (simulation.trace.actions.empty()) continue;
     std::vector<TimedAction>& list = simulation.trace.actions[static_cast<size_t>(rank.value())];
     for (size_t i = 0; i < list.size(); ++i) {

@@ -132,12 +132,7 @@ void AddToList(double share, std::vector<Action>& list) {
 }  // namespace
 
 void AddHostCopies(double share, Schedule& lowered) {
-  const auto has_copies = [](const std::vector<Action>& list) {
-    return std::any_of(list.begin(), list.end(),
-                       [](const Action& action) { return MovesStash(action.op); });
-  };
-  if (share == 0.0 || !lowered.HasBackward()) return;
-  if (std::any_of(lowered.actions.begin(), lowered.actions.end(), has_copies)) return;
+  if (share == 0.0 || !lowered.HasBackward() || lowered.MovesStashes()) return;
   for (std::vector<Action>& list : lowered.actions) AddToList(share, list);
 }
 

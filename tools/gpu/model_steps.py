@@ -58,7 +58,7 @@ class ModelSteps:
         one_stage = [lambda parts=parts: self._train(log, works.GPT2, model, 1, parts)
                      for parts in (1, 4)]
         four_stages = [lambda offload=offload: self._train(log, works.GPT2, model, 4, 8, offload=offload)
-                       for offload in ("none", "full")]
+                       for offload in ("none", "full", "optimizer")]
         _all_of([*one_stage, *four_stages])
 
     def llama(self, log):
@@ -101,7 +101,7 @@ class ModelSteps:
                        "--model", model.model or pathlib.Path(place, "model.toml"),
                        "--global-batch-size", model.batch, "--micro-batches", micro_batches, *of_data,
                        "--precision", "bf16", "--schedule", "1f1b", "--recompute", recompute,
-                       "--offload", offload,
+                       *(["--offload-optimizer"] if offload == "optimizer" else ["--offload", offload]),
                        "--no-prediction", "--warm-up", warm_up, "--repeats", repeats,
                        "--output", "json"]
             _, text = self.check.run(log, command, env, accept=ANY_STATUS)

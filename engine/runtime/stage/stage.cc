@@ -155,8 +155,8 @@ void Stage::LayOut() {
   }
 }
 
-absl::Status Stage::Place(std::byte* resident, uint64_t seed, bool draws_all) {
-  PlaceParameters(resident);
+absl::Status Stage::Place(std::byte* resident, std::byte* host, uint64_t seed, bool draws_all) {
+  PlaceParameters(resident, host);
   RETURN_IF_ERROR(InitializeParameters(seed, draws_all));
   if (options_.trains) RETURN_IF_ERROR(GroupParameters());
   const bool updates = options_.trains && !options_.replication.shards_optimizer;
@@ -167,21 +167,29 @@ absl::Status Stage::Place(std::byte* resident, uint64_t seed, bool draws_all) {
   return Finish();
 }
 
-void Stage::PlaceParameters(std::byte* resident) {
+void Stage::PlaceParameters(std::byte* resident, std::byte* host) {
   std::byte* values = resident;
   std::byte* gradients = values + AlignBlock(memory().parameter_bytes);
   std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
-  const int64_t copy_bytes = memory().parameter_bytes;
-  all_values_ = {values, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
+  std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const bool trains = options_.trains;
-  if (trains) all_gradients_ = {gradients, DType::kFloat32, all_values_.shape};
+  const bool offloads = trains && options_.replication.offloads_optimizer;
+  const int64_t copy_bytes =
+      trains ? memory().gradient_bytes / options_.replication.gradient_copies() : 0;
+  // The host's memory has values, if any, and then states.
+  std::byte* host_values = host;
+  if (offloads) states = host + copy_bytes - memory().parameter_bytes;
+  all_values_ = {values, DType::kFloat32,
+                 Shape{memory().parameter_bytes / SizeOf(DType::kFloat32)}};
+  if (trains) {
+    all_gradients_ = {gradients, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
+  }
   shard_states_ = states;
   const bool has_states = trains && !options_.replication.shards_optimizer;
   const int own_states = has_states ? options_.optimizer.states() : 0;
   const int micro_batches = options_.micro_batches * options_.replication.replicas;
   const float share = 1.0F / static_cast<float>(micro_batches);
   gradients_.resize(static_cast<size_t>(options_.replication.gradient_copies()));
-  std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
   const auto take = [](std::byte*& area, DType of, const Shape& shape) {
     const Tensor tensor{area, of, shape};
@@ -207,7 +215,9 @@ void Stage::PlaceParameters(std::byte* resident) {
     if (is_average) tensors.average = {parameter.update.momentum, share};
     // If nothing is trained, a value is what layers read.
     const bool is_rounded = type != DType::kFloat32 && !is_average;
-    tensors.value = take(values, is_rounded && !trains ? type : parameter.type, shape);
+    const bool is_on_host = offloads && is_rounded && has_states;
+    tensors.value = take(is_on_host ? host_values : values,
+                         is_rounded && !trains ? type : parameter.type, shape);
     if (trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
     for (int state = 0; !is_average && state < own_states; ++state) {
       StateOf(options_.optimizer, tensors, state) = take(states, DType::kFloat32, shape);

@@ -119,9 +119,10 @@ class Stage {
   bool records_outputs() const { return options_.is_last && loss_spec_.is_computed_by_layer; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
-  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, or, unless
-  // `draws_all`, only those of adapters, and the others stay 0; the stream has finished then.
-  absl::Status Place(std::byte* resident, uint64_t seed, bool draws_all);
+  // parts, each rounded up by AlignBlock, and is 0; and states of its host_resident_bytes at
+  // `host`, which is 0, too. Parameters get their initial values, or, unless `draws_all`, only
+  // those of adapters, and the others stay 0; the stream has finished then.
+  absl::Status Place(std::byte* resident, std::byte* host, uint64_t seed, bool draws_all);
 
   // Runs F: fills the input from the batch on the first stage; computes the loss, and its gradient,
   // if there is a block for it, on the last. A last layer that computes the loss itself does so in
@@ -155,7 +156,7 @@ class Stage {
   // The gradients of all trained parameters, one after the other, once they are complete: (n)
   // float32. The gaps between parameters are 0.
   const Tensor& all_gradients() const { return all_gradients_; }
-  // The values of these parameters, at the same places.
+  // The values of these parameters, at the same places, if all are on the device.
   const Tensor& all_values() const { return all_values_; }
   // For an OptimizerShard, if the optimizer is sharded: the parameters without states, and the
   // place of a shard's states.
@@ -214,7 +215,7 @@ class Stage {
   absl::Status PrepareLoss(const LossFactory& factory);
   absl::Status PrepareFeed();
   void LayOut();
-  void PlaceParameters(std::byte* resident);
+  void PlaceParameters(std::byte* resident, std::byte* host);
   absl::Status InitializeParameters(uint64_t seed, bool draws_all);
   std::vector<kernels::ParameterTensors> TrainedTensors() const;  // without the frozen ones
   absl::Status GroupParameters();

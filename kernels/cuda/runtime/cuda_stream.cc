@@ -18,12 +18,14 @@
 namespace stagecoach::kernels {
 namespace {
 
-absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
-                         cudaStream_t stream) {
+// The runtime tells by the addresses which memory they are in: an optimizer's state may be in the
+// host's.
+absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0) return absl::OkStatus();
   IssueCount::Add(1);
-  return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream),
-                    "cudaMemcpyAsync");
+  return CudaStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+      "cudaMemcpyAsync");
 }
 
 // NVTX would otherwise initialize itself at its first range, unordered with the first ranges of
@@ -91,15 +93,15 @@ CudaStream::CudaStream(int gpu, Parts parts)
       queue_([] {}) {}
 
 absl::Status CudaStream::Copy(void* to, const void* from, int64_t bytes) {
-  return CopyInOrder(to, from, bytes, cudaMemcpyDeviceToDevice, compute());
+  return CopyInOrder(to, from, bytes, compute());
 }
 
 absl::Status CudaStream::CopyFromHost(void* to, const void* from_host, int64_t bytes) {
-  return CopyInOrder(to, from_host, bytes, cudaMemcpyHostToDevice, compute());
+  return CopyInOrder(to, from_host, bytes, compute());
 }
 
 absl::Status CudaStream::CopyToHost(void* to_host, const void* from, int64_t bytes) {
-  return CopyInOrder(to_host, from, bytes, cudaMemcpyDeviceToHost, compute());
+  return CopyInOrder(to_host, from, bytes, compute());
 }
 
 absl::Status CudaStream::CopyRowsToHost(void* to_host, const void* from, int64_t pitch_bytes,
@@ -114,7 +116,7 @@ absl::Status CudaStream::CopyRowsToHost(void* to_host, const void* from, int64_t
 absl::Status CudaStream::CopyAhead(void* to, const void* from_host, int64_t bytes) {
   RETURN_IF_ERROR(copies_allowed_.ComeAfter(copies_.get()));
   copies_ahead_ = true;
-  return CopyInOrder(to, from_host, bytes, cudaMemcpyHostToDevice, copies_.get());
+  return CopyInOrder(to, from_host, bytes, copies_.get());
 }
 
 absl::Status CudaStream::Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) {

@@ -69,6 +69,37 @@ TEST(LayOutStage, KeepsOfParametersWhatLayersReadWhereNothingIsTrained) {
   EXPECT_EQ(stage.gradient_bytes + stage.optimizer_bytes, 0);
 }
 
+// The first layer reads rounded copies of all parameters but averages; the second has no copies.
+TEST(LayOutStage, HasInTheHostsMemoryWhatOnlyUpdatesRead) {
+  std::vector<LayerCost> layers(2);
+  layers[0].memory.parameter_bytes = 4096 + 512;
+  layers[0].memory.averaged_bytes = 512;
+  layers[0].memory.optimizer_bytes = 8192;
+  layers[0].memory.working_bytes = layers[0].memory.other_resident_bytes = 2048;
+  layers[1].memory.parameter_bytes = 1024;
+  layers[1].memory.optimizer_bytes = 2048;
+  const auto lay_out = [&](const Replication& replication, bool trains = true) {
+    return LayOutStage(MemoryOf(layers), {}, {.trains = trains, .replication = replication});
+  };
+  const StageMemory kept = lay_out({2, 2});
+  StageMemory stage = lay_out({.replicas = 2, .gradient_blocks = 2, .offloads_optimizer = true});
+  EXPECT_EQ(stage.parameter_bytes, 512 + 1024);
+  EXPECT_EQ(stage.optimizer_bytes, 0);
+  EXPECT_EQ(stage.host_resident_bytes, 4096 + 8192 + 2048);
+  EXPECT_EQ(stage.gradient_bytes, kept.gradient_bytes);
+  EXPECT_EQ(stage.reduction_bytes, kept.reduction_bytes);
+  EXPECT_EQ(stage.other_resident_bytes, kept.other_resident_bytes);
+  // Replicas exchange values from the devices' memory.
+  Replication sharded = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
+  const int64_t shard_bytes = lay_out(sharded).optimizer_bytes;
+  sharded.offloads_optimizer = true;
+  stage = lay_out(sharded);
+  EXPECT_EQ(stage.parameter_bytes, kept.parameter_bytes);
+  EXPECT_EQ(stage.optimizer_bytes, 0);
+  EXPECT_EQ(stage.host_resident_bytes, shard_bytes);
+  EXPECT_EQ(lay_out({.offloads_optimizer = true}, /*trains=*/false), lay_out({}, false));
+}
+
 TEST(LayOutStage, HasASumOfGradientsForEachSubtreeAndRoomToReceiveThoseOfOthers) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.parameter_bytes = 3072;

@@ -181,6 +181,7 @@ TEST(PlanFile, RoundTripKeepsEveryFieldOfRandomPlans) {
     for (int layer = 0; layer < plan.num_layers; ++layer) {
       if (random() % 3 == 0) plan.recomputed.push_back(layer);
     }
+    plan.replication.offloads_optimizer = random() % 3 == 0;
     plan.offload = std::array{0.0, 0.0, 1.0 / 3.0, 1.0}[random() % 4];
     if (random() % 2 == 0) {
       plan.order.resize(static_cast<size_t>(plan.num_layers));

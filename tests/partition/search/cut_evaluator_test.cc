@@ -90,6 +90,38 @@ TEST(CutEvaluator, ASumOverReplicasTakesTheSlowestLinkOfTheirRank) {
   }
 }
 
+TEST(CutEvaluator, AnUpdateWaitsForWhatItReadsInTheHostsMemory) {
+  Profile profile = FourLayers();
+  for (LayerCost& layer : profile.sizes.front().layers) {
+    layer.step_ns = 100;
+    layer.memory.optimizer_bytes = 2 * kParameterBytes;
+    layer.memory.working_bytes = layer.memory.other_resident_bytes = kParameterBytes / 2;
+  }
+  Cluster cluster = UniformCluster(4);
+  cluster.host_link.link = {.latency_ns = 7, .bytes_per_second = 1e9};
+  const auto times = [&](const Replication& replication) {
+    const Plan plan = {.num_layers = 4,
+                       .micro_batch_rows = 1,
+                       .schedule = GeneratedSchedule("1f1b", 6)(2).value(),
+                       .replication = replication};
+    const auto table = TableOf(profile, 1, 6, replication, {});
+    return CutEvaluator::Create(plan, table, cluster)->CostsOf({{0, 3}, {}}).stages[0];
+  };
+  Replication replication = {.replicas = 2, .gradient_blocks = 2};
+  EXPECT_EQ(times(replication).step_ns, 300);
+  replication.offloads_optimizer = true;
+  EXPECT_EQ(times(replication).step_ns, 300 + 7 + 3 * 3 * kParameterBytes);
+  // A shard is updated while gradients are summed, and its values are on the device.
+  replication.shards_optimizer = true;
+  EXPECT_EQ(times(replication).step_ns, 0);
+  EXPECT_EQ(times(replication).reduce_ns, 150 + 7 + 3 * kParameterBytes);
+  profile.collectives.norm_bytes = 8;
+  EXPECT_EQ(times(replication).step_ns, 150 + 7 + 3 * kParameterBytes);
+  EXPECT_EQ(times(replication).reduce_ns, 0);
+  cluster.host_link.occupies_rank = true;
+  EXPECT_EQ(times(replication).step_ns, 150);
+}
+
 TEST(CutEvaluator, ARankIsAsFastAndAsLargeAsItsLeastDevice) {
   Cluster cluster = UniformCluster(4);
   cluster.devices[1].speed = 0.5;

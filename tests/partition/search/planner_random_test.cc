@@ -101,8 +101,10 @@ class Exhaustive {
       if (request_.cluster.size() % replicas != 0) continue;
       if (request_.replicas.value_or(replicas) != replicas) continue;
       for (const SizedLayers& size : request_.profile.sizes) {
-        TryRows({replicas, request_.gradient_blocks.value_or(replicas),
-                 request_.shards_optimizer && replicas > 1},
+        TryRows({.replicas = replicas,
+                 .gradient_blocks = request_.gradient_blocks.value_or(replicas),
+                 .shards_optimizer = request_.shards_optimizer && replicas > 1,
+                 .offloads_optimizer = request_.offloads_optimizer},
                 size.micro_batch_rows);
       }
     }
@@ -237,6 +239,10 @@ PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute,
   if (random() % 3 == 0) request.gradient_blocks = std::array{1, 2, 3, 4, 6}[random() % 5];
   if (random() % 3 == 0) request.profile.collectives.norm_bytes = 8 * layers;
   request.shards_optimizer = !request.replicas.has_value() && random() % 2 == 0 && devices > 1;
+  const int64_t drawn = memory_bytes + layers;
+  request.offloads_optimizer = drawn % 3 == 0;
+  if (drawn % 2 == 0) request.cluster.host_link.link.bytes_per_second = 1e9;
+  request.cluster.host_link.occupies_rank = drawn % 5 == 0;
   return request;
 }
 

@@ -171,6 +171,10 @@ const Difference kDifferences[] = {
      [](PlannerRequest& request, Plan&) { request.gradient_blocks = 4; }},
     {"its replicas exchange gradients differently",
      [](PlannerRequest&, Plan& plan) { plan.replication.part_bytes *= 2; }},
+    {"its optimizer's state is in the memory of the devices",
+     [](PlannerRequest& request, Plan&) { request.offloads_optimizer = true; }},
+    {"its optimizer's state is in the memory of the host",
+     [](PlannerRequest&, Plan& plan) { plan.replication.offloads_optimizer = true; }},
     {"it recomputes layers",
      [](PlannerRequest& request, Plan& plan) {
        for (LayerCost& layer : request.profile.sizes.front().layers) {

@@ -98,7 +98,7 @@ TEST(PlanMemory, NoTwoBlocksThatAreOnTheHostAtOnceOverlap) {
         ASSERT_TRUE(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset);
       }
     }
-    EXPECT_EQ(plan.host_bytes, extent);
+    EXPECT_EQ(plan.host_dynamic_bytes, extent);
     blocks += std::ssize(plan.host_blocks);
   });
   EXPECT_GT(blocks, 500);

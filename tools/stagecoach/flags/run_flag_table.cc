@@ -381,7 +381,10 @@ std::vector<RunFlag> PipelineFlags() {
       Flag("--offload", "SHARE",
            "Share of stashes moved to host memory meanwhile: none, full, 0 to 1 [none]",
            Reads(&O::offload, ParseOffload), {.is_of_plan = true}),
-      Flag("--host-memory", "SIZE", "Host memory that each device may use for moved stashes",
+      Flag("--offload-optimizer", "",
+           "Keep the optimizer state in host memory, which updates read and write",
+           Switches(&O::offloads_optimizer), {.is_of_plan = true}),
+      Flag("--host-memory", "SIZE", "Host memory that each device may use for both",
            Reads(&O::host_memory_bytes, ParseMemory))};
 }
 

@@ -160,7 +160,7 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::RunCo
                    MeasureProfile(planned.model, name, sizes, options,
                                   {.devices = engine::DevicesAtOnce(devices, device)}));
   notice.reset();
-  if (flags.offload != 0.0) {
+  if (flags.offload != 0.0 || flags.offloads_optimizer) {
     ASSIGN_OR_RETURN(measured.overheads.host_link, engine::MeasureHostLink(device));
   }
   return measured;
@@ -343,6 +343,9 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
             return share;
           })
       ->group(group);
+  app.add_flag("--offload-optimizer", flags.offloads_optimizer,
+               "Keep the optimizer state in host memory, which updates read and write")
+      ->group(group);
   app.add_flag("--all-devices", flags.uses_all_devices,
                "Use all devices, even where fewer would be faster")
       ->group(group);
@@ -432,6 +435,7 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
   request.may_recompute = flags.recompute != "none";
   request.recomputes_all = flags.recompute == "full";
   request.offload = flags.offload.value_or(0.0);
+  request.offloads_optimizer = flags.offloads_optimizer;
   request.objective = flags.objective;
   request.may_leave_devices = !flags.uses_all_devices;
   if (!IsProfileFile(flags)) {

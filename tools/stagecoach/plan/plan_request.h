@@ -36,7 +36,8 @@ struct PlanFlags {
   bool shards_optimizer = false;
   partition::ReductionKind reduction = partition::ReductionKind::kTree;
   std::optional<double> offload = 0.0;  // Plan::offload; unset: searched
-  std::string recompute = "auto";       // if memory is short; or "none" or "full"
+  bool offloads_optimizer = false;
+  std::string recompute = "auto";  // if memory is short; or "none" or "full"
   partition::PlanObjective objective = partition::PlanObjective::kStep;
   bool uses_all_devices = false;  // even if fewer would be faster
 };

@@ -97,6 +97,7 @@ engine::RunConfig OptionsOfSecond(const CLI::App& flags, const engine::RunConfig
   second.replicas =
       depends_on_plan && !HasFlag(flags, "--replicas") ? plan.replicas() : given.replicas;
   second.shards_optimizer = given.shards_optimizer;
+  second.offloads_optimizer = given.offloads_optimizer;
   second.schedule = given.schedule;
   second.chunks = given.chunks;
   second.batch = plan.batch_rows();

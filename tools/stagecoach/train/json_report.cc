@@ -69,7 +69,7 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
            {"optimizer", optimizer},
            {"stash", report.training.peak_stash_bytes},
            {"buffers", BufferBytes(predicted, rank)}}},
-         {"predicted_host_bytes", report.training.host_bytes}});
+         {"predicted_host_bytes", report.training.host_bytes()}});
   }
   return {{"schedule", prepared.plan().schedule.name},
           {"micro_batches", prepared.plan().micro_batches()},
@@ -81,6 +81,7 @@ ordered_json PlanToJson(const engine::PreparedRun& prepared) {
           {"reduction", partition::Name(prepared.plan().replication.reduction)},
           {"recomputed_layers", prepared.plan().recomputed},
           {"offload", prepared.plan().offload},
+          {"offload_optimizer", prepared.plan().replication.offloads_optimizer},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }

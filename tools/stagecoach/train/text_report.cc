@@ -240,6 +240,7 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
                         const Measures& measures, bool is_verbose) {
   const partition::Plan& plan = run.prepared.plan();
   const int blocks = plan.replication.gradient_blocks;
+  const int64_t host_bytes = MostHostBytes(run.prepared.compiled);
   const int64_t left_over = is_verbose ? run.rows_left_over() : 0;
   return absl::StrCat(
       "data   ", DescribeData(run.data, measures),
@@ -270,10 +271,9 @@ std::string DescribeRun(const engine::RunConfig& config, const engine::TrainingR
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
-      MostHostBytes(run.prepared.compiled) > 0
-          ? absl::StrCat("; up to ", base::FormatBytes(MostHostBytes(run.prepared.compiled)),
-                         " of a device's stash moves to host memory")
-          : "",
+      host_bytes > 0 ? absl::StrCat("; up to ", base::FormatBytes(host_bytes),
+                                    " of host memory per device for ", DescribeHostContents(plan))
+                     : "",
       run.prepared.choice.empty() ? "" : absl::StrCat("\n       ", run.prepared.choice), "\n",
       is_verbose ? DevicesTable(run) : "");
 }

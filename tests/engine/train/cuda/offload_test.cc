@@ -1,5 +1,5 @@
-// Stashes that are moved to the host's memory and back, on CPU devices and on GPUs: they change no
-// bit, and the memory of both is as predicted.
+// Stashes that are moved to the host's memory and back, and optimizers whose state is there, on CPU
+// devices and on GPUs: they change no bit, and the memory of both is as predicted.
 #include <algorithm>
 #include <numeric>
 #include <ostream>
@@ -17,11 +17,13 @@
 #include "tests/engine/train/runs/planned_runs.h"
 #include "tests/engine/train/runs/small_run.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestFolder;
 
 struct OffloadModel {
   const char* name;
@@ -41,7 +43,8 @@ struct OffloadCase {
   bool saves = true;  // a part of the first device's peak
 };
 
-TinyRun OffloadRun(const OffloadCase& c, DeviceKind kind, double offload) {
+TinyRun OffloadRun(const OffloadCase& c, DeviceKind kind, double offload,
+                   bool offloads_optimizer = false) {
   TinyRun run{.model = c.model.model(),
               .devices = c.devices,
               .tensor_parts = c.tensor_parts,
@@ -49,6 +52,7 @@ TinyRun OffloadRun(const OffloadCase& c, DeviceKind kind, double offload) {
               .replication = c.replication,
               .recompute = c.recompute,
               .offload = offload};
+  run.replication.offloads_optimizer = offloads_optimizer;
   run.options.optimizer.clip_norm = 0.05F;
   run.options.device.kind = kind;
   if (kind == DeviceKind::kCuda) {
@@ -58,6 +62,15 @@ TinyRun OffloadRun(const OffloadCase& c, DeviceKind kind, double offload) {
     run.options.exchange = Exchange::kCopies;
   }
   return run;
+}
+
+std::string OffloadName(DeviceKind kind, const OffloadCase& c) {
+  return absl::StrReplaceAll(
+      absl::StrCat(kind == DeviceKind::kCuda ? "cuda" : "cpu", "_", c.model.name, "_", c.schedule,
+                   c.devices, c.replication.replicas > 1 ? "_replicas" : "",
+                   c.replication.shards_optimizer ? "_sharded" : "",
+                   c.recompute == Recompute::kPlanned ? "" : "_recomputed"),
+      {{"-", "_"}});
 }
 
 class Offload : public ::testing::TestWithParam<std::tuple<DeviceKind, OffloadCase>> {
@@ -74,7 +87,9 @@ TEST_P(Offload, ChangesNoBitAndTakesThePredictedMemory) {
   const std::vector<DeviceReport> kept_devices = kept->Devices().value();
   for (const double share : {0.4, 1.0}) {
     SCOPED_TRACE(share);
-    ASSERT_OK_AND_ASSIGN(const auto trainer, TinyTrainer(OffloadRun(c, kind, share)));
+    const bool offloads_optimizer = share == 1.0;
+    ASSERT_OK_AND_ASSIGN(const auto trainer,
+                         TinyTrainer(OffloadRun(c, kind, share, offloads_optimizer)));
     ASSERT_OK_AND_ASSIGN(const TinyAnswer answer, AnswerOf(*trainer));
     EXPECT_EQ(answer, expected);
     ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
@@ -117,21 +132,64 @@ std::vector<OffloadCase> OffloadCases() {
   return cases;
 }
 
-std::string NameOfOffload(
-    const ::testing::TestParamInfo<std::tuple<DeviceKind, OffloadCase>>& test) {
-  const auto& [kind, c] = test.param;
-  return absl::StrReplaceAll(
-      absl::StrCat(kind == DeviceKind::kCuda ? "cuda" : "cpu", "_", c.model.name, "_", c.schedule,
-                   c.devices, c.replication.replicas > 1 ? "_replicas" : "",
-                   c.replication.shards_optimizer ? "_sharded" : "",
-                   c.recompute == Recompute::kPlanned ? "" : "_recomputed"),
-      {{"-", "_"}});
+std::string NameOfOffload(const ::testing::TestParamInfo<Offload::ParamType>& test) {
+  return OffloadName(std::get<0>(test.param), std::get<1>(test.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(On, Offload,
                          ::testing::Combine(::testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
                                             ::testing::ValuesIn(OffloadCases())),
                          NameOfOffload);
+
+class OffloadedOptimizer : public Offload {};
+
+// With an exponential average of the parameters, which is part of the state.
+TEST_P(OffloadedOptimizer, HasItsStateInTheHostsMemoryAndInCheckpoints) {
+  const auto& [kind, c] = GetParam();
+  TinyRun run = OffloadRun(c, kind, 0.0);
+  run.options.optimizer.ema_decay = 0.9F;
+  ASSERT_OK_AND_ASSIGN(const auto kept, TinyTrainer(run));
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer expected, AnswerOf(*kept));
+  run.replication.offloads_optimizer = true;
+  ASSERT_OK_AND_ASSIGN(const auto trainer, TinyTrainer(run));
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer answer, AnswerOf(*trainer));
+  EXPECT_EQ(answer, expected);
+  ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> kept_devices, kept->Devices());
+  ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    EXPECT_EQ(devices[i].measured_peak_bytes, devices[i].predicted_peak_bytes);
+    EXPECT_EQ(devices[i].measured_host_bytes, devices[i].predicted_host_bytes);
+    // Both have at most two stages, whose parts are rounded up.
+    EXPECT_NEAR(devices[i].measured_peak_bytes + devices[i].measured_host_bytes,
+                kept_devices[i].measured_peak_bytes, 2 * schedule::kBlockAlignment);
+    EXPECT_GT(devices[i].measured_host_bytes, 0);
+  }
+  // A checkpoint holds it all, and resumes where the state is elsewhere.
+  const TestFolder folder;
+  ASSERT_OK_AND_ASSIGN(const std::string path, trainer->Save(folder.path()));
+  run.replication.offloads_optimizer = false;
+  ASSERT_OK_AND_ASSIGN(const auto resumed, TinyTrainer(run));
+  ASSERT_OK(resumed->Restore(path));
+  run.replication.offloads_optimizer = true;
+  ASSERT_OK_AND_ASSIGN(const auto offloaded, TinyTrainer(run));
+  ASSERT_OK(offloaded->Restore(path));
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer next, AnswerOf(*trainer));
+  EXPECT_EQ(AnswerOf(*resumed).value(), next);
+  EXPECT_EQ(AnswerOf(*offloaded).value(), next);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    On, OffloadedOptimizer,
+    ::testing::Combine(::testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
+                       ::testing::Values(OffloadCase{kOffloadLayers, 2, "interleaved"},
+                                         OffloadCase{kOffloadLora, 2, "gpipe"},
+                                         OffloadCase{kOffloadGpt2,
+                                                     2,
+                                                     "looped-bfs",
+                                                     {.replicas = 2,
+                                                      .gradient_blocks = 2,
+                                                      .shards_optimizer = true}})),
+    NameOfOffload);
 
 TEST(OffloadTest, OfASearchForTheFirstNaNFindsTheSame) {
   for (const double share : {0.0, 1.0}) {
