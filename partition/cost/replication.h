@@ -40,9 +40,9 @@ inline constexpr int64_t kGroupedReductionPartBytes = int64_t{32} << 20;
 //
 // If the optimizer is offloaded, its state is in the host's memory, where the device reads and
 // writes it during updates. It passes the link once in each direction, at the same time, and no
-// thread of the host computes; the bits are the same. So are the values that it updates, if layers
-// read rounded copies of them (LayerMemory::working_bytes), unless replicas exchange these values
-// because they shard the optimizer.
+// thread of the host computes; the bits are the same. If layers read rounded copies of the values
+// that it updates (LayerMemory::working_bytes), these values are in the host's memory as well,
+// unless replicas exchange them because they shard the optimizer.
 // Regular value type.
 struct Replication {
   int replicas = 1;                                // at least 1

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/text/text_table.h"
 #include "base/text/units.h"
 #include "partition/plan/compiled_plan.h"
@@ -41,10 +42,10 @@ int64_t MostHostBytes(const CompiledPlan& plan) {
 }
 
 std::string DescribeHostContents(const Plan& plan) {
-  const bool has_states = plan.replication.offloads_optimizer;
-  return absl::StrCat(plan.moves_stashes() ? "stashes" : "",
-                      plan.moves_stashes() && has_states ? " and " : "",
-                      has_states ? "the optimizer's state" : "");
+  std::vector<absl::string_view> contents;
+  if (plan.moves_stashes()) contents.push_back("stashes");
+  if (plan.replication.offloads_optimizer) contents.push_back("the optimizer's state");
+  return absl::StrJoin(contents, " and ");
 }
 
 std::string PlanTable(const CompiledPlan& plan) {

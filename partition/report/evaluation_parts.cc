@@ -109,20 +109,20 @@ std::string RunnerUp(const PlanEvaluation& evaluation) {
 }
 
 std::string Offloads(const PlanEvaluation& evaluation) {
-  const double share = evaluation.plan().offload;
-  const bool moves_stashes = evaluation.plan().moves_stashes();
-  const std::string which = share == 1.0 ? "all stashes"
-                            : share > 0
-                                ? absl::StrCat(base::FormatPercent(share), " of the stashes")
-                                : "the stashes";
-  const bool has_states = evaluation.plan().replication.offloads_optimizer;
-  return absl::StrCat(
-      moves_stashes ? which : "",
-      !moves_stashes ? ""
-      : share > 0    ? " that are kept long enough"
-                     : " that the schedule says",
-      moves_stashes && has_states ? ", and " : "", has_states ? "the optimizer's state" : "", ", ",
-      base::FormatBytes(MostHostBytes(evaluation.compiled)), " of host memory at most per device");
+  const Plan& plan = evaluation.plan();
+  std::vector<std::string> contents;
+  if (plan.offload == 1.0) {
+    contents.emplace_back("all stashes that are kept long enough");
+  } else if (plan.offload > 0) {
+    contents.push_back(absl::StrCat(base::FormatPercent(plan.offload),
+                                    " of the stashes that are kept long enough"));
+  } else if (plan.moves_stashes()) {
+    contents.emplace_back("the stashes that the schedule says");
+  }
+  if (plan.replication.offloads_optimizer) contents.emplace_back("the optimizer's state");
+  return absl::StrCat(absl::StrJoin(contents, ", and "), ", ",
+                      base::FormatBytes(MostHostBytes(evaluation.compiled)),
+                      " of host memory at most per device");
 }
 
 std::string LeftOut(const PlanEvaluation& evaluation) {

@@ -153,8 +153,8 @@ struct MemorySizes {
   int64_t workspace_bytes = 0;  // largest over its stages, aligned
   int64_t dynamic_bytes = 0;    // extent of the blocks
   int64_t peak_live_bytes = 0;  // largest sum of live blocks: a lower bound of dynamic_bytes
-  // Of the host's memory: host_resident_bytes of its stages, each aligned, and then the extent of
-  // the blocks that are moved there.
+  // In the host's memory: the sum of its stages' host_resident_bytes, each aligned; then the extent
+  // of the blocks that are moved there.
   int64_t host_resident_bytes = 0;
   int64_t host_dynamic_bytes = 0;
   // The most that forward passes leave behind for backward ones: the largest sum, over the

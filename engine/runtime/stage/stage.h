@@ -119,9 +119,9 @@ class Stage {
   bool records_outputs() const { return options_.is_last && loss_spec_.is_computed_by_layer; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
-  // parts, each rounded up by AlignBlock, and is 0; and states of its host_resident_bytes at
-  // `host`, which is 0, too. Parameters get their initial values, or, unless `draws_all`, only
-  // those of adapters, and the others stay 0; the stream has finished then.
+  // parts, each rounded up by AlignBlock; and what the host's memory holds at `host`, which has
+  // the size of memory().host_resident_bytes. Both are 0 before. Parameters get their initial
+  // values, or, unless `draws_all`, only adapters do; the stream has finished then.
   absl::Status Place(std::byte* resident, std::byte* host, uint64_t seed, bool draws_all);
 
   // Runs F: fills the input from the batch on the first stage; computes the loss, and its gradient,
