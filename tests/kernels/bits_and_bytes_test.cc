@@ -33,7 +33,8 @@ const json& Fixture() {
 // Returns an array of the fixture; an empty one if it has none of the name.
 template <typename T>
 std::vector<T> Array(const json& from, const std::string& name) {
-  const std::string bytes = absl::HexStringToBytes(from.value(name, ""));
+  std::string bytes;
+  EXPECT_TRUE(absl::Base64Unescape(from.value(name, ""), &bytes)) << name;
   std::vector<T> array(bytes.size() / sizeof(T));
   std::memcpy(array.data(), bytes.data(), array.size() * sizeof(T));
   return array;

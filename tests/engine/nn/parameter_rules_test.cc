@@ -32,7 +32,7 @@ absl::StatusOr<ParameterTable> TableOf(const std::string& rules) {
   return profile.parameters;
 }
 
-const ModelParameter& Named(const ParameterTable& table, const std::string& name) {
+const ModelParameter& Named(const ParameterTable& table, const char* name) {
   return table[table.Find(name).value()];
 }
 

@@ -42,7 +42,8 @@ TEST(DecodeImage, AgreesWithPillow) {
     ASSERT_OK(image);
     EXPECT_EQ(image->channels, entry["channels"].get<int>());
     const Image fit = FitInto(*image, side, side);
-    const std::string expected = absl::HexStringToBytes(entry["pixels"].get<std::string>());
+    std::string expected;
+    ASSERT_TRUE(absl::Base64Unescape(entry["pixels"].get<std::string>(), &expected));
     ASSERT_EQ(fit.pixels.size(), expected.size());
     int worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {

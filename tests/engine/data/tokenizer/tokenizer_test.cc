@@ -159,7 +159,7 @@ TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibrary) {
   for (const json& one : all[GetParam()]) {
     EXPECT_EQ(tokenizer->Encode(one[0].get<std::string>()).value(), one[1].get<IdList>()) << one[0];
   }
-  const json& hashes = all[absl::StrCat(GetParam(), ": odd")];
+  const std::vector<std::string> hashes = all[absl::StrCat(GetParam(), ": odd")];
   ASSERT_EQ(hashes.size(), 500);
   for (size_t i = 0; i < hashes.size(); ++i) {
     const std::string text = all["odd"][i];
@@ -169,7 +169,8 @@ TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibrary) {
 
 TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibraryForAllCodePoints) {
   const auto tokenizer = LoadFixture(GetParam());
-  const json hashes = FixtureJson("cases.json")[absl::StrCat(GetParam(), ": code points")];
+  const std::vector<std::string> hashes =
+      FixtureJson("cases.json")[absl::StrCat(GetParam(), ": code points")];
   ASSERT_EQ(hashes.size(), 272);
   for (uint32_t block = 0; block < 272; ++block) {
     EXPECT_EQ(HashOf(tokenizer->Encode(CodePointText(block)).value()), hashes[block])
@@ -195,7 +196,8 @@ TEST_P(TokenizerLikeAPublishedOne, GivesTheIdsOfTheLibraryForALongText) {
     return absl::OkStatus();
   }));
   EXPECT_GT(parts, 2);
-  EXPECT_EQ(HashOf(ids), FixtureJson("cases.json")[absl::StrCat(GetParam(), ": long")][0]);
+  const json hash = FixtureJson("cases.json")[absl::StrCat(GetParam(), ": long")][0];
+  EXPECT_EQ(HashOf(ids), hash.get<std::string>());
 }
 
 TEST_P(TokenizerLikeAPublishedOne, DecodesWhatItEncodes) {
@@ -225,7 +227,9 @@ TEST(SentencePieceOfWords, MakesOneOfUnknownWordsInARow) {
   for (int i = 0; i < 700; ++i) texts[2] += "the zzq zzq ";
   texts[2] += "the";
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(HashOf(tokenizer->Encode(texts[i]).value()), all["words.model: long"][i]) << i;
+    EXPECT_EQ(HashOf(tokenizer->Encode(texts[i]).value()),
+              all["words.model: long"][i].get<std::string>())
+        << i;
   }
 }
 
@@ -489,7 +493,7 @@ TEST(TokenizerJson, HasEachPartOfTheLibraryReadRightOrRefusedByName) {
       const IdList ids = (*tokenizer)->Encode(CodePointText(block)).value();
       results.insert(results.end(), ids.begin(), ids.end());
     }
-    EXPECT_EQ(HashOf(results), one["code points"]) << name;
+    EXPECT_EQ(HashOf(results), one["code points"].get<std::string>()) << name;
   }
   EXPECT_EQ(absl::StrJoin(read, ", "),
             "decoder ByteFallback, decoder ByteLevel, decoder Fuse, decoder Metaspace, "

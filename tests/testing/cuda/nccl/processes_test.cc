@@ -98,10 +98,11 @@ std::string Perform(Rank& self, const std::vector<std::string>& words) {
   const std::string& command = words[0];
   if (command == "new_id") {
     const ncclUniqueId id = NewId();
-    return absl::BytesToHexString({id.internal, sizeof(id.internal)});
+    return absl::Base64Escape({id.internal, sizeof(id.internal)});
   }
   if (command == "init") {
-    const std::string bytes = absl::HexStringToBytes(words[2]);
+    std::string bytes;
+    if (!absl::Base64Unescape(words[2], &bytes)) return "no id";
     ncclUniqueId id;
     bytes.copy(id.internal, sizeof(id.internal));
     return Text(self.Init(NumberIn(words[1]), id));
@@ -209,7 +210,7 @@ class NcclProcesses : public ::testing::Test {
     for (int r = 0; r < ranks; ++r) processes_.push_back(std::make_unique<Process>(r));
     // The id comes from a process that is none of them, as with torchrun's agent.
     const ncclUniqueId id = NewId();
-    id_ = absl::BytesToHexString({id.internal, sizeof(id.internal)});
+    id_ = absl::Base64Escape({id.internal, sizeof(id.internal)});
   }
   std::string Init(size_t number, size_t ranks) {
     return rank(number).Ask(absl::StrCat("init ", ranks, " ", id_));
