@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
-#include "kernels/cpu/ops/lane_sum.h"
+#include "kernels/cpu/products/lane_sum.h"
 
 namespace stagecoach::kernels {
 namespace {

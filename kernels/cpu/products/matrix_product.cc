@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/bfloat16.h"
+#include "kernels/cpu/products/lane_sum.h"
 #include "kernels/cpu/runtime/library_primitive.h"
 #include "kernels/cpu/runtime/threads.h"
 
@@ -38,6 +40,31 @@ LibraryPrimitive MakePrimitive(Type type, const ProductShape& shape, bool accumu
                           {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}}, slots);
 }
 
+// Whether c is one column of a wider matrix, or a one row of a narrower one that is stored
+// transposed. oneDNN 3.7 takes such vectors for dense ones, and reads or writes their neighbors.
+bool HasStridedVector(const ProductShape& shape) {
+  return (shape.n == 1 && shape.ldc > 1 && shape.m > 1) ||
+         (shape.m == 1 && shape.transpose_a && shape.lda > 1 && shape.k > 1);
+}
+
+template <typename T>
+void MultiplyStridedVector(const ProductShape& shape, const T* a, const T* b, bool accumulate,
+                           float* c) {
+  const int64_t a_row = shape.transpose_a ? 1 : shape.lda;
+  const int64_t a_column = shape.transpose_a ? shape.lda : 1;
+  const int64_t b_row = shape.transpose_b ? 1 : shape.ldb;
+  const int64_t b_column = shape.transpose_b ? shape.ldb : 1;
+  for (int64_t i = 0; i < shape.m; ++i) {
+    for (int64_t j = 0; j < shape.n; ++j) {
+      float& sum = c[i * shape.ldc + j];
+      sum = (accumulate ? sum : 0.0F) + LaneSum(shape.k, [&](int64_t l) {
+              return static_cast<float>(a[i * a_row + l * a_column]) *
+                     static_cast<float>(b[l * b_row + j * b_column]);
+            });
+    }
+  }
+}
+
 // Has the library generate its stateless product's code, which takes some 25 ms at the first call,
 // so that this does not happen within the first step or prompt.
 void PrepareStatelessProduct() {
@@ -55,7 +82,9 @@ void PrepareStatelessProduct() {
 
 struct MatrixProduct::State {
   ProductShape shape;
+  DType type;
   bool is_stateless = false;
+  bool has_strided_vector = false;
   // The first overwrites c, the second adds to it.
   std::array<LibraryPrimitive, 2> primitives;
 };
@@ -68,10 +97,12 @@ absl::StatusOr<std::unique_ptr<MatrixProduct>> MatrixProduct::Create(DType type,
                                                                      int slots) {
   auto state = std::make_unique<State>();
   state->shape = shape;
+  state->type = type;
   state->is_stateless = type == DType::kFloat32 && !shape.transpose_b;
+  state->has_strided_vector = !state->is_stateless && HasStridedVector(shape);
   if (state->is_stateless) {
     PrepareStatelessProduct();
-  } else {
+  } else if (!state->has_strided_vector) {
     SingleThreadedLibraries single_threaded;
     const Type library_type = LibraryType(type);
     try {
@@ -97,6 +128,15 @@ absl::Status MatrixProduct::Run(int slot, const void* a, const void* b, bool acc
                                 std::byte* scratchpad) const {
   const ProductShape& shape = state_->shape;
   STAGECOACH_CHECK(shape.may_accumulate || !accumulate, "a product that does not accumulate");
+  if (state_->has_strided_vector) {
+    const auto multiply = [&](auto zero) {
+      using T = decltype(zero);
+      MultiplyStridedVector(shape, static_cast<const T*>(a), static_cast<const T*>(b), accumulate,
+                            c);
+    };
+    state_->type == DType::kFloat32 ? multiply(0.0F) : multiply(Bfloat16());
+    return absl::OkStatus();
+  }
   if (!state_->is_stateless) {
     return state_->primitives[accumulate ? 1 : 0].Run(slot, {a, b, c}, scratchpad);
   }

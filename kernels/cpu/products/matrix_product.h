@@ -29,7 +29,8 @@ struct ProductShape {
 // Computes c = a b (+ c); made once for its shape. a and b are float32 or bfloat16, sums and c are
 // float32. One thread per slot. Products of float32 are oneDNN's stateless ones, except with a
 // transposed b: then a primitive reads a tall a in place, and repacks b alone. Products of bfloat16
-// are primitives.
+// are primitives. Neither computes a vector whose elements are not neighbors; the project's own
+// code does.
 class MatrixProduct {
  public:
   // `slots` is how many threads may be inside Run at once, each with a slot of its own.

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
-#include "kernels/cpu/ops/lane_sum.h"
+#include "kernels/cpu/products/lane_sum.h"
 #include "kernels/cpu/runtime/first_error.h"
 #include "kernels/cpu/runtime/library_primitive.h"
 #include "kernels/cpu/runtime/threads.h"

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
-#include "kernels/cpu/ops/lane_sum.h"
+#include "kernels/cpu/products/lane_sum.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_KERNELS_CPU_OPS_LANE_SUM_H_
-#define STAGECOACH_KERNELS_CPU_OPS_LANE_SUM_H_
+#ifndef STAGECOACH_KERNELS_CPU_PRODUCTS_LANE_SUM_H_
+#define STAGECOACH_KERNELS_CPU_PRODUCTS_LANE_SUM_H_
 
 #include <array>
 #include <cstddef>
@@ -27,4 +27,4 @@ float LaneSum(int64_t n, Term term) {
 
 }  // namespace stagecoach::kernels
 
-#endif  // STAGECOACH_KERNELS_CPU_OPS_LANE_SUM_H_
+#endif  // STAGECOACH_KERNELS_CPU_PRODUCTS_LANE_SUM_H_
