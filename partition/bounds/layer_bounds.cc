@@ -13,9 +13,10 @@ int64_t LeastOwnStashBytes(const LayerCost& layer, bool may_recompute) {
 }
 
 int64_t TrainedBytes(const LayerCost& layer, const Replication& replication) {
-  const int shards = replication.shards_optimizer ? replication.replicas : 1;
   const int64_t optimizer_bytes =
-      replication.offloads_optimizer ? 0 : layer.memory.optimizer_bytes / shards;
+      replication.offloads_optimizer
+          ? 0
+          : layer.memory.optimizer_bytes / replication.optimizer_shards();
   return (1 + replication.gradient_copies()) * layer.memory.parameter_bytes + optimizer_bytes -
          HostValueBytes(layer.memory, replication) + layer.memory.other_resident_bytes;
 }

@@ -55,6 +55,8 @@ struct Replication {
 
   bool is_needed() const { return replicas > 1; }
   int blocks_per_replica() const { return gradient_blocks / replicas; }
+  // Returns how many replicas share the optimizer's state.
+  int optimizer_shards() const { return shards_optimizer ? replicas : 1; }
   // Returns how many sums each replica holds at once: the one of the current block, and those of
   // subtrees that are complete. 1 + log2(blocks_per_replica()), if that is a power of two;
   // otherwise that of the replica that holds most.

@@ -26,7 +26,7 @@ std::vector<double> SumsBefore(absl::Span<const LayerCost> layers, double LayerC
 std::vector<double> ShardSteps(const Replication& replication, bool updates_wait,
                                std::vector<LayerCost>& layers) {
   for (LayerCost& layer : layers) {
-    if (replication.shards_optimizer) layer.step_ns /= replication.replicas;
+    layer.step_ns /= replication.optimizer_shards();
   }
   if (!replication.shards_optimizer || updates_wait) {
     return std::vector<double>(layers.size() + 1);
@@ -39,10 +39,9 @@ std::vector<double> ShardSteps(const Replication& replication, bool updates_wait
 // Returns what updates read and write in the host's memory, summed as the times of LayerTable are.
 std::vector<int64_t> HostBytes(absl::Span<const LayerCost> layers, const Replication& replication) {
   if (!replication.offloads_optimizer) return {};
-  const int shards = replication.shards_optimizer ? replication.replicas : 1;
   std::vector<int64_t> sums = {0};
   for (const LayerCost& layer : layers) {
-    sums.push_back(sums.back() + layer.memory.optimizer_bytes / shards +
+    sums.push_back(sums.back() + layer.memory.optimizer_bytes / replication.optimizer_shards() +
                    HostValueBytes(layer.memory, replication));
   }
   return sums;
