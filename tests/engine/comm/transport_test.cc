@@ -501,7 +501,8 @@ TEST(GlooTransport, IsNotDisturbedByStrangers) {
     }
   };
   const std::vector<std::shared_ptr<GlooMesh>> meshes = GlooMeshes(kRanks, told);
-  EXPECT_GT(visits, static_cast<int>(kRanks)) << "the strangers have done nothing";
+  // Gloo of 2022 is disturbed, and each process tries again; that of 2023 is not.
+  EXPECT_GE(visits, static_cast<int>(kRanks)) << "the strangers have done nothing";
   for (size_t from = 0; from < meshes.size(); ++from) {
     const size_t to = (from + 1) % meshes.size();
     std::vector<float> sent = {1.0F + static_cast<float>(from)}, received(1);
