@@ -13,8 +13,8 @@
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/images/transpose.h"
-#include "kernels/cpu/products/lane_sum.h"
 #include "kernels/cpu/ops/tile_product.h"
+#include "kernels/cpu/products/lane_sum.h"
 
 namespace stagecoach::kernels {
 namespace {

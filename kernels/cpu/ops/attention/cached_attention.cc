@@ -10,8 +10,8 @@
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/images/transpose.h"
-#include "kernels/cpu/products/lane_sum.h"
 #include "kernels/cpu/ops/tile_product.h"
+#include "kernels/cpu/products/lane_sum.h"
 #include "kernels/ops/attention.h"
 
 namespace stagecoach::kernels {
