@@ -13,6 +13,7 @@
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/products/lane_sum.h"
 #include "kernels/cpu/runtime/first_error.h"
+#include "kernels/cpu/runtime/library_isa.h"
 #include "kernels/cpu/runtime/library_primitive.h"
 #include "kernels/cpu/runtime/threads.h"
 
@@ -342,9 +343,30 @@ class CpuConvolution final : public ConvolutionOp {
 
 }  // namespace
 
+namespace {
+
+// With rows of outputs that are longer, what oneDNN 2.6 has for bfloat16 and AMX does not come to
+// an end when it is made, or breaks off: from 737 on as far as was tried.
+constexpr int64_t kWidestOnAmx = 512;
+
+absl::Status CheckWidth(const ConvolutionShape& shape, const Device& device) {
+  if (DNNL_VERSION_MAJOR >= 3 || device.activation_type() != DType::kBfloat16 ||
+      shape.output_width() <= kWidestOnAmx || !LibraryUses(dnnl_cpu_isa_avx512_core_amx)) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "a convolution in bf16 with outputs that are ", shape.output_width(), " wide, which oneDNN ",
+      DNNL_VERSION_MAJOR, ".", DNNL_VERSION_MINOR,
+      " cannot compute with AMX: use oneDNN 3, --precision fp32, or the environment variable "
+      "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<ConvolutionOp>> CreateOnCpu(const ConvolutionShape& shape,
                                                            Device& device) {
   RETURN_IF_ERROR(CheckConvolution(shape, kMaxExtent));
+  RETURN_IF_ERROR(CheckWidth(shape, device));
   return ForActivationType(
       device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<ConvolutionOp>> {
         auto op = std::make_unique<CpuConvolution<T>>(shape, AsCpu(device.stream()).threads());
