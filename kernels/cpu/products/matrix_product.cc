@@ -40,7 +40,7 @@ LibraryPrimitive MakePrimitive(Type type, const ProductShape& shape, bool accumu
                           {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}}, slots);
 }
 
-// Whether c is one column of a wider matrix, or a one row of a narrower one that is stored
+// Whether c is one column of a wider matrix, or a is one row of a taller one that is stored
 // transposed. oneDNN 3.7 takes such vectors for dense ones, and reads or writes their neighbors.
 bool HasStridedVector(const ProductShape& shape) {
   return (shape.n == 1 && shape.ldc > 1 && shape.m > 1) ||
