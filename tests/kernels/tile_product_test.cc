@@ -32,10 +32,10 @@ TEST_P(TileProductTest, MatchesPlainLoops) {
       std::vector<float> c = RandomNormal(m * (n + kGap), 3);
       const PlainProduct plain(
           m, n, k,
-          [&](int64_t i, int64_t l) {
+          [&, m = m, k = k](int64_t i, int64_t l) {  // Clang 14 refuses the bindings themselves.
             return a[static_cast<size_t>(transposed ? l * m + i : i * k + l)];
           },
-          [&](int64_t l, int64_t j) { return b[static_cast<size_t>(l * (n + kGap) + j)]; },
+          [&, n = n](int64_t l, int64_t j) { return b[static_cast<size_t>(l * (n + kGap) + j)]; },
           accumulate, c, n + kGap);
       const TileOperand operand =
           transposed ? TileOperand{a.data(), 1, m} : TileOperand{a.data(), k, 1};
