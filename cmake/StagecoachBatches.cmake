@@ -25,6 +25,9 @@ endfunction()
 # run: a release compiles their batches in two thirds of the time, with -O1.
 define_property(TARGET PROPERTY STAGECOACH_SETUP_FOLDERS)
 
+# Small folders of a target that share a batch, which is named after the first: groups such as "ir+verify".
+define_property(TARGET PROPERTY STAGECOACH_JOINED_FOLDERS)
+
 # The batch of a source, in place of its folder: for those that include a library's large header, which is then parsed once.
 define_property(SOURCE PROPERTY STAGECOACH_BATCH)
 
@@ -37,6 +40,14 @@ function(stagecoach_batch_target target)
   get_target_property(target_folder ${target} SOURCE_DIR)
   get_target_property(binary_folder ${target} BINARY_DIR)
   get_target_property(setup_folders ${target} STAGECOACH_SETUP_FOLDERS)
+  get_target_property(joined_folders ${target} STAGECOACH_JOINED_FOLDERS)
+  foreach(group IN LISTS joined_folders)
+    string(REPLACE "+" ";" group "${group}")
+    list(GET group 0 first)
+    foreach(folder IN LISTS group)
+      set("batch_of_${folder}" "${first}")
+    endforeach()
+  endforeach()
   set(compiled "")  # what takes the place of the sources
   set(folders "")   # of those that are batched: in_<folder> lists them
   foreach(source IN LISTS sources)
@@ -50,6 +61,9 @@ function(stagecoach_batch_target target)
         cmake_path(GET source PARENT_PATH folder)
         cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${target_folder}")
         string(REGEX REPLACE "/.*" "" folder "${folder}")
+        if(DEFINED "batch_of_${folder}")
+          set(folder "${batch_of_${folder}}")
+        endif()
       endif()
       list(APPEND folders "${folder}")
       list(APPEND "in_${folder}" "${source}")

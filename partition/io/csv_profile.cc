@@ -28,8 +28,8 @@ namespace {
 constexpr int64_t kMaxCsvBytes = int64_t{64} << 20;
 
 enum Column : uint8_t { kName, kForward, kBackward, kOutput, kParameters };
-constexpr std::array<absl::string_view, 5> kColumns = {"layer", "forward_ms", "backward_ms",
-                                                       "output_bytes", "parameter_bytes"};
+constexpr std::array<absl::string_view, 5> kCsvColumns = {"layer", "forward_ms", "backward_ms",
+                                                          "output_bytes", "parameter_bytes"};
 
 using base::CsvField;
 using base::CsvReader;
@@ -52,30 +52,30 @@ absl::StatusOr<std::vector<Column>> ParseHeader(const Row& row) {
   std::vector<Column> columns;
   for (const CsvField& field : row) {
     const std::string name = absl::StrCat("\"", absl::CHexEscape(field.text), "\"");
-    const auto* const known = std::find(kColumns.begin(), kColumns.end(), field.text);
-    if (known == kColumns.end()) {
-      const std::string nearest =
-          base::Nearest(field.text, std::vector<std::string>(kColumns.begin(), kColumns.end()));
-      const std::string hint = nearest.empty()
-                                   ? absl::StrCat("the columns are: ", absl::StrJoin(kColumns, ","))
-                                   : absl::StrCat("did you mean \"", nearest, "\"?");
+    const auto* const known = std::find(kCsvColumns.begin(), kCsvColumns.end(), field.text);
+    if (known == kCsvColumns.end()) {
+      const std::string nearest = base::Nearest(
+          field.text, std::vector<std::string>(kCsvColumns.begin(), kCsvColumns.end()));
+      const std::string hint =
+          nearest.empty() ? absl::StrCat("the columns are: ", absl::StrJoin(kCsvColumns, ","))
+                          : absl::StrCat("did you mean \"", nearest, "\"?");
       return CsvReader::ErrorAt(field.position,
                                 absl::StrCat("the column ", name, " is not known; ", hint));
     }
-    const auto column = static_cast<Column>(known - kColumns.begin());
+    const auto column = static_cast<Column>(known - kCsvColumns.begin());
     if (std::find(columns.begin(), columns.end(), column) != columns.end()) {
       return CsvReader::ErrorAt(field.position,
                                 absl::StrCat("the column ", name, " is there twice"));
     }
     columns.push_back(column);
   }
-  for (size_t i = 0; i < kColumns.size(); ++i) {
+  for (size_t i = 0; i < kCsvColumns.size(); ++i) {
     if (std::find(columns.begin(), columns.end(), i) == columns.end()) {
       return CsvReader::ErrorAt(
           row.empty() ? base::TextPosition() : row.front().position,
-          absl::StrCat("the column \"", kColumns[i],
+          absl::StrCat("the column \"", kCsvColumns[i],
                        "\" is missing; the first line must name the columns: ",
-                       absl::StrJoin(kColumns, ",")));
+                       absl::StrJoin(kCsvColumns, ",")));
     }
   }
   return columns;
@@ -107,7 +107,7 @@ absl::StatusOr<ImportedLayer> ParseRow(const Row& row, const std::vector<Column>
     const absl::Status field = ParseField(row[i].text, columns[i], layer);
     if (!field.ok()) {
       return CsvReader::ErrorAt(row[i].position,
-                                absl::StrCat(kColumns[columns[i]], ": ", field.message()));
+                                absl::StrCat(kCsvColumns[columns[i]], ": ", field.message()));
     }
   }
   layer.optimizer_bytes = std::min(2 * layer.parameter_bytes, schedule::kMaxSizeBytes);

@@ -54,16 +54,16 @@ ordered_json StageJson(const PlanEvaluation& evaluation, StageId id) {
 ordered_json RunnerUpJson(const PlanEvaluation& evaluation) {
   if (!evaluation.runner_up.has_value()) return nullptr;
   const Choice& other = *evaluation.runner_up;
-  ordered_json json = {{"objective_ms", InMs(other.objective_ns)},
-                       {"schedule", other.schedule},
-                       {"micro_batches", other.micro_batches},
-                       {"micro_batch_rows", other.micro_batch_rows},
-                       {"chunks", other.chunks},
-                       {"replicas", other.replicas},
-                       {"recomputed_layers", other.recomputed_layers},
-                       {"reason", evaluation.runner_up_reason}};
-  if (!other.option.empty()) json["option"] = other.option;
-  return json;
+  ordered_json choice = {{"objective_ms", InMs(other.objective_ns)},
+                         {"schedule", other.schedule},
+                         {"micro_batches", other.micro_batches},
+                         {"micro_batch_rows", other.micro_batch_rows},
+                         {"chunks", other.chunks},
+                         {"replicas", other.replicas},
+                         {"recomputed_layers", other.recomputed_layers},
+                         {"reason", evaluation.runner_up_reason}};
+  if (!other.option.empty()) choice["option"] = other.option;
+  return choice;
 }
 
 ordered_json ComparedJson(absl::Span<const ComparedPlan> compared) {

@@ -37,9 +37,9 @@ struct Pass {
   int chunk;
   int start;  // of micro-batch 0
 };
-using Block = std::array<Pass, kPeriod>;
+using BlockPasses = std::array<Pass, kPeriod>;
 
-Block BlockOf(int p, int r, const Hops& hops, const Turns& turns) {
+BlockPasses BlockOf(int p, int r, const Hops& hops, const Turns& turns) {
   const int up = p - 1 - r;  // ranks from here to the last one
   const int forward0 = hops.forward_down * r;
   const int last_forward0 = hops.forward_down * (p - 1);
@@ -58,7 +58,7 @@ Block BlockOf(int p, int r, const Hops& hops, const Turns& turns) {
 
 // Puts the two W into the next free units after their B. Returns false if the other passes of
 // different micro-batches would meet.
-bool Complete(Block& block) {
+bool Complete(BlockPasses& block) {
   std::array<bool, kPeriod> taken = {};
   for (Pass& pass : block) {
     if (pass.op == Op::kBackwardWeight) {
@@ -71,18 +71,19 @@ bool Complete(Block& block) {
   return true;
 }
 
-bool CompleteAll(std::vector<Block>& blocks) {
-  return std::all_of(blocks.begin(), blocks.end(), [](Block& block) { return Complete(block); });
+bool CompleteAll(std::vector<BlockPasses>& blocks) {
+  return std::all_of(blocks.begin(), blocks.end(),
+                     [](BlockPasses& block) { return Complete(block); });
 }
 
 // Returns the blocks of all ranks with the shortest turns for which no two passes meet. If p is not
 // a multiple of 3, the turns are short; in general some unit of the period is free for each.
-std::vector<Block> FindBlocks(int p, const Hops& hops) {
+std::vector<BlockPasses> FindBlocks(int p, const Hops& hops) {
   for (int total = 3; total <= 3 * kPeriod; ++total) {
     for (int forward = 1; forward <= total - 2; ++forward) {
       for (int loss = 1; forward + loss <= total - 1; ++loss) {
         const Turns turns{forward, loss, total - forward - loss};
-        std::vector<Block> blocks;
+        std::vector<BlockPasses> blocks;
         for (int r = 0; r < p; ++r) blocks.push_back(BlockOf(p, r, hops, turns));
         if (CompleteAll(blocks)) return blocks;
       }
@@ -94,7 +95,7 @@ std::vector<Block> FindBlocks(int p, const Hops& hops) {
 absl::StatusOr<Schedule> Repeat(absl::string_view name, const Hops& hops,
                                 const ScheduleShape& shape) {
   ASSIGN_OR_RETURN(Schedule schedule, EmptySchedule(name, shape));
-  const std::vector<Block> blocks = FindBlocks(shape.ranks, hops);
+  const std::vector<BlockPasses> blocks = FindBlocks(shape.ranks, hops);
   for (int r = 0; r < shape.ranks; ++r) {
     std::vector<Pass> passes;
     for (const Pass& pass : blocks[static_cast<size_t>(r)]) {

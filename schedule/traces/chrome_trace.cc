@@ -22,8 +22,8 @@
 namespace stagecoach::schedule {
 namespace {
 
-constexpr char kFormat[] = "stagecoach-trace";
-constexpr int kVersion = 1;
+constexpr char kTraceFormat[] = "stagecoach-trace";
+constexpr int kTraceVersion = 1;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // ---- Writing ----
@@ -179,8 +179,8 @@ std::string OtherData(const Trace& trace) {
       trace.actions, ",", [](std::string* text, const std::vector<TimedAction>& list) {
         absl::StrAppend(text, list.size());
       });
-  return absl::StrCat(R"({"format":")", kFormat, R"(","version":)", kVersion, R"(,"name":)",
-                      Quoted(trace.name), R"(,"source":)", Quoted(trace.source),
+  return absl::StrCat(R"({"format":")", kTraceFormat, R"(","version":)", kTraceVersion,
+                      R"(,"name":)", Quoted(trace.name), R"(,"source":)", Quoted(trace.source),
                       R"(,"micro_batches":)", trace.num_micro_batches, R"(,"rank_of_stage":[)",
                       ranks, R"(],"actions_per_rank":[)", counts, R"(],"step_ns":)", trace.step_ns,
                       "}");
@@ -227,13 +227,13 @@ absl::StatusOr<TimedAction> ReadArgs(base::ObjectReader args) {
 // Fills everything except the actions, and returns their number per rank.
 absl::StatusOr<std::vector<int64_t>> ReadOtherData(base::ObjectReader data, Trace& trace) {
   ASSIGN_OR_RETURN(const std::string format, data.RequiredString("format"));
-  if (format != kFormat) {
-    return data.Error("format", absl::StrCat("must be \"", kFormat, "\""));
+  if (format != kTraceFormat) {
+    return data.Error("format", absl::StrCat("must be \"", kTraceFormat, "\""));
   }
   ASSIGN_OR_RETURN(const int64_t version, data.RequiredInt64("version"));
-  if (version != kVersion) {
-    return data.Error("version",
-                      absl::StrCat("only version ", kVersion, " can be read, found ", version));
+  if (version != kTraceVersion) {
+    return data.Error(
+        "version", absl::StrCat("only version ", kTraceVersion, " can be read, found ", version));
   }
   ASSIGN_OR_RETURN(trace.name, data.RequiredString("name"));
   ASSIGN_OR_RETURN(trace.source, data.RequiredString("source"));

@@ -45,6 +45,13 @@ size_t PageBytes() {
   return bytes;
 }
 
+// Stacks that began at the same place of a page would compete for the same lines of the cache: each
+// begins elsewhere.
+size_t Color() {
+  static size_t next = 0;
+  return next++ * 5 % 64 * 64;
+}
+
 // The fibers that the last switch left and entered.
 Fiber* left = nullptr;
 Fiber* entered = nullptr;
@@ -63,7 +70,7 @@ Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argum
   stack_bytes_ = kStackBytes;
   // Makes Start look as if it had no caller: its return address is null, which leaves the stack
   // pointer where the ABI wants it at the entry of a function.
-  auto** const top = reinterpret_cast<void**>(mapping_ + PageBytes() + kStackBytes);
+  auto** const top = reinterpret_cast<void**>(mapping_ + PageBytes() + kStackBytes - Color());
   top[-1] = nullptr;
   top[-2] = reinterpret_cast<void*>(&Fiber::Start);
   stack_pointer_ = top - 2 - kSavedRegisters;
