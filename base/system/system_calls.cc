@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,9 +10,16 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "base/error_class.h"
 #include "base/status_macros.h"
 
@@ -27,12 +35,14 @@ absl::Status Of(const std::string& path, const std::string& temporary, const abs
   return WithMessage(status, absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
 
+constexpr char kTemporary[] = ".tmp.";  // before the writer's process and a number
+
 // The temporary file is next to `path`, because a rename is atomic only within one file system.
 // mkstemp is not used: only the owner may read its files.
 absl::StatusOr<FileWriter> CreateTemporary(SystemCalls& calls, const std::string& path) {
   static std::atomic<uint64_t> counter = 0;
   while (true) {
-    const std::string name = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
+    const std::string name = absl::StrCat(path, kTemporary, getpid(), ".", counter.fetch_add(1));
     absl::StatusOr<FileWriter> writer = FileWriter::Open(calls, name, /*must_be_new=*/true);
     if (writer.ok()) return writer;
     if (!absl::IsAlreadyExists(writer.status())) return Of(path, name, writer.status());
@@ -40,6 +50,27 @@ absl::StatusOr<FileWriter> CreateTemporary(SystemCalls& calls, const std::string
 }
 
 }  // namespace
+
+void RemoveLeftTemporaries(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> left;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const size_t place = name.rfind(kTemporary);
+    if (place == std::string::npos) continue;
+    const std::pair<std::string, std::string> numbers =
+        absl::StrSplit(name.substr(place + std::strlen(kTemporary)), absl::MaxSplits('.', 1));
+    int process = 0;
+    uint64_t count = 0;
+    if (!absl::SimpleAtoi(numbers.first, &process) || process < 1 ||
+        !absl::SimpleAtoi(numbers.second, &count)) {
+      continue;
+    }
+    if (kill(process, 0) != 0 && errno == ESRCH) left.push_back(entry->path().string());
+  }
+  for (const std::string& path : left) unlink(path.c_str());
+}
 
 SystemCalls& SystemCalls::Kernel() {
   static SystemCalls* const kernel = new SystemCalls;

@@ -107,6 +107,9 @@ absl::Status SyncFolder(SystemCalls& calls, const std::string& path);
 // one is removed. Concurrent calls for one path do not disturb each other; one wins.
 absl::Status ReplaceFile(SystemCalls& calls, const std::string& path,
                          absl::FunctionRef<absl::Status(FileWriter&)> write);
+// Removes from a folder what killed writers of ReplaceFile left: the temporary files of processes
+// that this host no longer has. For folders that no other host writes into.
+void RemoveLeftTemporaries(const std::string& folder);
 
 }  // namespace stagecoach::base
 

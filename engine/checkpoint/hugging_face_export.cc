@@ -333,7 +333,8 @@ absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string
   auto* const resnet = std::get_if<ImageClassifier>(&model);
   if (resnet == nullptr) {
     return base::DataError(
-        absl::StrCat(checkpoint.path(), " is of no ResNet, which torchvision's names are for"),
+        absl::StrCat(checkpoint.path(),
+                     " has another model than a ResNet: torchvision's names are for ResNets"),
         absl::StatusCode::kFailedPrecondition);
   }
   resnet->naming = ResNetNaming::kTorchvision;

@@ -71,9 +71,12 @@ template <typename T>
 absl::StatusOr<T> ReadConfig(const std::string& folder,
                              absl::StatusOr<T> (*read)(absl::string_view)) {
   const std::string path = PathIn(folder, kConfig);
+  if (!base::Exists(folder)) {
+    return base::DataError(absl::StrCat("there is no ", folder), absl::StatusCode::kNotFound);
+  }
   if (!base::Exists(path)) {
     return base::DataError(
-        absl::StrCat(folder, " has no ", kConfig, ": not a model's folder of Hugging Face's"),
+        absl::StrCat(folder, " has no ", kConfig, ", which a model's folder of Hugging Face has"),
         absl::StatusCode::kNotFound);
   }
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));

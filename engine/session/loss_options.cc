@@ -1,5 +1,6 @@
 #include "engine/session/loss_options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -55,6 +56,9 @@ absl::StatusOr<std::vector<float>> ClassWeightsOf(const RunConfig& options, cons
         source, " has ", weights->size(), weights->size() == 1 ? " number" : " numbers",
         ", and the data ", classes, " classes, from \"", data.encoding.NameOf(0), "\" to \"",
         data.encoding.NameOf(classes - 1), "\""));
+  }
+  if (std::all_of(weights->begin(), weights->end(), [](float weight) { return weight == 0.0F; })) {
+    return base::UsageError(absl::StrCat(source, " has only zeros: a class must have more"));
   }
   return weights;
 }

@@ -47,8 +47,13 @@ absl::StatusOr<TrainingRun> MakeRunOnDevices(const RunConfig& options) {
         return PlannedModel{std::move(workload.model), workload.optimizer, run.data.train->rows()};
       }));
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run.prepared));
-  ASSIGN_OR_RETURN(run.learning_rate, LearningRateOf(options, NetworkFeaturesOf(*run.data.train),
-                                                     StepsOf(options, run)));
+  const int64_t steps = StepsOf(options, run);
+  if (options.traced_step.value_or(0) > steps) {
+    return base::UsageError(absl::StrCat("--trace-step is ", *options.traced_step,
+                                         ", but the run has ", steps, " steps in all"));
+  }
+  ASSIGN_OR_RETURN(run.learning_rate,
+                   LearningRateOf(options, NetworkFeaturesOf(*run.data.train), steps));
   return run;
 }
 

@@ -71,9 +71,15 @@ void AddCheckpointFolders(const std::filesystem::path& folder, int levels, int& 
 absl::StatusOr<std::optional<base::FileLock>> LockCheckpoints(const std::string& folder,
                                                               const Notices& notices) {
   if (folder.empty() || !base::Exists(folder)) return std::nullopt;
+  if (!std::filesystem::is_directory(folder)) {
+    return base::OutputError(absl::StrCat(folder, " is no folder"));
+  }
   absl::StatusOr<base::FileLock> lock =
       base::FileLock::Take(absl::StrCat(folder, "/.lock"), base::DescribeProcess());
-  if (lock.ok()) return *std::move(lock);
+  if (lock.ok()) {
+    base::RemoveLeftTemporaries(folder);  // of runs that were killed
+    return *std::move(lock);
+  }
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(folder, " belongs to a run that is still there (", lock.status().message(),

@@ -130,6 +130,10 @@ absl::Status CheckTokensHaveData(const RunConfig& options, const ModelTokens& mo
         absl::StrCat(NameOfModel(options),
                      " is a model of tokens: name a text, or a file of ids, with --data FILE"));
   }
+  if (!options.model_text.empty() && TakesTokens(model)) {
+    return base::UsageError(
+        absl::StrCat(data, " has no tokens, which the model of the saved run is for"));
+  }
   const char* const flag = FlagOfTokens(options);
   if (flag == nullptr) return absl::OkStatus();
   return base::UsageError(absl::StrCat(
@@ -458,7 +462,9 @@ absl::StatusOr<std::string> WithTensorBlocks(const RunConfig& options, std::stri
     return refuse(parts, " devices cannot share ", blocks, " blocks of a layer equally");
   }
   if (blocks == *own) return text;
-  if (text.empty()) return refuse("is for models with residual layers, not for the default one");
+  if (text.empty())
+    return refuse(
+        "the default network is not cut into blocks; name a model of residual layers (--model)");
   if (*own > 1 || !options.model_text.empty()) {
     return refuse(options.model_text.empty() ? NameOfModel(options) : "the saved run", " has ",
                   *own == 1 ? "layers that are not cut" : absl::StrCat(*own, " blocks"));

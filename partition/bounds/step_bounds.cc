@@ -65,11 +65,17 @@ class Divisions {
     LookBehind();
   }
 
-  // Whether some boundaries meet all conditions for a step.
-  bool Pass(double step_ns) {
+  // Whether a micro-batch can go there and back again within a step, whatever the boundaries: this
+  // takes no time to tell.
+  bool LeaveTimeForATurn(double step_ns) {
     step_ns_ = step_ns;
     least_turn_ns_ = LeastTurnNs();
-    if (least_turn_ns_ > step_ns) return false;
+    return least_turn_ns_ <= step_ns;
+  }
+
+  // Whether some boundaries meet all conditions for a step.
+  bool Pass(double step_ns) {
+    if (!LeaveTimeForATurn(step_ns)) return false;
     reached_.assign(boundaries_.size(), {});
     reached_.front() = {0, 0, 0, 0};
     for (size_t stage = 0; stage < ranks_; ++stage) {
@@ -403,7 +409,10 @@ class Divisions {
 double StepBoundNs(const StepBoundProblem& problem, double at_least_ns, double enough_ns,
                    absl::FunctionRef<bool()> is_over) {
   Divisions divisions(problem);
-  return LargestThatFails(at_least_ns, enough_ns, is_over,
+  const double turn_bound_ns = LargestThatFails(
+      at_least_ns, enough_ns, [] { return false; },
+      [&](double step_ns) { return divisions.LeaveTimeForATurn(step_ns); });
+  return LargestThatFails(turn_bound_ns, enough_ns, is_over,
                           [&](double step_ns) { return divisions.Pass(step_ns); });
 }
 

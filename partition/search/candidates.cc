@@ -33,6 +33,12 @@ bool IsFused(const Schedule& schedule) {
   return true;
 }
 
+// Whether all schedules of that name are: "" is the name of none.
+bool IsFused(const std::string& name) {
+  const absl::StatusOr<const Generator*> generator = schedule::FindGenerator(name);
+  return generator.ok() && (*generator)->fuses_backward;
+}
+
 // Whether every stage keeps all outputs and all that it is given until B.
 bool KeepsAll(const LayerTable& table) {
   return std::all_of(table.memory.begin(), table.memory.end(), [](const LayerMemory& memory) {
@@ -44,8 +50,9 @@ bool KeepsAll(const LayerTable& table) {
 }  // namespace
 
 absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& request,
-                                                      SearchBudget& budget, double enough_ns) {
-  CandidateSpace space(request, budget, enough_ns);
+                                                      SearchBudget& budget,
+                                                      const BoundOptions& options) {
+  CandidateSpace space(request, budget, options.enough_ns);
   space.boundaries_ = request.boundaries;
   if (space.boundaries_ == nullptr) space.boundaries_ = std::make_shared<KnownBoundaries>();
   RETURN_IF_ERROR(space.Enumerate());
@@ -57,7 +64,8 @@ absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& requ
     // Only where a schedule is asked for, the candidate's plans have no other one. A long one is
     // left for later: there may be a thousand numbers of devices to bound.
     const int64_t passes = int64_t{candidate.num_stages()} * candidate.micro_batches_of_each();
-    const bool is_known = request.schedule != kAnySchedule && passes <= kMostBoundedPasses;
+    const bool is_known = request.schedule != kAnySchedule &&
+                          (options.makes_long_schedules || passes <= kMostBoundedPasses);
     const absl::StatusOr<Schedule> schedule =
         is_known ? space.ScheduleOf(candidate)
                  : absl::StatusOr<Schedule>(absl::NotFoundError("not needed"));
@@ -325,12 +333,13 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate,
       std::make_tuple(candidate.replicas(), candidate.num_stages(), candidate.micro_batch_rows,
                       schedule == nullptr ? std::string() : schedule->name);
   if (const auto known = bounds_.find(key); known != bounds_.end()) return known->second;
-  const bool is_fused = schedule != nullptr && IsFused(*schedule);
+  const bool is_asked_for = request_.schedule != kAnySchedule;  // else no plan is better for it
+  const bool is_fused =
+      schedule != nullptr ? IsFused(*schedule) : is_asked_for && IsFused(candidate.schedule);
   ASSIGN_OR_RETURN(double bound_ns, WorkBoundNs(candidate, is_fused));
   const double rounding_ns = RoundingNs(*GivenLayersOf(candidate), SpeedsOf(candidate),
                                         candidate.chunks, candidate.micro_batches_of_each());
   // There, micro-batches may wait for each other on all ranks.
-  const bool is_asked_for = request_.schedule != kAnySchedule;  // else no plan is better for it
   const double step_ns =
       StepBoundNs(candidate, is_asked_for ? schedule : nullptr, is_asked_for && is_fused, bound_ns);
   bound_ns = std::max(bound_ns, step_ns - candidate.num_stages() * rounding_ns);

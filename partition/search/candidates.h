@@ -67,11 +67,11 @@ struct Relaxation {
 // All combinations for a request, and what it takes to judge them. Thread-compatible.
 class CandidateSpace {
  public:
-  // `request` must pass the checks of FindPlan. Both must outlive the space. No bound needs to
-  // exceed `enough_ns`. InvalidArgument: there is no combination; says why.
-  static absl::StatusOr<CandidateSpace> Create(
-      const PlannerRequest& request, SearchBudget& budget,
-      double enough_ns = std::numeric_limits<double>::infinity());
+  // `request` must pass the checks of FindPlan. Both must outlive the space. Bounds are computed
+  // with the effort and up to the time that `options` name. InvalidArgument: there is no
+  // combination; says why.
+  static absl::StatusOr<CandidateSpace> Create(const PlannerRequest& request, SearchBudget& budget,
+                                               const BoundOptions& options = {});
 
   // Ascending lower bound; equal ones with the given order of layers first.
   const std::vector<Candidate>& candidates() const { return candidates_; }

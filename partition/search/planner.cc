@@ -26,6 +26,8 @@ namespace {
 
 // Of the time: for plans on fewer devices.
 constexpr double kTimeForSmaller = 0.2;
+// Of what is left then: for their bounds.
+constexpr double kTimeForBounds = 0.25;
 // Devices are left out for at least this share of the objective.
 constexpr double kWorthLeaving = 0.01;
 
@@ -200,11 +202,24 @@ class OptionSearch {
   // A request for some of the devices.
   struct Smaller {
     size_t option_index = 0;
-    PlannerRequest request;
+    std::vector<int> kept;  // their numbers
     double lower_bound_ns = 0;
-    std::vector<std::string> left_out;
     bool has_start = false;  // tried whatever its bound
   };
+
+  // Those with a start first, then the least bounds.
+  static void Sort(std::vector<Smaller>& smaller) {
+    std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
+      return std::make_pair(!a.has_start, a.lower_bound_ns) <
+             std::make_pair(!b.has_start, b.lower_bound_ns);
+    });
+  }
+
+  PlannerRequest RequestFor(const Smaller& smaller) const {
+    PlannerRequest request = RequestFor(smaller.option_index);
+    request.cluster = request.cluster.Keep(smaller.kept);
+    return request;
+  }
 
   // Where all devices have no plan, fewer may have one: fewer micro-batches are in flight.
   void LeaveDevices(size_t option_index) {
@@ -215,47 +230,65 @@ class OptionSearch {
         if (one.has_start) smaller.push_back(std::move(one));
       }
     }
-    std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
-      return std::make_pair(!a.has_start, a.lower_bound_ns) <
-             std::make_pair(!b.has_start, b.lower_bound_ns);
-    });
-    size_t left = std::min(smaller.size(), kMostSmaller);
+    Sort(smaller);
+    RaiseBounds(smaller);
+    Sort(smaller);
+    size_t left = kMostSmaller;
     for (const Smaller& one : smaller) {
+      if (!one.has_start && !IsWorthTrying(one.lower_bound_ns)) continue;
       if (left == 0) {
         Note(one.lower_bound_ns);
         continue;
       }
-      const absl::StatusOr<double> bound_ns =
-          JointLowerBoundNs(one.request, limits_, WorthTryingNs());
-      if (!bound_ns.ok() || (!one.has_start && !IsWorthTrying(*bound_ns))) continue;
       SearchLimits own = limits_;
       own.deadline = WithShare(1.0 / static_cast<double>(left--));
-      TakeIfFaster(FindPlan(one.request, own), one);
+      TakeIfFaster(FindPlan(RequestFor(one), own), one);
     }
   }
 
   // Returns the requests for fewer devices that may have a faster plan of that option than the
   // best.
   std::vector<Smaller> SmallerRequests(size_t option_index) {
-    const PlannerRequest whole = RequestFor(option_index);
+    PlannerRequest request = RequestFor(option_index);
+    const Cluster all = request.cluster;
     std::vector<Smaller> smaller;
     double least_ns = bound_ns_;  // bounds above the least of all do not matter
-    std::vector<std::vector<int>> choices = FewerDevices(whole.cluster);
+    std::vector<std::vector<int>> choices = FewerDevices(all);
     std::reverse(choices.begin(), choices.end());
-    for (const std::vector<int>& kept : choices) {
-      Smaller one = {
-          .option_index = option_index, .request = whole, .left_out = LeftOut(whole.cluster, kept)};
-      one.request.cluster = whole.cluster.Keep(kept);
-      one.has_start = absl::c_any_of(one.request.starts, [&](const Plan& start) {
-        return EvaluateStart(start, one.request).ok();
-      });
-      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(one.request, limits_, least_ns);
+    for (std::vector<int>& kept : choices) {
+      request.cluster = all.Keep(kept);
+      const bool has_start = absl::c_any_of(
+          request.starts, [&](const Plan& start) { return EvaluateStart(start, request).ok(); });
+      const absl::StatusOr<double> bound_ns =
+          JointLowerBoundNs(request, limits_, {.enough_ns = least_ns});
       if (!bound_ns.ok()) continue;  // it cannot be divided so, or has too many stages
-      one.lower_bound_ns = *bound_ns;
-      least_ns = std::min(least_ns, one.lower_bound_ns);
-      if (one.has_start || IsWorthTrying(one.lower_bound_ns)) smaller.push_back(std::move(one));
+      least_ns = std::min(least_ns, *bound_ns);
+      if (!has_start && !IsWorthTrying(*bound_ns)) continue;
+      smaller.push_back({option_index, std::move(kept), *bound_ns, has_start});
     }
     return smaller;
+  }
+
+  // Those bounds were quick to find. Better ones, as far as a part of the time allows, rule out
+  // most searches.
+  void RaiseBounds(std::vector<Smaller>& smaller) const {
+    SearchLimits own = limits_;
+    own.deadline = WithShare(kTimeForBounds);
+    std::optional<size_t> option_index;
+    PlannerRequest request;
+    Cluster all;
+    for (Smaller& one : smaller) {
+      if (absl::Now() >= own.deadline || (own.is_cancelled && own.is_cancelled())) return;
+      if (option_index != one.option_index) {
+        option_index = one.option_index;
+        request = RequestFor(one.option_index);
+        all = request.cluster;
+      }
+      request.cluster = all.Keep(one.kept);
+      const absl::StatusOr<double> bound_ns = JointLowerBoundNs(
+          request, own, {.enough_ns = WorthTryingNs(), .makes_long_schedules = true});
+      if (bound_ns.ok()) one.lower_bound_ns = std::max(one.lower_bound_ns, *bound_ns);
+    }
   }
 
   bool IsWorthTrying(double lower_bound_ns) const { return lower_bound_ns < WorthTryingNs(); }
@@ -273,7 +306,7 @@ class OptionSearch {
     const bool is_start = best_.has_value() && evaluation->start.has_value();
     if (evaluation->objective_ns >= (is_start ? best_->objective_ns : WorthTryingNs())) return;
     const ModelOption& option = options_[smaller.option_index];
-    evaluation->left_out = smaller.left_out;
+    evaluation->left_out = LeftOut(option.cluster, smaller.kept);
     evaluation->choice.option = option.name;
     evaluation->option_index = smaller.option_index;
     evaluation->tensor_parts = option.tensor_parts;
@@ -355,10 +388,10 @@ absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request,
 }
 
 absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request, const SearchLimits& limits,
-                                         double enough_ns) {
+                                         const BoundOptions& options) {
   RETURN_IF_ERROR(CheckRequest(request));
   SearchBudget budget(limits);
-  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request, budget, enough_ns));
+  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request, budget, options));
   return space.candidates().front().lower_bound_ns;
 }
 

@@ -113,12 +113,20 @@ absl::StatusOr<PlanEvaluation> FindPlan(const PlannerRequest& request,
                                         absl::Span<const ModelOption> options,
                                         const SearchLimits& limits = {});
 
+struct BoundOptions {
+  // No bound needs to exceed it.
+  double enough_ns = std::numeric_limits<double>::infinity();
+  // Whether a named schedule of more than some thousand passes is made for its bound, which tells
+  // how many micro-batches are in flight. It takes some hundredths of a second.
+  bool makes_long_schedules = false;
+};
+
 // Returns an objective that no plan for the request can beat, without any plan: the best known
 // bound, or `enough_ns` if that is less, or what was found within the limits. InvalidArgument:
 // those of FindPlan.
-absl::StatusOr<double> JointLowerBoundNs(
-    const PlannerRequest& request, const SearchLimits& limits = {},
-    double enough_ns = std::numeric_limits<double>::infinity());
+absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request,
+                                         const SearchLimits& limits = {},
+                                         const BoundOptions& options = {});
 
 }  // namespace stagecoach::partition
 

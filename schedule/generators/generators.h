@@ -26,8 +26,9 @@ struct Generator {
   absl::string_view name;
   absl::string_view summary;  // one line, for --help
   Placement placement = Placement::kLoop;
-  int chunks = 1;           // v unless the shape sets another number
-  bool any_chunks = false;  // the shape may set another number
+  int chunks = 1;               // v unless the shape sets another number
+  bool any_chunks = false;      // the shape may set another number
+  bool fuses_backward = false;  // B and W are one operation (BW), whatever the shape
   absl::StatusOr<Schedule> (*generate)(const ScheduleShape& shape) = nullptr;
 };
 

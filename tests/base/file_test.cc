@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <csignal>
@@ -16,14 +17,18 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/error_class.h"
+#include "base/system/system_calls.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
 namespace stagecoach::base {
 namespace {
 
+using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 // Compresses `contents` into one gzip member.
 std::string Gzip(const std::string& contents) {
@@ -193,6 +198,17 @@ TEST_F(FileTest, WriteReplacesAFileAndLeavesNoOther) {
   ASSERT_EQ(WriteFileAtomically(Path("a"), "new"), absl::OkStatus());
   EXPECT_EQ(*ReadFile(Path("a"), 100), "new");
   EXPECT_THAT(Names(), ElementsAre("a"));
+}
+
+TEST_F(FileTest, WhatKilledWritersLeftIsRemoved) {
+  const std::string own = absl::StrCat("a.tmp.", getpid(), ".0");
+  // No process has the largest number.
+  for (const std::string& name : {std::string("a.tmp.2147483647.12"), own, std::string("a.tmp.x.1"),
+                                  std::string("a.tmp.2147483647"), std::string("tmp.1.2")}) {
+    Create(name, "text");
+  }
+  RemoveLeftTemporaries(Path(""));
+  EXPECT_THAT(Names(), UnorderedElementsAre(own, "a.tmp.x.1", "a.tmp.2147483647", "tmp.1.2"));
 }
 
 TEST_F(FileTest, WritesPieceByPieceAllOrNothing) {

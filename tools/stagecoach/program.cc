@@ -295,7 +295,11 @@ int RunProgram(int argc, char** argv) {
     return status.ok() ? *status : fail(status.status());
   } catch (const CLI::ParseError& error) {
     // --help and --version also come this way.
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      const absl::Status finished = FinishOutput();
+      return finished.ok() ? kExitOk : fail(finished);
+    }
     return fail(UsageError(parsed(), MessageOf(error)));
   } catch (const std::system_error& error) {
     return fail(absl::ResourceExhaustedError(absl::StrCat(error.what(), ": ", kNoThread)));

@@ -22,7 +22,9 @@ absl::StatusOr<LastAxis> AxisOfHead(const LayerContext& context) {
   if (!context.feeds_cross_entropy) {
     return absl::InvalidArgumentError(
         "head: computes the loss itself, so it must be the last layer of a model whose loss is "
-        "softmax cross-entropy; elsewhere use a linear layer without bias");
+        "softmax cross-entropy, without smoothed labels or weighted classes; elsewhere use a "
+        "linear "
+        "layer without bias");
   }
   return AlongLastAxis("head", context);
 }

@@ -42,7 +42,7 @@ struct Request {
   std::vector<double> speeds = {};  // none: all 1
 };
 
-double BoundOf(const Request& request) {
+double BoundOf(const Request& request, bool is_over = false) {
   const LayerTable table(request.layers, EndMemory());
   double at_least_ns = 0;  // the total work
   for (const LayerCost& layer : request.layers) {
@@ -61,7 +61,7 @@ double BoundOf(const Request& request) {
   problem.memory_bytes.assign(problem.speeds.size(), request.memory_bytes);
   problem.forward_links.assign(problem.speeds.size(), {.latency_ns = request.message_ns});
   problem.backward_links = problem.forward_links;
-  return StepBoundNs(problem, at_least_ns, kNever, [] { return false; });
+  return StepBoundNs(problem, at_least_ns, kNever, [&] { return is_over; });
 }
 
 void ExpectClose(const Request& request, double known_ns) {
@@ -229,6 +229,14 @@ TEST(StepBounds, SlowRanksTakeTheRest) {
                                    .speeds = speeds});
   EXPECT_LE(bound_ns, least_ns);
   EXPECT_GE(bound_ns, 0.9 * least_ns);
+}
+
+// One micro-batch passes all layers, and all BW but one of some rank come in addition.
+TEST(StepBounds, ATurnIsPartOfThemWhateverTheTime) {
+  const Request request = {
+      .layers = EqualLayers(8), .ranks = 8, .micro_batches = 5, .is_fused = true};
+  EXPECT_NEAR(BoundOf(request, /*is_over=*/true), 8 * 3000 + 4 * 2000, 150);
+  EXPECT_GE(BoundOf(request), BoundOf(request, /*is_over=*/true));
 }
 
 // The messages of each of a rank's stages count.

@@ -265,6 +265,26 @@ TEST(PlanOptions, LeaveDevicesOutWhereMessagesCostMore) {
   EXPECT_EQ(chosen.objective_ns, of_two.objective_ns);
 }
 
+// Without what 1F1B has in flight, which it takes its order to know, fewer devices seem worth a
+// search.
+TEST(PlanOptions, BoundsOfFewerDevicesCountWhatALongScheduleHasInFlight) {
+  constexpr int kDevices = 96;
+  ModelOption option = EqualLayers(UniformCluster(kDevices, 0));
+  std::vector<LayerCost>& layers = option.profile.sizes.front().layers;
+  const LayerCost layer = layers.front();
+  layers.clear();
+  for (int i = 0; i < 2 * kDevices; ++i) {
+    layers.push_back(layer);
+    layers.back().name = std::to_string(i);
+  }
+  PlannerRequest request = LeavingRequest();
+  request.batch_rows = request.micro_batches.emplace(kDevices);
+  ASSERT_OK_AND_ASSIGN(const PlanEvaluation chosen, FindPlan(request, {&option, 1}));
+  EXPECT_TRUE(chosen.left_out.empty());
+  EXPECT_EQ(chosen.considered, 1);
+  EXPECT_GT(chosen.lower_bound_ns, 0.98 * chosen.objective_ns);
+}
+
 TEST(PlanOptions, LeaveTheSlowestOutWhereverItIs) {
   Cluster cluster = FourDevices(0);
   cluster.devices[1].speed = 0.01;

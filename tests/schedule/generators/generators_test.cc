@@ -197,6 +197,19 @@ TEST(Generators, EveryScheduleIsValidOnceLoweredOrRefusedWithTheReason) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST(Generators, SayWhetherTheyFuseBackwardPasses) {
+  for (const Generator& generator : Generators()) {
+    for (const int ranks : {2, 4}) {
+      const Schedule schedule = generator.generate({.ranks = ranks, .micro_batches = 8}).value();
+      bool is_fused = true;
+      for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
+        if (schedule.SplitsBackward(stage)) is_fused = false;
+      }
+      EXPECT_EQ(generator.fuses_backward, is_fused) << generator.name << " on " << ranks;
+    }
+  }
+}
+
 TEST(Generators, EvaluationIsValidUnderEveryPlacement) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 1; m <= 20; ++m) {

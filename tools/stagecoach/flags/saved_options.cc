@@ -165,7 +165,12 @@ absl::Status CheckData(const engine::Manifest& manifest, const engine::RunConfig
 std::string DescribeChanges(const engine::Manifest& manifest, const engine::RunConfig& options,
                             const engine::TrainingRun& run) {
   std::vector<std::string> changes;
-  for (const Change& change : ChangesOf(manifest, options, run)) changes.push_back(change.text);
+  const engine::DataFingerprint& data = run.data.fingerprint;
+  const bool has_same_data = data != engine::DataFingerprint() && data == manifest.data;
+  for (const Change& change : ChangesOf(manifest, options, run)) {
+    const bool has_moved = change.name == "--data" || change.name == "--test-data";
+    if (!has_same_data || !has_moved) changes.push_back(change.text);
+  }
   const bool moved = manifest.encoding.rows_move;
   if (manifest.encoding.vocabulary > 0 && moved != run.data.encoding.rows_move) {
     changes.push_back(moved ? "each epoch had other rows of tokens"

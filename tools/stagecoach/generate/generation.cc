@@ -317,8 +317,8 @@ absl::StatusOr<std::vector<int32_t>> EncodePrompt(const engine::GenerationModel&
     return base::DataError(absl::StrCat(name, " has no token to continue from"));
   }
   if (const int64_t context = model.model.cached_positions; std::ssize(ids) > context) {
-    return base::DataError(absl::StrCat(name, " has ", ids.size(),
-                                        " tokens, and the model's context is of ", context));
+    return base::DataError(
+        absl::StrCat(name, " has ", ids.size(), " tokens, and the model's context has ", context));
   }
   return ids;
 }

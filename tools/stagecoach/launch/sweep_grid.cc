@@ -13,15 +13,22 @@
 namespace stagecoach::tools {
 namespace {
 
-constexpr int64_t kMostOfARange = 1000;
+constexpr uint64_t kMostOfARange = 1000;
 
-// Returns the numbers of "1..3"; of other texts none.
-std::vector<std::string> RangeOf(const std::string& text) {
+// Returns the numbers of "1..3"; of other texts none. InvalidArgument: a range of none, or of too
+// many.
+absl::StatusOr<std::vector<std::string>> RangeOf(const std::string& text) {
   const std::pair<std::string, std::string> ends = absl::StrSplit(text, absl::MaxSplits("..", 1));
   int64_t first = 0, last = 0;
-  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(ends.second, &last)) return {};
-  if (last < first || last - first >= kMostOfARange) return {};
   std::vector<std::string> numbers;
+  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(ends.second, &last)) {
+    return numbers;
+  }
+  if (last < first) return absl::InvalidArgumentError("the range ends before it begins");
+  if (static_cast<uint64_t>(last) - static_cast<uint64_t>(first) >= kMostOfARange) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the range has more than ", kMostOfARange, " numbers"));
+  }
   for (int64_t number = first; number <= last; ++number) numbers.push_back(absl::StrCat(number));
   return numbers;
 }
@@ -29,7 +36,7 @@ std::vector<std::string> RangeOf(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<SweptFlag> ParseSweptFlag(const std::string& text) {
-  const auto refuse = [&](const char* why) {
+  const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\": ", why,
                                                    "; what is swept is written as seed=1..5 or ",
                                                    "learning-rate=1e-3,3e-3"));
@@ -40,7 +47,9 @@ absl::StatusOr<SweptFlag> ParseSweptFlag(const std::string& text) {
   while (flag.name.starts_with('-')) flag.name.erase(0, 1);
   if (flag.name.empty()) return refuse("there is no flag");
   const std::string values = text.substr(equals + 1);
-  flag.values = RangeOf(values);
+  absl::StatusOr<std::vector<std::string>> range = RangeOf(values);
+  if (!range.ok()) return refuse(range.status().message());
+  flag.values = *std::move(range);
   if (flag.values.empty()) flag.values = absl::StrSplit(values, ',');
   std::set<std::string> seen;
   for (const std::string& value : flag.values) {

@@ -183,8 +183,8 @@ void SayWhichStartsAreNone(const std::vector<std::string>& paths,
   for (size_t i = 0; i < evaluation.starts.size(); ++i) {
     const absl::Status& status = evaluation.starts[i];
     if (status.ok()) continue;
-    absl::FPrintF(stderr, "stagecoach plan: --start %s is no plan for this: %s\n", paths[i],
-                  status.message());
+    absl::FPrintF(stderr, "stagecoach plan: --start %s is not a plan for this request: %s\n",
+                  paths[i], status.message());
   }
 }
 

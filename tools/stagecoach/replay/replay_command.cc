@@ -224,6 +224,7 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
       app, options.run,
       {{"--data", "The run's data, if they have moved [where they were]", "Options"},
        {"--devices", "Devices to split the model over [the fewest with enough memory]", second},
+       {"--tensor", "", second},
        {"--replicas", "", second},
        {"--shard-optimizer", "", second},
        {"--schedule", "", second},

@@ -74,7 +74,8 @@ absl::StatusOr<OneTime> PrepareFirst(const CLI::App& flags, const engine::Manife
 
 // Whether flags say how the second plan is to be.
 bool NamesPlan(const CLI::App& flags) {
-  const auto named = {"--devices", "--replicas", "--shard-optimizer", "--schedule", "--chunks"};
+  const auto named = {"--devices",         "--tensor",   "--replicas",
+                      "--shard-optimizer", "--schedule", "--chunks"};
   return std::any_of(named.begin(), named.end(),
                      [&](const char* name) { return HasFlag(flags, name); });
 }
@@ -94,6 +95,7 @@ engine::RunConfig OptionsOfSecond(const CLI::App& flags, const engine::RunConfig
   second.plan.reset();
   second.profile = "analytic";
   second.stages = given.stages;
+  second.tensor_parts = given.tensor_parts;
   second.replicas =
       depends_on_plan && !HasFlag(flags, "--replicas") ? plan.replicas() : given.replicas;
   second.shards_optimizer = given.shards_optimizer;
@@ -124,8 +126,9 @@ absl::StatusOr<OneTime> PrepareSecond(const CLI::App& flags, const engine::RunCo
     if (!is_settled) options.stages = stages;
     if (!HasFlag(flags, "--threads-per-device") &&
         (options.stages.has_value() || options.cluster.has_value())) {
-      const int devices =
-          options.stages.has_value() ? *options.stages * options.replicas : options.cluster->size();
+      const int devices = options.stages.has_value()
+                              ? *options.stages * options.replicas * options.tensor_parts
+                              : options.cluster->size();
       ASSIGN_OR_RETURN(options.device, ShareProcessors(options, devices));
     }
     ASSIGN_OR_RETURN(engine::TrainingRun run, MakeRun(options));

@@ -42,10 +42,12 @@ std::string DescribeThreads(const engine::PreparedRun& run) {
 std::string DescribeTime(const engine::PreparedRun& run) {
   const partition::Plan& plan = run.plan();
   const bool is_cpu = run.device.kind == engine::DeviceKind::kCpu;
-  return absl::StrCat(plan.schedule.name, " over ", Counted(plan.num_stages(), "stage"),
-                      plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",
-                      ": ", Counted(plan.num_devices(), is_cpu ? "CPU device" : "CUDA device"),
-                      is_cpu ? DescribeThreads(run) : "");
+  return absl::StrCat(
+      plan.schedule.name, " over ", Counted(plan.num_stages(), "stage"),
+      plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",
+      plan.tensor_parts > 1 ? absl::StrCat(", each shared by ", plan.tensor_parts, " devices") : "",
+      ": ", Counted(plan.num_devices(), is_cpu ? "CPU device" : "CUDA device"),
+      is_cpu ? DescribeThreads(run) : "");
 }
 
 class ReplayText final : public ReplayReport {

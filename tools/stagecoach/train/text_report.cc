@@ -420,11 +420,14 @@ class TextReport final : public engine::TrainingObserver {
       absl::PrintF("%s", DescribeSpeed(run, samples_per_second_, finds_peak_));
     }
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
-    absl::PrintF("%s %s (%s) in %s, of which evaluations took %s\n",
-                 outcome.fit.stopped ? "stopped by a signal after" : "trained",
-                 Counted(outcome.fit.epochs, "epoch", "epochs"),
-                 Counted(outcome.fit.steps, "step", "steps"), base::FormatDuration(outcome.elapsed),
-                 base::FormatDuration(outcome.fit.evaluation));
+    const std::string steps = Counted(outcome.fit.steps, "step", "steps");
+    const bool has_epoch = outcome.fit.epochs > 0;  // a whole one
+    absl::PrintF(
+        "%s %s in %s, of which evaluations took %s\n",
+        outcome.fit.stopped ? "stopped by a signal after" : "trained",
+        has_epoch ? absl::StrCat(Counted(outcome.fit.epochs, "epoch", "epochs"), " (", steps, ")")
+                  : steps,
+        base::FormatDuration(outcome.elapsed), base::FormatDuration(outcome.fit.evaluation));
     if (outcome.fit.skipped_steps > 0) {
       absl::PrintF("skipped %s with numbers that are not finite\n",
                    Counted(outcome.fit.skipped_steps, "step", "steps"));
