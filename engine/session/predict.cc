@@ -76,19 +76,31 @@ DataSource SourceOf(const PredictConfig& options, const Manifest& manifest) {
       .on_notice = options.run.notices.on_notice};
 }
 
-// Returns an error if a flag is for data of another format.
-absl::Status CheckDataHas(const PredictConfig& options, const DataSource& source) {
+// Flags for certain forms of data.
+constexpr std::pair<const char*, bool DataFormat::*> kFlagsOfForms[] = {
+    {"--label", &DataFormat::has_label_column},
+    {"--drop", &DataFormat::has_label_column},
+    {"--image-size", &DataFormat::has_image_files},
+    {"--skip-broken-images", &DataFormat::has_image_files}};
+constexpr const char* kFlagsOfTokens[] = {"--tokenizer", "--chat-template", "--train-on"};
+
+// Returns an error if a flag is for other data. `has_tokens`: the model's samples are tokens.
+absl::Status CheckFlags(const PredictConfig& options, const DataSource& source, bool has_tokens) {
   const DataFormat* const format = FindDataFormat(source);
   if (format == nullptr) return absl::OkStatus();  // LoadSamples tells
-  if (options.has_dropped && !format->has_label_column) {
-    return base::UsageError(absl::StrCat("--drop is for ",
-                                         DescribeDataForms(&DataFormat::has_label_column), ", and ",
+  for (const auto& [flag, property] : kFlagsOfForms) {
+    if (format->*property || !options.given.contains(flag)) continue;
+    return base::UsageError(absl::StrCat(flag, " is for ", DescribeDataForms(property), ", and ",
                                          source.spec, " is none"));
   }
-  if (options.has_image_flags && !format->has_image_files) {
-    return base::UsageError(absl::StrCat("--image-size and --skip-broken-images are for ",
-                                         DescribeDataForms(&DataFormat::has_image_files), ", and ",
-                                         source.spec, " is none"));
+  if (options.given.contains("--channels") && !HoldsArrays(source.spec)) {
+    return base::UsageError(absl::StrCat(
+        "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));
+  }
+  for (const char* const flag : kFlagsOfTokens) {
+    if (has_tokens || !options.given.contains(flag)) continue;
+    return base::UsageError(absl::StrCat(flag, " is for text and ids of tokens, which ",
+                                         source.spec, " does not hold"));
   }
   return absl::OkStatus();
 }
@@ -96,11 +108,7 @@ absl::Status CheckDataHas(const PredictConfig& options, const DataSource& source
 // What is to be predicted, without where to. Of a run's own data: what it tested itself with.
 absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Manifest& manifest) {
   const DataSource source = SourceOf(options, manifest);
-  if (options.has_channels && !HoldsArrays(source.spec)) {
-    return base::DataError(absl::StrCat(
-        "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));
-  }
-  RETURN_IF_ERROR(CheckDataHas(options, source));
+  RETURN_IF_ERROR(CheckFlags(options, source, manifest.encoding.vocabulary > 0));
   PredictionTask task{.wants_scores = !options.scores.empty()};
   const auto work = options.run.notices.BeginWork(DescribeReading(DataOf(options.run)));
   if (!options.has_data) {
@@ -131,7 +139,7 @@ absl::StatusOr<PredictionTask> LoadTask(const PredictConfig& options, const Mani
     task.encoding = manifest.encoding;
   }
   RETURN_IF_ERROR(CheckFitsModel(DataOf(options.run), *task.data, manifest));
-  if (options.has_label && !task.has_labels()) {
+  if (options.given.contains("--label") && !task.has_labels()) {
     return base::DataError(
         absl::StrCat(DataOf(options.run), " has no labels, but --label names them"));
   }

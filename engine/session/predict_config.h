@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ struct PredictConfig {
   // Whether all rows of the data are predicted, which may have no labels; otherwise those that the
   // run was tested with.
   bool has_data = false;
-  // Whether the data must have them: labels, channels, columns, files of images.
-  bool has_label = false, has_channels = false, has_dropped = false, has_image_flags = false;
+  // Flags that say how to read the data, such as "--label": data that have no use for them are
+  // refused.
+  std::set<std::string> given;
   std::optional<int64_t> micro_batch_rows;  // unset: those of the run
   bool has_threads = false;      // otherwise each device gets its share of the processors
   std::string outputs, classes;  // files; "": none

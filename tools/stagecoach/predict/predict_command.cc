@@ -56,6 +56,11 @@ constexpr absl::string_view kTakenOptions[] = {"--data",
                                                "--drop",
                                                "--skip-broken-images"};
 
+// Those of them that say how the data are read.
+constexpr const char* kReadingFlags[] = {"--label",         "--drop",      "--channels",
+                                         "--image-size",    "--tokenizer", "--skip-broken-images",
+                                         "--chat-template", "--train-on"};
+
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;
 }
@@ -83,11 +88,9 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   }
   options.has_threads = IsGiven(flags, "--threads-per-device");
   options.has_data = IsGiven(flags, "--data");
-  options.has_label = IsGiven(flags, "--label");
-  options.has_channels = IsGiven(flags, "--channels");
-  options.has_dropped = IsGiven(flags, "--drop");
-  options.has_image_flags =
-      IsGiven(flags, "--image-size") || IsGiven(flags, "--skip-broken-images");
+  for (const char* const name : kReadingFlags) {
+    if (IsGiven(flags, name)) options.given.insert(name);
+  }
   for (const std::string& path : {options.outputs, options.classes, options.scores}) {
     if (!IsAmongFilesOf(DataOf(options.run), path)) continue;
     return base::UsageError(absl::StrCat(path, " is what is to be predicted: name another file"));
