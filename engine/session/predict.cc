@@ -76,23 +76,12 @@ DataSource SourceOf(const PredictConfig& options, const Manifest& manifest) {
       .on_notice = options.run.notices.on_notice};
 }
 
-// Flags for certain forms of data.
-constexpr std::pair<const char*, bool DataFormat::*> kFlagsOfForms[] = {
-    {"--label", &DataFormat::has_label_column},
-    {"--drop", &DataFormat::has_label_column},
-    {"--image-size", &DataFormat::has_image_files},
-    {"--skip-broken-images", &DataFormat::has_image_files}};
 constexpr const char* kFlagsOfTokens[] = {"--tokenizer", "--chat-template", "--train-on"};
 
 // Returns an error if a flag is for other data. `has_tokens`: the model's samples are tokens.
 absl::Status CheckFlags(const PredictConfig& options, const DataSource& source, bool has_tokens) {
-  const DataFormat* const format = FindDataFormat(source);
-  if (format == nullptr) return absl::OkStatus();  // LoadSamples tells
-  for (const auto& [flag, property] : kFlagsOfForms) {
-    if (format->*property || !options.given.contains(flag)) continue;
-    return base::UsageError(absl::StrCat(flag, " is for ", DescribeDataForms(property), ", and ",
-                                         source.spec, " is none"));
-  }
+  if (FindDataFormat(source) == nullptr) return absl::OkStatus();  // LoadSamples tells
+  for (const std::string& flag : options.given) RETURN_IF_ERROR(CheckFlagOfForm(flag, source));
   if (options.given.contains("--channels") && !HoldsArrays(source.spec)) {
     return base::UsageError(absl::StrCat(
         "--channels is for a directory of arrays (x_test.npy), and ", source.spec, " is none"));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "engine/data/formats/load.h"
 #include "engine/session/process_group.h"
 #include "engine/session/run_config.h"
 #include "engine/train/prepared_run.h"
@@ -19,6 +20,9 @@ namespace stagecoach::engine {
 // Returns the number of steps of a run, and of its epochs, of which the last may end early.
 int64_t StepsOf(const RunConfig& options, const TrainingRun& run);
 int EpochsOf(const RunConfig& options, const TrainingRun& run);
+
+// Returns a usage error if a flag is for another form of data than this: "--drop" is for tables.
+absl::Status CheckFlagOfForm(const std::string& flag, const DataSource& source);
 
 inline absl::Duration LongestWait(const RunConfig& options) {
   return absl::Seconds(options.deadline_seconds);

@@ -41,6 +41,7 @@
 #include "engine/session/loss_options.h"
 #include "engine/session/plan_choice.h"
 #include "engine/session/run_config.h"
+#include "engine/session/training.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -166,26 +167,16 @@ absl::StatusOr<ModelData> ShapesOf(const RunConfig& options, const ModelTokens& 
                    .classes = tokens.vocabulary};
 }
 
-absl::Status CheckLabelColumn(const RunConfig& options, const DataSource& source) {
-  const DataFormat* const format = FindDataFormat(source);
-  const bool has_columns = format != nullptr && format->has_label_column;
-  const bool has_label = options.label != RunConfig().label;
-  if ((!has_label && options.dropped_columns.empty()) || has_columns) return absl::OkStatus();
-  return base::UsageError(absl::StrCat(has_label ? "--label" : "--drop", " is for ",
-                                       DescribeDataForms(&DataFormat::has_label_column), ", and ",
-                                       source.spec, " is none"));
-}
-
-absl::Status CheckImageFlags(const RunConfig& options, const DataSource& source) {
-  const char* const given = options.image_size.has_value() ? "--image-size"
-                            : options.skips_broken_images  ? "--skip-broken-images"
-                                                           : nullptr;
-  const DataFormat* const format = FindDataFormat(source);
-  const bool has_files = format != nullptr && format->has_image_files;
-  if (given == nullptr || has_files) return absl::OkStatus();
-  return base::UsageError(absl::StrCat(given, " is for ",
-                                       DescribeDataForms(&DataFormat::has_image_files), ", and ",
-                                       source.spec, " is none"));
+absl::Status CheckFlagsOfForms(const RunConfig& options, const DataSource& source) {
+  const std::pair<const char*, bool> flags[] = {
+      {"--label", options.label != RunConfig().label},
+      {"--drop", !options.dropped_columns.empty()},
+      {"--image-size", options.image_size.has_value()},
+      {"--skip-broken-images", options.skips_broken_images}};
+  for (const auto& [flag, is_given] : flags) {
+    if (is_given) RETURN_IF_ERROR(CheckFlagOfForm(flag, source));
+  }
+  return absl::OkStatus();
 }
 
 // Returns the side of samples that are files of images; 0: that of the model's input.
@@ -243,8 +234,7 @@ absl::StatusOr<TrainTest> LoadRows(const RunConfig& options, const TokenOptions&
                              .seed = options.seed,
                              .tokens = tokens,
                              .on_notice = options.notices.on_notice};
-  RETURN_IF_ERROR(CheckLabelColumn(options, source));
-  RETURN_IF_ERROR(CheckImageFlags(options, source));
+  RETURN_IF_ERROR(CheckFlagsOfForms(options, source));
   RETURN_IF_ERROR(CheckChatFlags(options, source));
   if (options.test_fraction.has_value() && !IsDivided(source)) {
     return base::UsageError(
@@ -462,9 +452,10 @@ absl::StatusOr<std::string> WithTensorBlocks(const RunConfig& options, std::stri
     return refuse(parts, " devices cannot share ", blocks, " blocks of a layer equally");
   }
   if (blocks == *own) return text;
-  if (text.empty())
+  if (text.empty()) {
     return refuse(
         "the default network is not cut into blocks; name a model of residual layers (--model)");
+  }
   if (*own > 1 || !options.model_text.empty()) {
     return refuse(options.model_text.empty() ? NameOfModel(options) : "the saved run", " has ",
                   *own == 1 ? "layers that are not cut" : absl::StrCat(*own, " blocks"));
@@ -619,6 +610,21 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunConfig& config) {
   }
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(own));
   return PlannedModel{std::move(workload.model), workload.optimizer};
+}
+
+absl::Status CheckFlagOfForm(const std::string& flag, const DataSource& source) {
+  static constexpr std::pair<const char*, bool DataFormat::*> kForms[] = {
+      {"--label", &DataFormat::has_label_column},
+      {"--drop", &DataFormat::has_label_column},
+      {"--image-size", &DataFormat::has_image_files},
+      {"--skip-broken-images", &DataFormat::has_image_files}};
+  const DataFormat* const format = FindDataFormat(source);
+  for (const auto& [name, property] : kForms) {
+    if (flag != name || (format != nullptr && format->*property)) continue;
+    return base::UsageError(absl::StrCat(flag, " is for ", DescribeDataForms(property), ", and ",
+                                         source.spec, " is none"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

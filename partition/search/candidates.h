@@ -67,9 +67,8 @@ struct Relaxation {
 // All combinations for a request, and what it takes to judge them. Thread-compatible.
 class CandidateSpace {
  public:
-  // `request` must pass the checks of FindPlan. Both must outlive the space. Bounds are computed
-  // with the effort and up to the time that `options` name. InvalidArgument: there is no
-  // combination; says why.
+  // `request` must pass the checks of FindPlan. Both must outlive the space. `options` say
+  // how good the candidates' bounds are to be. InvalidArgument: there is no combination; says why.
   static absl::StatusOr<CandidateSpace> Create(const PlannerRequest& request, SearchBudget& budget,
                                                const BoundOptions& options = {});
 

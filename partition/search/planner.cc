@@ -19,6 +19,7 @@
 #include "partition/bounds/boundaries.h"
 #include "partition/search/explain.h"
 #include "partition/search/plan_search.h"
+#include "partition/search/search_budget.h"
 #include "partition/search/starts.h"
 
 namespace stagecoach::partition {
@@ -26,7 +27,7 @@ namespace {
 
 // Of the time: for plans on fewer devices.
 constexpr double kTimeForSmaller = 0.2;
-// Of what is left then: for their bounds.
+// Of the time that is left by then: for better bounds of these plans.
 constexpr double kTimeForBounds = 0.25;
 // Devices are left out for at least this share of the objective.
 constexpr double kWorthLeaving = 0.01;
@@ -207,7 +208,7 @@ class OptionSearch {
     bool has_start = false;  // tried whatever its bound
   };
 
-  // Those with a start first, then the least bounds.
+  // Puts requests with a start first, then those with the least bounds.
   static void Sort(std::vector<Smaller>& smaller) {
     std::stable_sort(smaller.begin(), smaller.end(), [](const Smaller& a, const Smaller& b) {
       return std::make_pair(!a.has_start, a.lower_bound_ns) <
@@ -269,16 +270,17 @@ class OptionSearch {
     return smaller;
   }
 
-  // Those bounds were quick to find. Better ones, as far as a part of the time allows, rule out
-  // most searches.
+  // The bounds of SmallerRequests are quick to compute. This raises as many as a part of the time
+  // allows, the least first, which rules out most searches.
   void RaiseBounds(std::vector<Smaller>& smaller) const {
     SearchLimits own = limits_;
     own.deadline = WithShare(kTimeForBounds);
+    SearchBudget budget(own);
     std::optional<size_t> option_index;
     PlannerRequest request;
     Cluster all;
     for (Smaller& one : smaller) {
-      if (absl::Now() >= own.deadline || (own.is_cancelled && own.is_cancelled())) return;
+      if (budget.IsReached()) return;
       if (option_index != one.option_index) {
         option_index = one.option_index;
         request = RequestFor(one.option_index);

@@ -23,8 +23,7 @@ absl::StatusOr<LastAxis> AxisOfHead(const LayerContext& context) {
     return absl::InvalidArgumentError(
         "head: computes the loss itself, so it must be the last layer of a model whose loss is "
         "softmax cross-entropy, without smoothed labels or weighted classes; elsewhere use a "
-        "linear "
-        "layer without bias");
+        "linear layer without bias");
   }
   return AlongLastAxis("head", context);
 }

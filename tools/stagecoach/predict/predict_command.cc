@@ -56,7 +56,7 @@ constexpr absl::string_view kTakenOptions[] = {"--data",
                                                "--drop",
                                                "--skip-broken-images"};
 
-// Those of them that say how the data are read.
+// The options above that say how to read the data.
 constexpr const char* kReadingFlags[] = {"--label",         "--drop",      "--channels",
                                          "--image-size",    "--tokenizer", "--skip-broken-images",
                                          "--chat-template", "--train-on"};
